@@ -1,0 +1,33 @@
+"""dlrover-lite: trains deep recommendation models with parameter servers it sizes by itself.
+
+``dlrover_lite.run(recipe)`` starts a job; ``dlrover_lite.load_model(directory)`` rebuilds an exported one.
+Names are loaded when first used, so that ``import dlrover_lite`` (and ``--help``) stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.handle import JobHandle as JobHandle
+    from dlrover_lite.jobs.handle import run as run
+    from dlrover_lite.models.fields import EmbeddingField as EmbeddingField
+    from dlrover_lite.models.serving import load_model as load_model
+
+_LAZY = {
+    "run": "dlrover_lite.jobs.handle",
+    "JobHandle": "dlrover_lite.jobs.handle",
+    "EmbeddingField": "dlrover_lite.models.fields",
+    "load_model": "dlrover_lite.models.serving",
+}
+
+__all__ = ["EmbeddingField", "JobHandle", "__version__", "load_model", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'dlrover_lite' has no attribute {name!r}")

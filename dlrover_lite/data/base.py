@@ -1,0 +1,49 @@
+"""What every kind of training data looks like to the rest: numbered samples in the order of the files' lines."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BadLine", "Batch", "Dataset", "Schema"]
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """Column names, in the order of the columns of ``Batch.dense`` and ``Batch.ids``."""
+
+    dense: tuple[str, ...]
+    categorical: tuple[str, ...]
+
+
+class BadLine(NamedTuple):
+    """A line that can't be used, and why; ``line`` counts from 1."""
+
+    file: str
+    line: int
+    why: str
+
+
+class Batch(NamedTuple):
+    """Samples in the order asked for, without the bad ones (``len(labels)`` may be below the number asked for)."""
+
+    labels: NDArray[np.float32]
+    """[n], 0 or 1."""
+    dense: NDArray[np.float32]
+    """[n, dense columns]."""
+    ids: NDArray[np.uint64]
+    """[categorical columns, n]: column-major, since ids are de-duplicated table by table. 0 stands for an empty field."""
+    bad: list[BadLine]
+
+
+class Dataset(Protocol):
+    schema: Schema
+    samples: int
+    """Number of samples, bad lines included: a bad line is a hole, not a shift."""
+
+    def read(self, numbers: NDArray[np.int64]) -> Batch:
+        """The samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
+
+    def close(self) -> None: ...

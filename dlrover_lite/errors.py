@@ -1,0 +1,84 @@
+"""Every exception that dlrover-lite raises on purpose.
+
+::
+
+    DlroverLiteError            what happened, where, and what to do next; never shown as a traceback
+    ├── RecipeError             a recipe that can't be run as written          exit code 2
+    ├── UsageError              a command or call with unusable arguments      exit code 2
+    ├── DataError               training data that can't be read               exit code 1
+    ├── ModelError              a model that can't be built or trained         exit code 1
+    ├── JobError                a job that failed, or can't be found           exit code 1
+    ├── BackendError            nodes that can't be launched or reached        exit code 1
+    └── WireError               a peer that can't be reached or understood     exit code 1
+        ├── DeadlineExceeded    no answer within the deadline
+        └── RemoteError         the peer answered with an error
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "DataError",
+    "DeadlineExceeded",
+    "DlroverLiteError",
+    "JobError",
+    "ModelError",
+    "RecipeError",
+    "RemoteError",
+    "UsageError",
+    "WireError",
+]
+
+
+class DlroverLiteError(Exception):
+    """Base of all errors meant for a person. ``hint`` says what to do next, if anything is known."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class RecipeError(DlroverLiteError):
+    exit_code = 2
+
+
+class UsageError(DlroverLiteError):
+    exit_code = 2
+
+
+class DataError(DlroverLiteError):
+    pass
+
+
+class ModelError(DlroverLiteError):
+    pass
+
+
+class JobError(DlroverLiteError):
+    pass
+
+
+class BackendError(DlroverLiteError):
+    pass
+
+
+class WireError(DlroverLiteError):
+    pass
+
+
+class DeadlineExceeded(WireError):
+    pass
+
+
+class RemoteError(WireError):
+    """The peer refused a request. ``code`` is its stable name for the reason."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code

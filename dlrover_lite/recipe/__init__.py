@@ -1,0 +1,1 @@
+"""The recipe: schema, validation, defaults."""

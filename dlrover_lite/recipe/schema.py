@@ -1,0 +1,162 @@
+"""The recipe as data: one frozen struct per section, defaults included. Parsing and errors live in ``load.py``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dlrover_lite.units import Resources
+
+__all__ = [
+    "CriteoData",
+    "CsvData",
+    "Data",
+    "Export",
+    "Model",
+    "Optimizer",
+    "ParquetData",
+    "Recipe",
+    "ResourceLimits",
+    "RoleResources",
+    "Schedule",
+    "SyntheticData",
+    "Training",
+]
+
+Count = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Model(_Section):
+    """``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm) or ``file.py:Class``; options go to its constructor."""
+
+    use: str
+    options: dict[str, Any] = {}
+
+
+class _FileData(_Section):
+    train: Annotated[list[str], Meta(min_length=1)]
+    """Paths or globs; relative ones are taken from the recipe's directory."""
+    eval: list[str] = []
+    """Files to evaluate on; empty: ``eval_share`` of the training samples, the last ones, are held out."""
+    eval_share: Share = 0.1
+    max_bad_share: Share = 0.001
+    """The job fails when more than this share of the lines it has read can't be parsed."""
+
+
+class CriteoData(_FileData, tag_field="format", tag="criteo"):
+    """Criteo's TSV (or .gz of it): label, I1..I13, C1..C26."""
+
+
+class CsvData(_FileData, tag_field="format", tag="csv"):
+    """Delimited text (or .gz of it) with a header line, or with ``columns`` naming all columns in order."""
+
+    label: str
+    dense: list[str] = []
+    categorical: list[str] = []
+    delimiter: Annotated[str, Meta(min_length=1, max_length=1)] = ","
+    columns: list[str] = []
+
+
+class ParquetData(_FileData, tag_field="format", tag="parquet"):
+    label: str
+    dense: list[str] = []
+    categorical: list[str] = []
+
+
+class SyntheticData(_Section, tag_field="format", tag="synthetic"):
+    """Generated samples in the Criteo layout: Zipf ids, labels drawn from a teacher model."""
+
+    samples: Count
+    eval_samples: NonNegative = 20_000
+    ids_per_field: Count = 10_000
+    zipf_exponent: Annotated[float, Meta(ge=0)] = 1.2
+    seed: NonNegative = 0
+
+
+Data = CriteoData | CsvData | ParquetData | SyntheticData
+
+
+class Optimizer(_Section):
+    """Fields that the chosen optimizer doesn't have are refused by ``load.py``."""
+
+    use: Literal["sgd", "adagrad", "adam", "ftrl"] = "adagrad"
+    learning_rate: Positive = 0.02
+    epsilon: Positive | None = None
+    """Adagrad (1e-10) and Adam (1e-8)."""
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    l1: Annotated[float, Meta(ge=0)] = 0.0
+    l2: Annotated[float, Meta(ge=0)] = 0.0
+    """FTRL only, as are ``l1`` and ``beta``."""
+    beta: Annotated[float, Meta(ge=0)] = 1.0
+
+
+class Schedule(_Section):
+    """Factor on the learning rate by the number of samples before a minibatch: a linear rise over ``warmup_samples``,
+    then constant, or falling (linearly, or along a cosine) to ``final_factor`` at ``decay_samples`` (default: the end of the job)."""
+
+    use: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_samples: NonNegative = 0
+    decay_samples: Count | None = None
+    final_factor: Share = 0.0
+
+
+class Training(_Section):
+    batch_size: Count = 1024
+    epochs: Count = 1
+    seed: NonNegative = 0
+    shuffle: bool = True
+    optimizer: Optimizer = Optimizer()
+    """For dense parameters and, unless ``embedding_optimizer`` is given, for embeddings too."""
+    embedding_optimizer: Optimizer | None = None
+    schedule: Schedule = Schedule()
+    evaluate_every: NonNegative = 0
+    """Consumed samples between evaluations while training; 0: evaluate at the end only."""
+    max_skipped_minibatches: NonNegative = 0
+    """The job goes on with up to this many quarantined minibatches; one more fails it at the end of the epoch."""
+
+
+class RoleResources(_Section):
+    """Fixed resources of one role."""
+
+    count: Count
+    cores: Positive
+    memory: Annotated[int, Meta(ge=1)]
+
+
+class ResourceLimits(_Section):
+    """``total`` is a ceiling for the whole job (default: this machine); None for a role means ``auto``."""
+
+    total: Resources | None = None
+    ps: RoleResources | None = None
+    worker: RoleResources | None = None
+
+
+class Export(_Section):
+    """Tables as npz or Parquet (needs the ``parquet`` extra); ``none`` writes no model at the end."""
+
+    format: Literal["npz", "parquet", "none"] = "npz"
+
+
+class Recipe(_Section):
+    """A recipe with everything filled in. ``directory`` is where relative paths in it start."""
+
+    version: Literal[1]
+    name: Annotated[str, Meta(pattern=r"\A[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?\Z")]
+    model: Model
+    data: Data
+    training: Training = Training()
+    resources: ResourceLimits = ResourceLimits()
+    checkpoint: Literal["off"] = "off"
+    backend: Literal["local"] = "local"
+    export: Export = Export()
+    directory: str = "."

@@ -1,0 +1,40 @@
+"""Resources and the units they are written in: cores (float) for CPU, bytes for memory, seconds for time."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+
+_SUFFIXES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+
+
+class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a node is given: ``cores`` of CPU (a share of one is allowed) and ``memory`` in bytes."""
+
+    cores: float
+    memory: int
+
+
+def parse_memory(text: str | int) -> int:
+    """Bytes of ``"512MiB"``, ``"1.5 GiB"``, ``"2GB"`` or a plain number.
+
+    Raises ValueError when the text is not an amount of memory; the message says what is accepted.
+    """
+    if isinstance(text, int):
+        return text
+    match = _MEMORY.match(text)
+    if match is None or match[2] not in _SUFFIXES:
+        raise ValueError(f"{text!r} is not an amount of memory (write 512MiB, 1.5GiB or a number of bytes)")
+    return int(float(match[1]) * _SUFFIXES[match[2]])
+
+
+def format_bytes(count: float) -> str:
+    """``count`` bytes as a short text for people, in binary units."""
+    for suffix, unit in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(count) >= unit:
+            return f"{count / unit:.3g} {suffix}"
+    return f"{count:.0f} B"
