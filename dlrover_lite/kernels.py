@@ -1,0 +1,37 @@
+"""``@kernel``: numba compilation as this project uses it (GIL released, compiled code cached where a cache can be written)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@cache
+def _cache_is_writable() -> bool:
+    """Points numba at our own cache directory; False where none can be written (kernels then compile in memory)."""
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        from dlrover_lite.jobs.paths import cache_directory
+
+        os.environ["NUMBA_CACHE_DIR"] = str(cache_directory() / "kernels")
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def kernel(function: F) -> F:
+    """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
+    usable = _cache_is_writable()
+    import numba
+
+    numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
+    return numba.njit(nogil=True, cache=usable)(function)  # type: ignore[no-any-return]
