@@ -7,9 +7,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
+from typing import Any
 
 
 @cache
@@ -28,10 +26,9 @@ def _cache_is_writable() -> bool:
         return False
 
 
-def kernel(function: F) -> F:
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
-    usable = _cache_is_writable()
+    usable = _cache_is_writable()  # first: numba reads NUMBA_CACHE_DIR when it is imported
     import numba
 
-    numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
-    return numba.njit(nogil=True, cache=usable)(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, cache=usable, error_model="numpy")(function)
