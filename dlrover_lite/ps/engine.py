@@ -44,6 +44,11 @@ class Engine:
     def rows(self) -> int:
         return sum(group.rows for group in self.groups)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of embedding rows and their index."""
+        return sum(group.bytes for group in self.groups)
+
     def configure(self, configuration: Configure, dense: NDArray[np.float32]) -> None:
         """Take over tables, optimizers and initial dense parameters; later calls only check that they agree.
 
@@ -67,7 +72,7 @@ class Engine:
         self._hyper = optimizers.hyperparameters(configuration.optimizer)
         parts = optimizers.STATE_PARTS[configuration.optimizer.use]
         self._dense_state = np.zeros(max(1, len(dense) * parts), np.float32)
-        start, length = np.uint64(0), np.uint64(len(dense))
+        start, length = np.uint64(0), np.uint64(configuration.dense.averaged_from)
         optimizers.init_state(self._kind, self._hyper, self._dense, start, self._dense_state, start, length)
         self._dense_steps = 0
         self.configuration = configuration
@@ -102,19 +107,21 @@ class Engine:
         return PushResult(self.version - 1, applied=True)
 
     def _push_dense(self, dense: NDArray[np.float32], learning_rate_factor: float) -> None:
+        assert self.configuration is not None
         self._dense_steps += 1
-        start, length = np.uint64(0), np.uint64(len(dense))
-        factor = np.float32(learning_rate_factor)
+        parameters = self.configuration.dense.averaged_from
+        start = np.uint64(0)
         optimizers.update_span(
             self._kind,
             self._hyper,
-            factor,
+            np.float32(learning_rate_factor),
             self._dense,
             start,
             self._dense_state,
             start,
-            length,
+            np.uint64(parameters),
             dense,
             start,
             np.uint32(self._dense_steps),
         )
+        self._dense[parameters:] -= dense[parameters:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dlrover_lite.wire.messages import (
     Configure,
     Hello,
     MasterReplies,
+    PsReport,
     PsRequests,
     Pull,
     Pulled,
@@ -32,6 +34,8 @@ from dlrover_lite.wire.messages import (
 from dlrover_lite.wire.server import Server
 
 __all__ = ["answer", "main"]
+
+REPORT_SECONDS = 0.5
 
 
 def answer(engine: Engine, server: Server, request: Request) -> None:
@@ -88,15 +92,22 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     context: zmq.Context[Any] = zmq.Context()
     engine = Engine()
     server = Server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests, context=context)
+    master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
     try:
-        master = Client(spec.master_endpoint, MasterReplies, context=context, peer="master")
-        try:
-            master.call(Hello(spec.id, "ps", server.endpoint))
-        finally:
-            master.close()
+        master.call(Hello(spec.id, "ps", server.endpoint))
+        next_report = 0.0
+        reported = -1
         while True:
-            for request in server.receive(None, limit=16):
+            for request in server.receive(REPORT_SECONDS, limit=16):
                 answer(engine, server, request)
+            now = time.monotonic()
+            if now >= next_report and engine.version != reported:
+                # an answer isn't waited for: the next report says it all again
+                master.send(PsReport(spec.id, engine.rows, engine.bytes, engine.version))
+                while master.receive(0) is not None:
+                    pass
+                next_report, reported = now + REPORT_SECONDS, engine.version
     finally:
         server.close()
+        master.close()
         context.term()

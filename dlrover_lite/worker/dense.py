@@ -18,23 +18,38 @@ BLOCK = 4096
 
 
 class FlatParameters:
-    """Makes the parameters of ``module`` views of one vector, so that a pull is one copy."""
+    """Makes the parameters of ``module`` views of one vector, so that a pull is one copy.
+
+    Buffers of floats follow the parameters: what a minibatch changes in them is pushed as a difference, and the PS adds it up
+    (BatchNorm's running averages). ``check_model`` has refused modules that have buffers and don't ask for that.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.parameters = list(module.named_parameters())
-        sizes = [parameter.numel() for _, parameter in self.parameters]
-        self.length = sum(sizes)
+        kept = module.state_dict(keep_vars=True).keys()  # a buffer that is not persistent is a constant
+        buffers = [(name, buffer) for name, buffer in module.named_buffers() if name in kept]
+        self._buffers = [(name, buffer) for name, buffer in buffers if buffer.is_floating_point()]
+        tensors = [tensor for _, tensor in (*self.parameters, *self._buffers)]
+        starts = np.concatenate(([0], np.cumsum([tensor.numel() for tensor in tensors]))).astype(int).tolist()
+        self.length = starts[-1]
+        self.averaged_from = starts[len(self.parameters)]
+        """Where the buffers begin."""
         flat = torch.empty(self.length)
-        starts = np.concatenate(([0], np.cumsum(sizes))).tolist()
-        self._spans = list(pairwise(starts))
+        spans = list(pairwise(starts))
+        self._spans = spans[: len(self.parameters)]
         with torch.no_grad():
-            for (_, parameter), (start, stop) in zip(self.parameters, self._spans, strict=True):
-                flat[start:stop] = parameter.reshape(-1)
-                parameter.data = flat[start:stop].view(parameter.shape)
+            for tensor, (start, stop) in zip(tensors, spans, strict=True):
+                flat[start:stop] = tensor.reshape(-1)
+                tensor.data = flat[start:stop].view(tensor.shape)
         self.values: NDArray[np.float32] = flat.numpy()
+        self._pulled_buffers = self.values[self.averaged_from :].copy()
+
+    def pulled(self) -> None:
+        """``values`` has just been overwritten by a pull."""
+        self._pulled_buffers[:] = self.values[self.averaged_from :]
 
     def take_gradient(self) -> NDArray[np.float32]:
-        """A fresh vector of all gradients (zeros where none arrived); the module's own are dropped."""
+        """A fresh vector: gradients (zeros where none arrived), then the negated change of each buffer. The module's own are dropped."""
         out = np.empty(self.length, np.float32)
         for (_, parameter), (start, stop) in zip(self.parameters, self._spans, strict=True):
             if parameter.grad is None:
@@ -42,11 +57,12 @@ class FlatParameters:
             else:
                 out[start:stop] = parameter.grad.numpy().reshape(-1)
                 parameter.grad = None
+        out[self.averaged_from :] = self._pulled_buffers - self.values[self.averaged_from :]
         return out
 
     def named_arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Parameter name -> its present values."""
-        return {name: parameter.detach().numpy() for name, parameter in self.parameters}
+        """Parameter or buffer name -> its present values."""
+        return {name: tensor.detach().numpy() for name, tensor in (*self.parameters, *self._buffers)}
 
 
 class DensePlacement:
@@ -64,6 +80,10 @@ class DensePlacement:
             else:
                 pieces.append(slice(start, stop))
         self.lengths = [sum(piece.stop - piece.start for piece in pieces) for pieces in self._pieces]
+
+    def before(self, part: int, position: int) -> int:
+        """How many values of this PS's share lie before ``position`` of the flat vector."""
+        return sum(max(0, min(piece.stop, position) - piece.start) for piece in self._pieces[part])
 
     def take(self, part: int, flat: NDArray[np.float32]) -> NDArray[np.float32]:
         """This PS's share of ``flat``; a view when it is one piece."""
