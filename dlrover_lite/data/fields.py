@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel
 from dlrover_lite.ps.hashing import mix64
 
-__all__ = ["byte_hash", "category_id", "hash_strings", "integer_ids", "parse_float", "signed_log1p"]
+__all__ = [
+    "FNV_START",
+    "INSTEAD_OF_ZERO",
+    "byte_hash",
+    "category_id",
+    "fnv_finish",
+    "fnv_step",
+    "hash_strings",
+    "integer_ids",
+    "parse_float",
+]
 
-_FNV_START = 0xCBF29CE484222325
-_FNV_PRIME = 0x100000001B3
+FNV_START = 0xCBF29CE484222325
 # The id of what would otherwise be 0, which stands for the empty field only.
 INSTEAD_OF_ZERO = 1 << 63
 
 
 @kernel
-def byte_hash(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """64-bit FNV-1a of ``buffer[start:stop]``, finalized by ``mix64``; never 0."""
-    value = np.uint64(_FNV_START)
-    for i in range(start, stop):
-        value = (value ^ np.uint64(buffer[i])) * np.uint64(_FNV_PRIME)
-    value = mix64(value)
+def fnv_step(state, byte):  # type: ignore[no-untyped-def]
+    """One byte of a 64-bit FNV-1a hash, which starts with ``FNV_START``."""
+    return (state ^ np.uint64(byte)) * np.uint64(0x100000001B3)
+
+
+@kernel
+def fnv_finish(state):  # type: ignore[no-untyped-def]
+    """The hash of the bytes that led to ``state``: all its bits are mixed, and it is never 0."""
+    value = mix64(state)
     return value if value != np.uint64(0) else np.uint64(INSTEAD_OF_ZERO)
+
+
+@kernel
+def byte_hash(buffer, start, stop):  # type: ignore[no-untyped-def]
+    """The hash of ``buffer[start:stop]``."""
+    state = np.uint64(FNV_START)
+    for i in range(start, stop):
+        state = fnv_step(state, buffer[i])
+    return fnv_finish(state)
 
 
 @kernel
@@ -46,12 +65,6 @@ def integer_ids(values: NDArray[np.integer]) -> NDArray[np.uint64]:
     ids = values.astype(np.uint64) + np.uint64(1)
     ids[ids == 0] = INSTEAD_OF_ZERO
     return ids
-
-
-@kernel
-def signed_log1p(value):  # type: ignore[no-untyped-def]
-    """log(1 + x) for x > 0, and mirrored for x < 0: counts of any size become small, and nothing is undefined."""
-    return math.log1p(value) if value >= 0 else -math.log1p(-value)
 
 
 @kernel
