@@ -48,18 +48,13 @@ def synth(out: Path, samples: int, seed: int, ids_per_field: int, zipf_exponent:
     write the same file.
     """
     from dlrover_lite.data.synthetic import write_tsv
-    from dlrover_lite.errors import DlroverLiteError
     from dlrover_lite.recipe.schema import SyntheticData
 
     spec = SyntheticData(
         samples=samples, eval_samples=0, ids_per_field=ids_per_field, zipf_exponent=zipf_exponent, seed=seed
     )
-    try:
-        with _progress_bar() as progress:
-            auc = write_tsv(out, spec, samples, out.suffix == ".gz", progress)
-    except DlroverLiteError as error:
-        click.echo("error: " + " ".join(filter(None, (error.message + ".", error.hint))), err=True)
-        sys.exit(error.exit_code)
+    with _progress_bar() as progress:
+        auc = write_tsv(out, spec, samples, out.suffix == ".gz", progress)
     path = str(out.absolute())
     if as_json:
         best = auc if auc == auc else None  # noqa: PLR0124  # NaN is no JSON

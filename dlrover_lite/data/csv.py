@@ -1,5 +1,8 @@
-"""Delimited text with named columns. A field may be quoted ("a, ""b"""), but a line ends at its newline: an open quote
-there makes it a bad line. Categories are hashed by their bytes (quotes taken off), so 7 and 07 are different ones."""
+"""Delimited text with named columns.
+
+A field may be quoted, with two quotes for one inside, but a line ends at its newline: a quote still open there makes it
+a bad line. Categories are hashed by their bytes (quotes taken off), so 7 and 07 are different ones.
+"""
 
 from __future__ import annotations
 
