@@ -175,23 +175,27 @@ def _file_problem(path: Path) -> str:
     if path.is_dir():
         return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
     if not path.exists():
-        if glob.has_magic(str(path)):
-            matches = glob.glob(str(path), recursive=True)
-            return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
-        if not path.parent.is_dir():
-            return f"{path}: no such file, and no directory {path.parent}"
-        try:
-            other = (".yaml", ".yml") if path.suffix not in (".yaml", ".yml") else ()
-            names = [entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix not in other]
-            close = nearest(path.name, names)
-        except OSError:
-            close = None
-        return f"{path}: no such file" + (f"; did you mean {close}?" if close else "")
+        return _absent(path)
     if not os.access(path, os.R_OK):
         return f"{path} may not be read by you"
-    if path.is_file() and path.stat().st_size == 0:
-        return f"{path} is empty"
-    return ""
+    empty = path.is_file() and path.stat().st_size == 0
+    return f"{path} is empty" if empty else ""
+
+
+def _absent(path: Path) -> str:
+    """Why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
+    if glob.has_magic(str(path)):
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+        return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
+    if not path.parent.is_dir():
+        return f"{path}: no such file, and no directory {path.parent}"
+    try:
+        other = (".yaml", ".yml") if path.suffix not in (".yaml", ".yml") else ()
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix not in other]
+    except OSError:
+        names = []
+    close = nearest(path.name, names)
+    return f"{path}: no such file" + (f"; did you mean {close}?" if close else "")
 
 
 def _model(value: Model, given: Given, directory: Path | None) -> None:

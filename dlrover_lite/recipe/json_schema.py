@@ -54,7 +54,7 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
         return {**kind, "enum": ["off", False]}  # YAML 1.1 reads off as false
     if other is None:
         return kind
-    outer = {key: kind[key] for key in ("description", "default") if key in kind}
+    outer: dict[str, Any] = {key: kind[key] for key in ("description", "default") if key in kind}
     return {**outer, "anyOf": [{key: value for key, value in kind.items() if key not in outer}, other]}
 
 

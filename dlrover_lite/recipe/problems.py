@@ -28,13 +28,11 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        place = self.place
-        if place.override:
-            head = f"override {place.override}"
-        else:
-            head = f"{place.source}:{place.line}" if place.line else place.source
-        named = not self.key or self.key == place.override
-        return f"{head}: {self.message}" if named else f"{head}: {self.key}: {self.message}"
+        if self.place.override:
+            named = not self.key or self.key == self.place.override
+            return f"override {self.place.override}: " + (self.message if named else f"{self.key}: {self.message}")
+        head = f"{self.place.source}:{self.place.line}" if self.place.line else self.place.source
+        return f"{head}: {self.key}: {self.message}" if self.key else f"{head}: {self.message}"
 
 
 class Problems:

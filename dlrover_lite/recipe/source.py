@@ -83,7 +83,7 @@ def _explain(error: MarkedYAMLError) -> str:
         advice = '; text that starts with * needs quotes, as in "*.tsv"'
     elif "mapping values are not allowed" in what:
         advice = "; check the indentation, and quote text that contains ': '"
-    elif "document" in what and "another" in what or "expected a single document" in what:
+    elif "single document" in what or "another document" in what:
         advice = "; a recipe is one document"
     return f"not YAML: {what}{advice}"
 
@@ -194,7 +194,7 @@ def apply_override(root: Section, dotted: str, value: Any, problems: Problems) -
         child = section.entries.get(name)
         if isinstance(child, Scalar) and isinstance(child.value, str) and child.value != "auto":
             child = Section(child.place, {"use": child})  # model: dcn, optimizer: adam, schedule: cosine
-        elif child is None or isinstance(child, Scalar) and child.value in (None, "auto"):
+        elif child is None or (isinstance(child, Scalar) and child.value in (None, "auto")):
             child = Section(place, {})
         if not isinstance(child, Section):
             problems.add(place, dotted, f"{'.'.join(names[:depth])} is not a section")
