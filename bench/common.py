@@ -71,7 +71,7 @@ def medians(subjects: Mapping[str, Callable[[], float]], rounds: int, *, warm_up
     """
     results: dict[str, list[float]] = {name: [] for name in subjects}
     for number in range(-warm_up, rounds):
-        order = list(subjects) if number % 2 == 0 else list(reversed(subjects))
+        order = list(subjects) if number % 2 == 0 else list(subjects)[::-1]
         for name in order:
             value = subjects[name]()
             if number >= 0:

@@ -71,6 +71,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _usage_error(error)
     except DlroverLiteError as error:
+        if user_traceback := getattr(error, "user_traceback", ""):  # of the model's own code
+            print(user_traceback, file=sys.stderr)
         listed = isinstance(error, RecipeError) and error.problems  # these lines start with their file
         print(error.message if listed else f"Error: {error.message}", file=sys.stderr)
         if error.hint:

@@ -51,7 +51,7 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
 
 def _error(problem: Any) -> dict[str, Any]:
     place = problem.place
-    written = None if place.override else place.source
+    written = place.source if place.override is None else None
     return {"file": written, "line": place.line or None, "key": problem.key, "message": problem.message}
 
 

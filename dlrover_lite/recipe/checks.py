@@ -241,13 +241,15 @@ def _model_file(path: Path, file: str, name: str, given: Given) -> None:
 
 
 def _top_level(body: list[ast.stmt]) -> tuple[list[str], set[str]]:
-    """Names of the classes that a module defines, and the names that it imports or assigns (a class may be among them)."""
+    """Names of the classes that a module defines, and the names of what else could be one."""
     classes: list[str] = []
     others: set[str] = set()
     for statement in body:
         match statement:
             case ast.ClassDef():
                 classes.append(statement.name)
+            case ast.FunctionDef():  # a function that makes the module does as well
+                others.add(statement.name)
             case ast.Import() | ast.ImportFrom():
                 others.update((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
             case ast.Assign():

@@ -17,7 +17,7 @@ class Place(msgspec.Struct, frozen=True):
 
     source: str
     line: int = 0
-    override: str = ""
+    override: str | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        if self.place.override:
+        if self.place.override is not None:
             named = not self.key or self.key == self.place.override
             return f"override {self.place.override}: " + (self.message if named else f"{self.key}: {self.message}")
         head = f"{self.place.source}:{self.place.line}" if self.place.line else self.place.source
@@ -54,7 +54,7 @@ class Problems:
 
     def raise_if_any(self) -> None:
         if self._found:
-            ordered = sorted(self._found, key=lambda problem: (bool(problem.place.override), problem.place.line))
+            ordered = sorted(self._found, key=lambda problem: (problem.place.override is not None, problem.place.line))
             text = "\n".join(str(problem) for problem in ordered)
             raise RecipeError(text, hint="\n".join(self._hints), problems=tuple(ordered))
 

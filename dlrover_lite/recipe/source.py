@@ -203,10 +203,10 @@ def apply_override(root: Section, dotted: str, value: Any, problems: Problems) -
         child = Section(child.place, dict(child.entries))
         section.entries[name] = child
         section = child
-    section.entries[names[-1]] = _override_value(value, place, problems)
+    section.entries[names[-1]] = _override_value(value, place, dotted, problems)
 
 
-def _override_value(value: Any, place: Place, problems: Problems) -> Node:
+def _override_value(value: Any, place: Place, dotted: str, problems: Problems) -> Node:
     if not isinstance(value, str):
         return read_mapping(value, place)
     found = Problems()
@@ -214,12 +214,12 @@ def _override_value(value: Any, place: Place, problems: Problems) -> Node:
     if value.lstrip()[:1] in ("[", "{", '"', "'"):
         node = read_text(value, "", found)
         if len(found):
-            problems.add(place, place.override, f"{value!r} is not YAML")
+            problems.add(place, dotted, f"{value!r} is not YAML")
     else:
         # Not parsed but resolved: *.tsv, a: b and # are fine in a shell, and no YAML.
         resolver = YAML(typ="safe", pure=True).resolver
         tag = resolver.resolve(ScalarNode, value, (True, False))
-        node = _Reader("", found).convert(ScalarNode(tag, value), place, place.override, ())
+        node = _Reader("", found).convert(ScalarNode(tag, value), place, dotted, ())
     return _moved(node, place) if node is not None else Scalar(place, None)
 
 

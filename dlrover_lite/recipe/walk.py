@@ -161,7 +161,7 @@ class Walker:
         if others:
             message = f"{kind.tag_field} {kind.tag} has no such key (known for {' and '.join(others)})"
         elif close := nearest(name, known):
-            message = f"unknown key; did you mean {_join(key, close) if place.override else close}?"
+            message = f"unknown key; did you mean {_join(key, close) if place.override is not None else close}?"
         elif elsewhere:
             message = f"unknown key; did you mean {' or '.join(elsewhere)}?"
         else:
@@ -212,7 +212,7 @@ class Walker:
         if not isinstance(node, Scalar):
             return self._wrong(kind, node, key)
         # What a shell passes has no quotes to say "this is text".
-        value = node.text if node.place.override and node.text is not None else node.value
+        value = node.text if node.place.override is not None and node.text is not None else node.value
         if not isinstance(value, str):
             more = "; put it in quotes" if node.text and not isinstance(value, float | type(None)) else ""
             return self._wrong(kind, node, key, more=more)
