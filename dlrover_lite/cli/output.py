@@ -72,25 +72,36 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[boo
 
 
 def _terminal_table(columns: Sequence[str], cells: list[list[str]], right: list[bool], key: int) -> None:
+    from rich.cells import cell_len, chop_cells, set_cell_size
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False)
-    wide = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
-    for at, name in enumerate(columns):
-        longest = max(Text(line[at]).cell_len for line in [[name.upper() for name in columns], *cells])
-        is_key = at == key
-        wide.add_column(
-            Text(name.upper()),
-            justify="right" if right[at] else "left",
-            no_wrap=not is_key,
-            overflow="fold" if is_key else "ellipsis",
-            min_width=min(longest, console.width) if is_key else None,
-        )
-    for line in cells:
-        wide.add_row(*[Text(text) for text in line])
-    console.print(wide)
+    lines = [[name.upper() for name in columns], *cells]
+    wanted = [max(cell_len(line[at]) for line in lines) for at in range(len(columns))]
+    widths = fit(wanted, console.width - len(GAP) * (len(columns) - 1), key)
+    for number, line in enumerate(lines):
+        parts = chop_cells(line[key], widths[key]) or [""]
+        for part_number, part in enumerate(parts):
+            shown = []
+            for at, width in enumerate(widths):
+                text = part if at == key else line[at] if part_number == 0 else ""
+                if cell_len(text) > width:
+                    text = set_cell_size(text, max(width - 1, 0)) + "…"[:width]
+                space = " " * (width - cell_len(text))
+                shown.append(space + text if right[at] else text + space)
+            console.print(Text(GAP.join(shown).rstrip(), style="" if number else "bold", no_wrap=True), crop=False)
+
+
+def fit(wanted: Sequence[int], room: int, key: int) -> list[int]:
+    """Column widths that add up to at most ``room``: the widest ones give way first, and the key column last."""
+    widths = list(wanted)
+    others = [at for at in range(len(widths)) if at != key]
+    while sum(widths) > room and any(widths[at] > 1 for at in others):
+        widest = max(others, key=lambda at: widths[at])
+        widths[widest] -= 1
+    widths[key] = max(1, min(widths[key], room - sum(widths[at] for at in others)))
+    return widths
 
 
 class Reporter(Protocol):
@@ -118,19 +129,31 @@ def progress(
         with _plain_progress(label, total, clock, stream) as report:
             yield report
         return
+    with _live_progress(label, total, stream) as report:
+        yield report
+
+
+@contextmanager
+def _live_progress(label: str, total: float | None, stream: IO[str]) -> Iterator[Reporter]:
+    from rich.cells import cell_len, set_cell_size
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.table import Column
 
     console = Console(file=stream, highlight=False)
+    label = _clean(label)
     bar = [BarColumn(bar_width=20), TaskProgressColumn()] if total is not None else []
-    text = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(name, *bar, text, console=console, refresh_per_second=4) as live:
-        task = live.add_task(_clean(label), total=total, note="")
+    # The texts are cut here: rich would take the room from the bar and the label.
+    room_beside = len("  20  100%  ") + 20 if bar else 1
+    text = TextColumn("{task.fields[note]}", markup=False)
+    with Progress(TextColumn("{task.description}", markup=False), *bar, text, console=console) as live:
+        task = live.add_task(set_cell_size(label, min(cell_len(label), console.width // 2)), total=total, note="")
 
         def show(done: float | None = None, note: str = "") -> None:
-            live.update(task, completed=done, note=_clean(note))
+            room = max(0, console.width - min(cell_len(label), console.width // 2) - room_beside)
+            note = _clean(note)
+            if cell_len(note) > room:
+                note = set_cell_size(note, max(room - 1, 0)) + "…"[:room]
+            live.update(task, completed=done, note=note)
 
         yield show
 

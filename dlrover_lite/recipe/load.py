@@ -18,7 +18,7 @@ from dlrover_lite.units import GIB, MIB
 
 __all__ = ["load_recipe", "parse_recipe", "resolved_yaml"]
 
-LARGEST_FILE_BYTES = 4 * MIB
+LARGEST_FILE_BYTES = MIB
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None, *, check_files: bool = True) -> Recipe:

@@ -23,6 +23,7 @@ _MERGE = _TAG + "merge"
 _TEXT_TAGS = {_TAG + "str", _TAG + "timestamp", _TAG + "value", _MERGE, "!"}
 _TYPED_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq", "!"}
+DEEPEST = 50
 MOST_VALUES = 20_000
 """A recipe has dozens of values; more than this are aliases of aliases."""
 
@@ -99,6 +100,9 @@ class _Reader:
 
     def convert(self, node: Any, place: Place, key: str, above: tuple[int, ...]) -> Node:
         self._left -= 1
+        if len(above) > DEEPEST:
+            self._problems.add(place, key, "nested too deeply")
+            return Scalar(place, None)
         if self._left < 0 or id(node) in above:
             if self._left >= -1:
                 self._problems.add(place, key, "an alias that contains itself, or far too many values")

@@ -21,8 +21,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """From now on, both outputs are this terminal. (In a fixture, pytest's capturing would take them back.)"""
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", stream)
@@ -48,9 +48,8 @@ def test_a_pipe_gets_everything(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 @pytest.mark.parametrize("width", [200, 80, 60])
-def test_a_terminal_is_never_exceeded_and_the_key_is_whole(
-    width: int, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_is_never_exceeded_and_the_key_is_whole(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(width))
     output.table(COLUMNS, ROWS)
     lines = without_colours(terminal.getvalue()).splitlines()
@@ -60,7 +59,8 @@ def test_a_terminal_is_never_exceeded_and_the_key_is_whole(
     assert lines[1].rstrip().endswith("…") or width > 190
 
 
-def test_a_key_wider_than_the_terminal_is_folded(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_wider_than_the_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "30")
     output.table(("job",), [(KEY,)])
     lines = without_colours(terminal.getvalue()).splitlines()
@@ -68,7 +68,8 @@ def test_a_key_wider_than_the_terminal_is_folded(terminal: Terminal, monkeypatch
     assert "".join(line.strip() for line in lines[1:]) == KEY
 
 
-def test_no_color(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     output.table(("job",), [("[red]a[/red]",)])
     assert "\x1b[" in terminal.getvalue()
     terminal.truncate(0)
@@ -127,7 +128,8 @@ def test_progress_without_news_is_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def test_progress_on_a_terminal_fits_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_fits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "60")
     with output.progress("Indexing", 10) as report:
         report(5, note="[bold]" + "words " * 30)

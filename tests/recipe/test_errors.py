@@ -165,7 +165,7 @@ def test_one_problem(more: str, expected: str) -> None:
         ("a:\n  b: *.tsv\n", "r.yaml:2: not YAML: found undefined alias '.tsv'; text that starts with * needs quotes, as in \"*.tsv\""),
         ("a: 1\nb: c: d\n", "r.yaml:2: not YAML: mapping values are not allowed here; check the indentation, and quote text that contains ': '"),
         ("a: 1\nb: \x00\n", "r.yaml:2: not a recipe: this isn't text (a recipe is a YAML file)"),
-        ("[" * 3000, "r.yaml: not a recipe: nested too deeply"),
+        ("[" * 1000, "r.yaml: not a recipe: nested too deeply"),
         (
             "version: 2\nnews: yes\n",
             "r.yaml:1: version: version 2: this recipe needs a newer dlrover-lite: pip install --upgrade dlrover-lite",
@@ -216,6 +216,11 @@ def test_all_problems_are_shown_in_the_order_of_the_lines() -> None:
         ["r.yaml:10", "resources.pss"],
         ["override training.seed", "expected a whole number of at least 0, found -1"],
     ]
+
+
+def test_deep_nesting_is_refused() -> None:
+    text = f"version: 1\nname: j\nmodel:\n  use: dcn\n  options:\n    x: {'[' * 90}{']' * 90}\n{DATA}"
+    assert only_error(text) == "r.yaml:6: model.options.x: nested too deeply"
 
 
 def test_aliases_that_never_end_are_refused() -> None:
