@@ -13,7 +13,7 @@ from dlrover_lite.cli.options import overrides, recipe_options
 from dlrover_lite.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, RoleResources
+    from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
 
 __all__ = ["recipe", "validate"]
 
@@ -75,7 +75,7 @@ def _summary(recipe: Recipe) -> list[tuple[str, str]]:
         ("data", _data(recipe.data)),
         ("training", steps),
         ("optimizer", optimizer),
-        ("resources", f"{_role(recipe.resources.ps, 'PS')}; {_role(recipe.resources.worker, 'workers')}"),
+        ("resources", _resources(recipe.resources)),
         ("export", recipe.export.format),
     ]
 
@@ -92,6 +92,15 @@ def _data(data: Data) -> str:
 
 def _optimizer(optimizer: Optimizer) -> str:
     return f"{optimizer.use}, learning rate {optimizer.learning_rate:g}"
+
+
+def _resources(limits: ResourceLimits) -> str:
+    from dlrover_lite.units import format_bytes
+
+    parts = [_role(limits.ps, "PS"), _role(limits.worker, "workers")]
+    if limits.total is not None:
+        parts.append(f"together at most {limits.total.cores:g} cores, {format_bytes(limits.total.memory)}")
+    return "; ".join(parts)
 
 
 def _role(role: RoleResources | None, name: str) -> str:

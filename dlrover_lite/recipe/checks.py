@@ -94,7 +94,7 @@ def _recipe(value: Recipe, given: Given, tree: Node) -> None:
 def _only_for(value: Optimizer | Schedule, given: Given, tree: Node) -> None:
     for field, uses in ONLY_FOR[type(value)].items():
         if field in given.keys and value.use not in uses:
-            given.add(field, f"{value.use} has no {field} (only {' and '.join(uses)} have)")
+            given.add(field, f"{value.use} has no {field}; it belongs to {' and '.join(uses)}")
 
 
 def _schedule(value: Schedule, given: Given, tree: Node) -> None:
@@ -116,7 +116,7 @@ def _limits(value: ResourceLimits, given: Given, tree: Node) -> None:
     roles = {name: role for name, role in (("ps", value.ps), ("worker", value.worker)) if role is not None}
     cores = sum(role.count * role.cores for role in roles.values())
     memory = sum(role.count * role.memory for role in roles.values())
-    who = " and ".join(f"{role.count} {name}" for name, role in roles.items())
+    who = " and ".join(f"{role.count} × {name}" for name, role in roles.items())
     if cores > value.total.cores * (1 + 1e-9):
         given.add("total", f"{who} take {cores:g} cores, more than the total of {value.total.cores:g}")
     if memory > value.total.memory:

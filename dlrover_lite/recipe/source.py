@@ -62,7 +62,8 @@ def read_text(text: str, source: str, problems: Problems) -> Node | None:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 0
-        problems.add(Place(source, line), "", _explain(error))
+        message = _explain(error)
+        problems.add(Place(source, 1 if message.startswith("not a recipe") else line), "", message)
         return None
     except RecursionError:
         problems.add(Place(source), "", "not a recipe: nested too deeply")
@@ -77,6 +78,8 @@ def read_text(text: str, source: str, problems: Problems) -> Node | None:
 
 def _explain(error: MarkedYAMLError) -> str:
     what = " ".join(str(error.problem or error.context or error).split())
+    if "'<document start>'" in what:
+        return "not a recipe: this is not a list of `key: value` lines"
     advice = ""
     if "'\\t'" in what:
         advice = "; indent with spaces, not tabs"

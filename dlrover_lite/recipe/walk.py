@@ -21,6 +21,7 @@ __all__ = ["INVALID", "Given", "Walker"]
 
 YES, NO = ("yes", "on", "true", "y"), ("no", "off", "false", "n")
 LARGEST = 2**63 - 1
+MEMORY = "an amount of memory, as in 512MiB"
 
 
 class _Invalid:
@@ -171,7 +172,7 @@ class Walker:
     def _field(self, field: mi.Field, node: Node, dotted: str) -> Any:
         if isinstance(node, Scalar):
             if field.name == "memory":
-                return self._memory(field.type, node, dotted)
+                return self._memory(node, dotted)
             if dotted == "version":
                 return self._version(node)
             if dotted == "checkpoint" and node.value not in ("off", False):
@@ -204,7 +205,9 @@ class Walker:
             node = List(node.place, [] if node.value is None else [node])
         items = [self._value(kind.item_type, item, key) for item in node.items]
         if len(items) < (kind.min_length or 0):
-            self._problems.add(node.place, key, f"expected at least {kind.min_length}, found an empty list")
+            self._problems.add(
+                node.place, key, f"expected a list with at least {kind.min_length} entry, found an empty one"
+            )
             return INVALID
         return INVALID if INVALID in items else items
 
@@ -248,7 +251,7 @@ class Walker:
             return self._wrong(kind, node, key, more=" (too large)")
         return value if isinstance(kind, mi.IntType) else float(value)
 
-    def _memory(self, kind: mi.Type, node: Scalar, key: str) -> Any:
+    def _memory(self, node: Scalar, key: str) -> Any:
         if isinstance(node.value, str):
             try:
                 amount = parse_memory(node.value)
@@ -256,10 +259,11 @@ class Walker:
                 self._problems.add(node.place, key, str(error))
                 return INVALID
             node = Scalar(node.place, amount, node.text)
-        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value < 1:
-            self._problems.add(node.place, key, f"expected an amount of memory above 0, found {found(node)}")
+        whole = isinstance(node.value, int) and not isinstance(node.value, bool)
+        if not whole or not 1 <= node.value <= LARGEST:
+            self._problems.add(node.place, key, f"expected {MEMORY}, found {found(node)}")
             return INVALID
-        return self._value(kind, node, key)
+        return node.value
 
     def _literal(self, kind: mi.LiteralType, node: Node, key: str) -> Any:
         value = node.value if isinstance(node, Scalar) else None
@@ -303,7 +307,7 @@ def _join(key: str, name: str) -> str:
 def _missing(field: mi.Field, dotted: str) -> str:
     if dotted == "version":
         return "missing; write `version: 1`"
-    return f"missing; expected {expected(field.type)}"
+    return f"missing; expected {MEMORY if field.name == 'memory' else expected(field.type)}"
 
 
 @cache

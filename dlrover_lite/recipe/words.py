@@ -90,4 +90,4 @@ def found(node: Node) -> str:  # noqa: PLR0911 - one for each kind
     if isinstance(value, int | float):
         text = node.text or (str(value) if abs(value) < 10**60 else "a huge number")
         return text[:60] + ("…" if len(text) > 60 else "")
-    return f"a {type(value).__name__}"
+    return f"a Python {type(value).__name__}"

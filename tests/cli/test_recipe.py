@@ -17,7 +17,7 @@ name: clicks
 model: {use: dcn, options: {embedding_dim: 8}}
 data: {format: criteo, train: day.tsv}
 training: {epochs: 2, embedding_optimizer: ftrl, schedule: cosine, evaluate_every: 5000}
-resources: {worker: {count: 2, cores: 0.5, memory: 512MiB}}
+resources: {total: {cores: 2, memory: 4GiB}, worker: {count: 2, cores: 0.5, memory: 512MiB}}
 """
 
 
@@ -39,7 +39,7 @@ def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> Non
         "data       criteo: day.tsv; 0.1 of it held out",
         "training   2 epochs in batches of 1,024, shuffled, evaluated every 5,000 samples",
         "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
-        "resources  PS: auto; 2 workers with 0.5 cores, 512 MiB",
+        "resources  PS: auto; 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
         "export     npz",
     ]
 

@@ -89,11 +89,11 @@ def csv(more: str) -> str:
         ),
         (
             "training: {optimizer: {use: sgd, l2: 0}}\n",
-            "r.yaml:5: training.optimizer.l2: sgd has no l2 (only ftrl have)",
+            "r.yaml:5: training.optimizer.l2: sgd has no l2; it belongs to ftrl",
         ),
         (
             "training: {embedding_optimizer: {use: ftrl, epsilon: 1}}\n",
-            "r.yaml:5: training.embedding_optimizer.epsilon: ftrl has no epsilon (only adagrad and adam have)",
+            "r.yaml:5: training.embedding_optimizer.epsilon: ftrl has no epsilon; it belongs to adagrad and adam",
         ),
         (
             "training:\n  schedule:\n    use: linear\n    warmup_samples: 10\n    decay_samples: 9\n",
@@ -101,7 +101,7 @@ def csv(more: str) -> str:
         ),
         (
             "training: {schedule: {final_factor: 0.1}}\n",
-            "r.yaml:5: training.schedule.final_factor: constant has no final_factor (only linear and cosine have)",
+            "r.yaml:5: training.schedule.final_factor: constant has no final_factor; it belongs to linear and cosine",
         ),
         (
             "checkpoint: {every: 30m}\n",
@@ -126,7 +126,7 @@ def csv(more: str) -> str:
         ),
         (
             "resources: {ps: {count: 1, cores: 1}}\n",
-            "r.yaml:5: resources.ps.memory: missing; expected a whole number of at least 1",
+            "r.yaml:5: resources.ps.memory: missing; expected an amount of memory, as in 512MiB",
         ),
         (
             "resources: {total: {cores: 0, memory: 1GiB}}\n",
@@ -134,7 +134,7 @@ def csv(more: str) -> str:
         ),
         (
             "resources:\n  total: {cores: 2, memory: 4GiB}\n  worker: {count: 3, cores: 1, memory: 1GiB}\n",
-            "r.yaml:6: resources.total: 3 worker take 3 cores, more than the total of 2",
+            "r.yaml:6: resources.total: 3 × worker take 3 cores, more than the total of 2",
         ),
         ("name: again\n", "r.yaml:5: name: given twice; the first one is in line 2"),
         (
@@ -160,6 +160,7 @@ def test_one_problem(more: str, expected: str) -> None:
         ("~\n", "r.yaml:1: the recipe is empty"),
         ("- 1\n", "r.yaml:1: expected a section with version, name, model and data; found a list"),
         ("hello\n", "r.yaml:1: expected a section with version, name, model and data; found the text 'hello'"),
+        ("import os\nprint(os)\n# no: yes\n%x\n", "r.yaml:1: not a recipe: this is not a list of `key: value` lines"),
         ("a: 1\nb: [1\n", "r.yaml:3: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("a:\n\tb: 1\n", "r.yaml:2: not YAML: found character '\\t' that cannot start any token; indent with spaces, not tabs"),
         ("a:\n  b: *.tsv\n", "r.yaml:2: not YAML: found undefined alias '.tsv'; text that starts with * needs quotes, as in \"*.tsv\""),
@@ -187,7 +188,7 @@ def test_one_problem(more: str, expected: str) -> None:
             HEAD + "data:\n  format: criteo\n  train: x\n  label: a\n",
             "r.yaml:7: data.label: format criteo has no such key (known for csv and parquet)",
         ),
-        (HEAD + "data:\n  format: criteo\n  train: []\n", "r.yaml:6: data.train: expected at least 1, found an empty list"),
+        (HEAD + "data:\n  format: criteo\n  train: []\n", "r.yaml:6: data.train: expected a list with at least 1 entry, found an empty one"),
         (HEAD + "data:\n  format: criteo\n  train:\n  - x\n  - 7\n", "r.yaml:8: data.train: expected text, found 7; put it in quotes"),
         (HEAD + "data: {format: criteo, train: x, eval_share: 1.0}\n", "r.yaml:4: data.eval_share: nothing would be left to train on; expected a share below 1"),
         (csv("  label: y\n"), "r.yaml:4: data: names no features; list columns under dense, categorical or both"),
@@ -240,7 +241,7 @@ def test_aliases_that_never_end_are_refused() -> None:
         ({"": 1}, "override : not a key; write it like training.epochs"),
         ({"data.train": "[x"}, "override data.train: '[x' is not YAML"),
         ({"resources.ps.count": "1"}, "override resources.ps.count: resources.ps.cores: missing; expected a number above 0"),
-        ({"training.seed": object()}, "override training.seed: expected a whole number of at least 0, found a object"),
+        ({"training.seed": object()}, "override training.seed: expected a whole number of at least 0, found a Python object"),
     ],
 )  # fmt: skip
 def test_wrong_overrides_are_named(overrides: dict[str, object], expected: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from dlrover_lite.recipe.checks import BUILT_IN_MODELS
 from dlrover_lite.recipe.json_schema import field_descriptions, json_schema
 from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
 from dlrover_lite.recipe.starter import starter
@@ -124,6 +125,11 @@ def test_shorthands(more: str) -> None:
 )
 def test_what_no_recipe_may_have(text: str) -> None:
     assert not accepts(SCHEMA, plain(text))
+
+
+def test_the_built_in_models_are_the_registrys() -> None:
+    registry = pytest.importorskip("dlrover_lite.models.registry", exc_type=ModuleNotFoundError)
+    assert set(BUILT_IN_MODELS) == set(registry.BUILT_IN)
 
 
 def test_descriptions_come_with_the_fields() -> None:
