@@ -169,7 +169,7 @@ class Ledger:
             open_pieces = IntervalSet(held.pieces)
             claimed = _common(open_pieces, ranges)
             newly = sum(b - a for a, b in claimed)
-            if state.of.kind == "eval" and newly != sum(b - a for a, b in ranges):
+            if state.of.kind == "eval" and newly != sum(max(0, b - a) for a, b in ranges):
                 return Consumed(state.of, 0, False), []
         changes: list[Change] = []
         self._cut(state, held, claimed, changes)

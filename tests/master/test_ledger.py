@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
         result, changes = self.ledger.consumed(token, ranges)
         self.store.apply(changes)
         if which == 1:
-            exact = bool(mine) and sum(stop - start for start, stop in ranges) == len(claimed & mine)
+            exact = bool(mine) and sum(len(range(*part)) for part in ranges) == len(claimed & mine)
             assert result.accepted == exact, "evaluation counts exactly the reports of what is leased under this token"
             assert result.newly == (model.done(claimed) if exact else 0)
         elif mine:
