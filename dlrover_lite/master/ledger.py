@@ -12,7 +12,6 @@ Every operation returns the changes to save beside its result; ``LedgerData`` is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -40,7 +39,7 @@ MAX_ERROR_LENGTH = 4000
 """Characters kept of an error text: its end, where the exception of a traceback is."""
 
 
-class Consumed(NamedTuple):
+class Consumed(msgspec.Struct, frozen=True):
     """What became of a report: the pass it was about (None: the token names no lease), the minibatches that became done by it,
     and whether it counts. A report that does not count must leave no trace in metrics either."""
 
@@ -64,10 +63,11 @@ class _Held(msgspec.Struct, gc=False):
 class _PassState:
     """One pass. ``aside`` are the failures that wait for their second try; ``failures`` are all failures of minibatches not done."""
 
-    __slots__ = ("aside", "done", "failures", "held", "of", "quarantined", "todo")
+    __slots__ = ("aside", "done", "failures", "held", "number", "of", "quarantined", "todo")
 
     def __init__(self, of: Pass) -> None:
         self.of = of
+        self.number = of.number
         self.todo = IntervalSet([(0, of.minibatches)])
         self.done = IntervalSet()
         self.held: dict[int, _Held] = {}
@@ -86,6 +86,7 @@ class Ledger:
     def __init__(self, data: LedgerData | None = None, *, block_minibatches: int = 0) -> None:
         self._block = block_minibatches
         self._passes: dict[int, _PassState] = {}
+        self._state: dict[Pass, _PassState] = {}  # the same, for callers
         self._held: dict[int, _Held] = {}
         self._of_worker: dict[str, dict[int, _Held]] = {}
         self._fenced: dict[int, Fenced] = {}
@@ -100,19 +101,19 @@ class Ledger:
 
     def todo(self, of: Pass) -> int:
         """Minibatches that anyone may lease."""
-        return self._passes[of.number].todo.total
+        return self._state[of].todo.total
 
     def aside(self, of: Pass) -> int:
         """Minibatches that failed once and wait to be retried alone."""
-        return len(self._passes[of.number].aside)
+        return len(self._state[of].aside)
 
     def done(self, of: Pass) -> IntervalSet:
         """The consumed minibatches, to read only."""
-        return self._passes[of.number].done
+        return self._state[of].done
 
     def finished(self, of: Pass) -> bool:
         """Nothing of the pass is left: all is done or quarantined."""
-        return self._passes[of.number].finished
+        return self._state[of].finished
 
     def failures(self) -> list[tuple[Pass, Failure]]:
         """Minibatches that failed and are not done, the quarantined ones among them."""
@@ -133,7 +134,7 @@ class Ledger:
     def open_pass(self, of: Pass) -> list[Change]:
         if of.number in self._passes:
             raise ValueError(f"{of} is open already")
-        self._passes[of.number] = _PassState(of)
+        self._add_pass(of)
         return [of]
 
     def lease(
@@ -143,7 +144,7 @@ class Ledger:
 
         A minibatch that failed once comes first and comes alone, and not to the worker it failed on unless that is the only one.
         """
-        state = self._passes[of.number]
+        state = self._state[of]
         run = self._take(state, worker, max_minibatches, only_worker)
         if run is None:
             return None, []
@@ -153,8 +154,8 @@ class Ledger:
         if self._next_token > self._tokens_reserved:
             self._tokens_reserved = token + TOKENS_AT_A_TIME
             changes.append(TokensReserved(self._tokens_reserved))
-        self._hold(_Held(token, worker, of.number, [run]))
-        changes.append(Span(of.number, run[0], run[1], token, worker))
+        self._hold(_Held(token, worker, state.number, [run]))
+        changes.append(Span(state.number, run[0], run[1], token, worker))
         return Lease(token, of.kind, of.index, run[0], run[1]), changes
 
     def consumed(self, token: int, ranges: Sequence[Range]) -> tuple[Consumed, list[Change]]:
@@ -238,6 +239,9 @@ class Ledger:
         state.todo.remove(start, stop)
         return start, stop
 
+    def _add_pass(self, of: Pass) -> None:
+        self._passes[of.number] = self._state[of] = _PassState(of)
+
     def _hold(self, held: _Held) -> None:
         self._held[held.token] = self._passes[held.number].held[held.token] = held
         self._of_worker.setdefault(held.worker, {})[held.token] = held
@@ -252,7 +256,8 @@ class Ledger:
     def _cut(self, state: _PassState, held: _Held, out: Sequence[Range], changes: list[Change]) -> None:
         """Take the ranges ``out`` from what is open of a lease; a lease with nothing open is dropped."""
         if held.pieces == out:
-            changes.extend(SpanGone(held.number, start) for start, _ in held.pieces)
+            for start, _ in out:
+                changes.append(SpanGone(held.number, start))
             self._drop(held)
             return
         rest = IntervalSet(held.pieces)
@@ -273,8 +278,8 @@ class Ledger:
             count += stop - start
             low, high = state.done.add(start, stop)
             if high > stop:  # a done span began where this one ends: now they are one
-                changes.append(SpanGone(state.of.number, stop))
-            changes.append(Span(state.of.number, low, high))
+                changes.append(SpanGone(state.number, stop))
+            changes.append(Span(state.number, low, high))
             if state.failures:
                 self._forget_failures(state, start, stop, changes)
         if count:
@@ -285,12 +290,12 @@ class Ledger:
         for k in [k for k in state.failures if start <= k < stop]:
             state.quarantined -= state.failures.pop(k).quarantined
             state.aside.pop(k, None)
-            changes.append(FailureGone(state.of.number, k))
+            changes.append(FailureGone(state.number, k))
 
     def _forget_fenced_if_finished(self, state: _PassState, changes: list[Change]) -> None:
         if not self._fenced or not state.finished or state.quarantined:
             return  # with something quarantined, a late report may still tell that it was consumed after all
-        number = state.of.number
+        number = state.number
         tokens = [token for token, fenced in self._fenced.items() if fenced.pass_number == number]
         if tokens:
             for token in tokens:
@@ -317,7 +322,7 @@ class Ledger:
 
     def data(self) -> LedgerData:
         states = [self._passes[number] for number in sorted(self._passes)]
-        spans = [Span(s.of.number, start, stop) for s in states for start, stop in s.done]
+        spans = [Span(s.number, start, stop) for s in states for start, stop in s.done]
         spans += [Span(h.number, a, b, h.token, h.worker) for h in self._held.values() for a, b in h.pieces]
         return LedgerData(
             passes=[state.of for state in states],
@@ -328,7 +333,8 @@ class Ledger:
         )
 
     def _load(self, data: LedgerData) -> None:
-        self._passes = {of.number: _PassState(of) for of in data.passes}
+        for of in data.passes:
+            self._add_pass(of)
         for span in data.spans:
             state = self._passes[span.pass_number]
             state.todo.remove(span.start, span.stop)

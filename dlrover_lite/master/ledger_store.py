@@ -36,8 +36,8 @@ APPLICATION_ID = 0x444C524C  # "DLRL"
 
 # A commit rewrites every page it touches, and usually touches one: small pages keep the write-ahead log short.
 _PAGE_BYTES = 1 * KIB
-_WAL_PAGES = 384
-_WAL_BYTES = 512 * KIB
+_WAL_PAGES = 576
+_WAL_BYTES = 640 * KIB
 
 _TOKENS_RESERVED = "tokens_reserved"
 
@@ -97,6 +97,7 @@ class LedgerStore:
             self._db.execute(f"pragma application_id = {APPLICATION_ID}")
             self._db.execute(f"pragma user_version = {SCHEMA_VERSION}")
         self._db.execute("commit")
+        self._cursor = self._db.cursor()
 
     def _is_new(self) -> bool:
         """Whether the file is still empty. Raises JobError if it is somebody else's, or of another version."""
@@ -171,20 +172,20 @@ class LedgerStore:
             return
         gone = [key for key, span in self._spans.items() if span is None]
         there = [(s.pass_number, s.start, s.stop, s.token, s.worker) for s in self._spans.values() if s is not None]
+        cursor = self._cursor
         try:
-            with self._errors():
-                self._db.execute("begin")
-                if gone:
-                    self._db.executemany(_DELETE_SPAN, gone)
-                if there:
-                    self._db.executemany(_PUT_SPAN, there)
-                for statement, row in self._rest.values():
-                    self._db.execute(statement, row)
-                self._db.execute("commit")
-        except JobError:
+            cursor.execute("begin")
+            if gone:
+                cursor.executemany(_DELETE_SPAN, gone)
+            if there:
+                cursor.executemany(_PUT_SPAN, there)
+            for statement, row in self._rest.values():
+                cursor.execute(statement, row)
+            cursor.execute("commit")
+        except sqlite3.Error as error:
             if self._db.in_transaction:
-                self._db.execute("rollback")
-            raise
+                cursor.execute("rollback")
+            raise _job_error(self.path, error) from error
         self._spans.clear()
         self._rest.clear()
 

@@ -8,7 +8,6 @@ and only then replies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -52,7 +51,7 @@ class ShardPlan(msgspec.Struct, frozen=True):
         return -(-samples // self.batch_size)
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """``work`` is the message to reply with, after the commit. ``consumed`` tells what became of the report: metrics that came with it
     count if and only if ``consumed.accepted`` and, to count nothing twice, ``consumed.newly`` is the number of minibatches reported."""
 

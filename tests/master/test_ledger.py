@@ -114,7 +114,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif token in self.fenced and set(model.state.values()) != {"done"}:
             assert result == Consumed(self.passes[0], model.done(claimed & set(self.fenced[token])), True)
         else:
-            assert result == (None, 0, False)
+            assert result == Consumed(None, 0, False)
 
     def take_away(self, token: int) -> None:
         model = self.models[self.leases[token][0]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlrover_lite.errors import JobError
 from dlrover_lite.intervals import IntervalSet
 from dlrover_lite.master.lease_size import LeasePolicy
+from dlrover_lite.master.ledger import Consumed
 from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shards import ShardPlan, ShardService
@@ -77,7 +78,7 @@ def test_a_report_without_a_wish_is_acknowledged(store):
     lease = worker.ask().work
     answer = worker.ask(consumed=[(lease.start, lease.start + 1)], want=False)
     assert isinstance(answer.work, Ack)
-    assert answer.consumed == (Pass("train", 0, 10), 1, True)
+    assert answer.consumed == Consumed(Pass("train", 0, 10), 1, True)
 
 
 def test_the_last_minibatch_of_an_epoch_may_be_short(store):
@@ -118,7 +119,7 @@ def test_a_dead_workers_rest_is_leased_again_and_its_requests_on_the_way_get_not
     assert name(b.ask().work) == "train 0:1-2"
     late = a.ask(consumed=[(0, 2)])
     assert name(late.work) == "Finished"
-    assert late.consumed == (Pass("train", 0, 4), 1, True)
+    assert late.consumed == Consumed(Pass("train", 0, 4), 1, True)
     service.worker_joined("a")
     assert name(a.ask().work) == "train 0:2-3"
 
@@ -138,7 +139,7 @@ def test_a_late_evaluation_report_does_not_count(store):
     service.worker_died("a")
     assert name(b.ask().work) == "eval 0:0-1"
     assert not a.finish().consumed.accepted
-    assert b.finish().consumed == (Pass("eval", 0, 1), 1, True)
+    assert b.finish().consumed == Consumed(Pass("eval", 0, 1), 1, True)
 
 
 def test_a_minibatch_that_failed_waits_for_another_worker(store):
