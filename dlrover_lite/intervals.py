@@ -60,6 +60,10 @@ class IntervalSet:
         if stop <= start or low == high:
             return
         first, last = starts[low], stops[high - 1]
+        if start <= first and stop < last and high - low == 1:  # its beginning, which is what queues take
+            self.total -= stop - first
+            starts[low] = stop
+            return
         self.total -= sum(stops[low:high]) - sum(starts[low:high])
         kept = [(a, b) for a, b in ((first, start), (stop, last)) if a < b]
         starts[low:high] = [a for a, _ in kept]

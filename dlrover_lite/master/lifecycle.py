@@ -109,6 +109,10 @@ class Nodes(msgspec.Struct, frozen=True):
             return nodes, []
         return nodes._ended(node, event, told)
 
+    def one_more_worker(self) -> tuple[Nodes, list[Instruction]]:
+        nodes, launch = self._launch("worker")
+        return nodes, [launch]
+
     def finished(self) -> Nodes:
         return msgspec.structs.replace(self, done=True)
 

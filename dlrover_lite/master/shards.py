@@ -1,0 +1,326 @@
+"""The shard service: who gets which minibatches of which pass next.
+
+Epochs follow each other without a pause: the next one opens as soon as nothing of the last is left to lease. Evaluation rounds are
+leased first, to whoever asks, and hold nobody up. A loop over it drains requests, calls ``report_and_lease`` for each, commits once,
+and only then replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.intervals import Range
+from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size
+from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
+from dlrover_lite.master.ledger_data import Failure, Pass
+from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+
+__all__ = ["Answer", "ShardPlan", "ShardService"]
+
+HOPELESS_FAILURES = 3
+"""So many different minibatches that fail before any succeeds are the fault of the model or the data, not of the minibatches."""
+
+DEFAULT_POLICY = LeasePolicy()
+
+_PLAN, _ROUNDS_DUE, _FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
+
+
+class ShardPlan(msgspec.Struct, frozen=True):
+    """What a job has to go through. It never changes within a job: minibatch numbers mean something only with it."""
+
+    samples: int
+    """Of one epoch."""
+    batch_size: int
+    epochs: int
+    eval_samples: int = 0
+    evaluate_every: int = 0
+    """Consumed samples between evaluation rounds; 0: only the final one (none at all without ``eval_samples``)."""
+    max_skipped_minibatches: int = 0
+    block_minibatches: int = 0
+    """Length of the blocks the samples are shuffled in, 0 if there are none: leases rather end where a block does."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.batch_size < 1 or self.epochs < 1:
+            raise ValueError(f"nothing to train on in {self}")
+
+    def minibatches(self, samples: int) -> int:
+        return -(-samples // self.batch_size)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """``work`` is the message to reply with, after the commit. ``consumed`` tells what became of the report: metrics that came with it
+    count if and only if ``consumed.accepted`` and, to count nothing twice, ``consumed.newly`` is the number of minibatches reported."""
+
+    work: Lease | Wait | Finished | Ack
+    consumed: Consumed
+    failure: Failure | None = None
+    """What became of a failed minibatch: put aside for another try, or quarantined."""
+
+
+class ShardService:
+    """Over an open store, which it loads, and which its owner closes. Raises JobError when the store holds another plan's ledger."""
+
+    def __init__(
+        self, store: LedgerStore, plan: ShardPlan, *, policy: LeasePolicy = DEFAULT_POLICY, wait_seconds: float = 0.2
+    ) -> None:
+        self.plan = plan
+        self.ledger = store.load(block_minibatches=plan.block_minibatches)
+        self.failure: JobError | None = None
+        """Why the job can't succeed any more; nothing is leased once it is set."""
+        self._store = store
+        self._policy = policy
+        self._wait = Wait(wait_seconds)
+        self._rates = {"train": WorkerRates(policy.memory_seconds), "eval": WorkerRates(policy.memory_seconds)}
+        self._workers: set[str] = set()
+        self._dead: set[str] = set()
+        self._check_plan()
+        self._rounds_due = int(store.fact(_ROUNDS_DUE) or 0)
+        final = store.fact(_FINAL_ROUND)
+        self._final_round = None if final is None else int(final)
+        self._unfinished = [of for of in self.ledger.passes() if not self.ledger.finished(of)]
+        self._sort_unfinished()
+        self._epochs_opened = sum(of.kind == "train" for of in self.ledger.passes())
+        self._rounds_opened = len(self.ledger.passes()) - self._epochs_opened
+        self._round_began_at = [int(store.fact(f"evaluation.{i}.samples") or 0) for i in range(self._rounds_opened)]
+        self._samples_of_finished = sum(
+            self._samples_done(of) for of in self.ledger.passes() if of.kind == "train" and of not in self._unfinished
+        )
+        for of in self.ledger.passes():
+            if of not in self._unfinished:
+                self._judge_skipped(of)
+        self._judge_hopeless()
+        self._advance()
+        self.commit()
+
+    def _check_plan(self) -> None:
+        mine = msgspec.json.encode(self.plan).decode()
+        kept = self._store.fact(_PLAN)
+        if kept is None:
+            self._store.put_fact(_PLAN, mine)
+        elif kept != mine:
+            raise JobError(
+                f"The ledger {self._store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
+                hint="Data, batch size and epochs can't change within a job: start a new one.",
+            )
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    @property
+    def consumed_samples(self) -> int:
+        """Over all epochs; without the quarantined minibatches."""
+        return self._samples_of_finished + sum(self._samples_done(of) for of in self._unfinished if of.kind == "train")
+
+    @property
+    def trained(self) -> bool:
+        """All epochs are through."""
+        return self._epochs_opened == self.plan.epochs and all(of.kind == "eval" for of in self._unfinished)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to train or to evaluate, or the job has failed."""
+        return self.failure is not None or (not self._unfinished and self.trained)
+
+    @property
+    def epoch(self) -> int:
+        """The lowest epoch not finished; the last one when all are."""
+        return min((of.index for of in self._unfinished if of.kind == "train"), default=self.plan.epochs - 1)
+
+    def quarantined(self) -> list[tuple[Pass, Failure]]:
+        return [(of, failure) for of, failure in self.ledger.failures() if failure.quarantined]
+
+    def round_began_at(self, index: int) -> int:
+        """Consumed samples when evaluation round ``index`` was opened."""
+        return self._round_began_at[index]
+
+    def rate(self, worker: str) -> float | None:
+        """Measured training speed in minibatches/s."""
+        return self._rates["train"].rate(worker)
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def report_and_lease(
+        self,
+        worker: str,
+        token: int | None = None,
+        consumed: Sequence[Range] = (),
+        failed: tuple[int, str] | None = None,
+        *,
+        give_back: bool = False,
+        want: bool = True,
+        now: float,
+    ) -> Answer:
+        """Take a report about lease ``token`` and, if it is wanted, give the next lease. ``now``: seconds of a steady clock.
+
+        ``failed`` is a minibatch and the error it raised. Wait: all that is left is leased to others (or waits to be retried by them).
+        A worker that was declared dead is believed about the past, and told that it has finished.
+        """
+        result, failure = NOTHING_CONSUMED, None
+        if token is not None:
+            if consumed:
+                result = self._consumed(worker, token, consumed, now)
+            if failed is not None:
+                failure = self._failed(token, *failed)
+            if give_back:
+                self._store.apply(self.ledger.give_back(token))
+        if worker in self._dead or self.finished:
+            return Answer(Finished(), result, failure)
+        self._workers.add(worker)
+        return Answer(self._lease(worker, now) if want else Ack(), result, failure)
+
+    def worker_joined(self, worker: str) -> None:
+        """A process with this name is up: what its forerunner of the same name had leased, if any, is to do again."""
+        self.worker_died(worker)
+        self._dead.discard(worker)
+        self._workers.add(worker)
+
+    def worker_died(self, worker: str) -> None:
+        """The worker is dead, was stopped, or is given up as too late: its leases are to do again, and it gets no more, whatever
+        requests of it are still on their way, until ``worker_joined``."""
+        self._workers.discard(worker)
+        self._dead.add(worker)
+        for rates in self._rates.values():
+            rates.forget(worker)
+        self._store.apply(self.ledger.expire(worker))
+
+    def put_metrics(self, of: Pass, state: bytes) -> None:
+        """Keep metrics of a pass; the next commit writes them together with the reports they come from."""
+        self._store.put_metrics(of, state)
+
+    def commit(self) -> None:
+        """Make all that was asked for durable: only then may the answers be sent. Raises JobError."""
+        self._store.commit()
+
+    # --- how ------------------------------------------------------------------------------------------------------------
+
+    def _consumed(self, worker: str, token: int, ranges: Sequence[Range], now: float) -> Consumed:
+        result, changes = self.ledger.consumed(token, ranges)
+        self._store.apply(changes)
+        of = result.of
+        if of is not None and result.newly:
+            self._rates[of.kind].reported(worker, result.newly, now)
+            self._after_progress(of)
+        return result
+
+    def _failed(self, token: int, k: int, error: str) -> Failure | None:
+        of = self.ledger.leased_pass(token)
+        failure, changes = self.ledger.failed(token, k, error)
+        self._store.apply(changes)
+        if failure is not None and of is not None:
+            self._judge_hopeless()
+            self._after_progress(of)
+        return failure
+
+    def _after_progress(self, of: Pass) -> None:
+        if self.ledger.finished(of) and of in self._unfinished:
+            self._unfinished.remove(of)
+            if of.kind == "train":
+                self._samples_of_finished += self._samples_done(of)
+            self._judge_skipped(of)
+            self._advance()
+        elif self.plan.evaluate_every and of.kind == "train":
+            self._advance()
+
+    def _lease(self, worker: str, now: float) -> Lease | Wait | Finished:
+        only_worker = len(self._workers) == 1
+        for of in self._unfinished:
+            if lease := self._lease_of(of, worker, only_worker, now):
+                return lease
+        if self._open_next_epoch() and (lease := self._lease_of(self._unfinished[-1], worker, only_worker, now)):
+            return lease
+        return Finished() if self.finished else self._wait
+
+    def _lease_of(self, of: Pass, worker: str, only_worker: bool, now: float) -> Lease | None:
+        remaining = self.ledger.todo(of)
+        if not remaining and not self.ledger.aside(of):
+            return None
+        rates, workers = self._rates[of.kind], len(self._workers)
+        size = lease_size(
+            rates.rate(worker),
+            total_rate=rates.total(workers),
+            workers=workers,
+            remaining=remaining,
+            policy=self._policy,
+        )
+        idle = not self.ledger.holds(worker)
+        lease, changes = self.ledger.lease(of, worker, size, only_worker=only_worker)
+        if lease is not None:
+            self._store.apply(changes)
+            rates.granted(worker, now, idle=idle)
+        return lease
+
+    def _advance(self) -> None:
+        """Open what is due: the first epoch, an evaluation round (one at a time), the final evaluation."""
+        if self.failure is not None:
+            return
+        if not self._epochs_opened:
+            self._open_next_epoch()
+        if not self.plan.eval_samples:
+            return
+        if self.trained:
+            if self._final_round is None:
+                self._final_round = self._rounds_opened
+                self._store.put_fact(_FINAL_ROUND, str(self._final_round))
+                self._open_round()
+        elif self.plan.evaluate_every:
+            due = self.consumed_samples // self.plan.evaluate_every
+            if due > self._rounds_due and all(of.kind == "train" for of in self._unfinished):
+                self._rounds_due = due
+                self._store.put_fact(_ROUNDS_DUE, str(due))
+                self._open_round()
+
+    def _open_next_epoch(self) -> bool:
+        skipped_too_many = len(self.quarantined()) > self.plan.max_skipped_minibatches
+        if self._epochs_opened == self.plan.epochs or skipped_too_many:
+            return False
+        self._open(Pass("train", self._epochs_opened, self.plan.minibatches(self.plan.samples)))
+        self._epochs_opened += 1
+        return True
+
+    def _open_round(self) -> None:
+        self._round_began_at.append(self.consumed_samples)
+        self._store.put_fact(f"evaluation.{self._rounds_opened}.samples", str(self.consumed_samples))
+        self._open(Pass("eval", self._rounds_opened, self.plan.minibatches(self.plan.eval_samples)))
+        self._rounds_opened += 1
+
+    def _open(self, of: Pass) -> None:
+        self._store.apply(self.ledger.open_pass(of))
+        self._unfinished.append(of)
+        self._sort_unfinished()
+
+    def _sort_unfinished(self) -> None:
+        """In the order they are leased in: evaluation first."""
+        self._unfinished.sort(key=lambda of: (of.kind == "train", of.index))
+
+    def _samples_done(self, of: Pass) -> int:
+        done = self.ledger.done(of)
+        missing = of.minibatches * self.plan.batch_size - self.plan.samples if of.minibatches - 1 in done else 0
+        return done.total * self.plan.batch_size - missing
+
+    def _judge_skipped(self, of: Pass) -> None:
+        skipped = self.quarantined()
+        if len(skipped) > self.plan.max_skipped_minibatches:
+            names = ", ".join(f"minibatch {failure.k} of {where}" for where, failure in skipped[:3])
+            more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+            self._fail(
+                f"{names}{more} failed twice, on {skipped[0][1].worker} and on {skipped[0][1].second_worker}; "
+                f"the recipe allows {self.plan.max_skipped_minibatches} to be skipped, so the job failed at the end of {of}",
+                skipped[0][1].second_error,
+                "Mend what the error says, or allow more with training.max_skipped_minibatches.",
+            )
+
+    def _judge_hopeless(self) -> None:
+        failures = self.ledger.failures()
+        if len(failures) >= HOPELESS_FAILURES and not any(self.ledger.done(of) for of in self.ledger.passes()):
+            self._fail(
+                f"{len(failures)} different minibatches failed before any succeeded",
+                failures[-1][1].error,
+                "This is most likely an error in the model or in how the recipe describes the data.",
+            )
+
+    def _fail(self, what: str, error: str, hint: str) -> None:
+        if self.failure is None:
+            self.failure = JobError(f"{what}:\n{error.rstrip()}", hint=hint)

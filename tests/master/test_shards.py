@@ -1,0 +1,311 @@
+"""The shard service: order of passes, evaluation rounds, tails, failures, deaths, restarts."""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.intervals import IntervalSet
+from dlrover_lite.master.lease_size import LeasePolicy
+from dlrover_lite.master.ledger import Consumed
+from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+
+ONE_AT_A_TIME = LeasePolicy(largest_minibatches=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    with LedgerStore(tmp_path / "ledger.sqlite") as store:
+        yield store
+
+
+def plan(minibatches: int = 10, epochs: int = 1, **options) -> ShardPlan:
+    return ShardPlan(samples=minibatches * 4, batch_size=4, epochs=epochs, **options)
+
+
+class Worker:
+    """Asks for leases and reports them, at times of its own."""
+
+    def __init__(self, service: ShardService, name: str) -> None:
+        self.service, self.name, self.now = service, name, 0.0
+        self.lease: Lease | None = None
+
+    def ask(self, **report):
+        self.now += 1.0
+        token = self.lease.token if self.lease else None
+        answer = self.service.report_and_lease(self.name, token, now=self.now, **report)
+        self.lease = answer.work if isinstance(answer.work, Lease) else None
+        return answer
+
+    def finish(self):
+        """Report the lease done and ask for the next."""
+        return self.ask(consumed=[(self.lease.start, self.lease.stop)] if self.lease else [])
+
+    def fail(self, error: str = "ValueError: no"):
+        return self.ask(failed=(self.lease.start, error), give_back=True)
+
+
+def name(work) -> str:
+    return f"{work.kind} {work.index}:{work.start}-{work.stop}" if isinstance(work, Lease) else type(work).__name__
+
+
+def test_epochs_follow_each_other_and_nobody_waits_at_the_boundary(store):
+    service = ShardService(store, plan(2, epochs=2), policy=ONE_AT_A_TIME)
+    a, b = Worker(service, "a"), Worker(service, "b")
+    assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
+    assert name(b.finish().work) == "train 1:0-1"
+    assert service.epoch == 0
+    assert name(b.finish().work) == "train 1:1-2"
+    assert name(b.finish().work) == "Wait"
+    assert name(a.finish().work) == "Finished"
+    assert name(b.ask().work) == "Finished"
+    assert service.finished
+    assert service.failure is None
+    assert service.consumed_samples == 16
+
+
+def test_a_report_without_a_wish_is_acknowledged(store):
+    service = ShardService(store, plan())
+    worker = Worker(service, "a")
+    lease = worker.ask().work
+    answer = worker.ask(consumed=[(lease.start, lease.start + 1)], want=False)
+    assert isinstance(answer.work, Ack)
+    assert answer.consumed == Consumed(Pass("train", 0, 10), 1, True)
+
+
+def test_the_last_minibatch_of_an_epoch_may_be_short(store):
+    service = ShardService(store, ShardPlan(samples=9, batch_size=4, epochs=2))
+    worker = Worker(service, "a")
+    seen = []
+    while not isinstance(worker.finish().work, Finished):
+        seen.append(service.consumed_samples)
+    assert service.consumed_samples == 18
+    assert set(seen) <= {0, 4, 8, 9, 13, 17}
+
+
+def test_evaluation_is_leased_first_when_due_and_once_more_at_the_end(store):
+    service = ShardService(store, plan(5, eval_samples=8, evaluate_every=8), policy=ONE_AT_A_TIME)
+    a, b = Worker(service, "a"), Worker(service, "b")
+    got = [name(a.ask().work), name(a.finish().work), name(a.finish().work), name(b.ask().work), name(b.finish().work)]
+    assert got == ["train 0:0-1", "train 0:1-2", "eval 0:0-1", "eval 0:1-2", "train 0:2-3"]
+    # Round 1 is due at 16 samples, while round 0 is still under way: it opens behind it, and holds nobody up.
+    assert [name(b.finish().work) for _ in range(2)] == ["train 0:3-4", "train 0:4-5"]
+    assert [name(a.finish().work) for _ in range(3)] == ["eval 1:0-1", "eval 1:1-2", "Wait"]
+    assert [name(b.finish().work) for _ in range(3)] == ["eval 2:0-1", "eval 2:1-2", "Finished"]
+    assert [service.round_began_at(i) for i in range(3)] == [8, 16, 20]
+
+
+def test_a_round_due_with_the_last_sample_is_the_final_one(store):
+    service = ShardService(store, plan(2, eval_samples=4, evaluate_every=8), policy=ONE_AT_A_TIME)
+    worker = Worker(service, "a")
+    assert [name(worker.finish().work) for _ in range(4)] == ["train 0:0-1", "train 0:1-2", "eval 0:0-1", "Finished"]
+
+
+def test_a_dead_workers_rest_is_leased_again_and_its_requests_on_the_way_get_nothing(store):
+    service = ShardService(store, plan(4), policy=LeasePolicy(first_minibatches=4))
+    a, b = Worker(service, "a"), Worker(service, "b")
+    lease = a.ask().work
+    assert name(lease) == "train 0:0-2"
+    a.service.report_and_lease("a", lease.token, [(0, 1)], want=False, now=1.0)
+    service.worker_died("a")
+    assert name(b.ask().work) == "train 0:1-2"
+    late = a.ask(consumed=[(0, 2)])
+    assert name(late.work) == "Finished"
+    assert late.consumed == Consumed(Pass("train", 0, 4), 1, True)
+    service.worker_joined("a")
+    assert name(a.ask().work) == "train 0:2-3"
+
+
+def test_a_worker_that_joins_again_under_its_name_has_lost_its_leases(store):
+    service = ShardService(store, plan(4), policy=ONE_AT_A_TIME)
+    assert name(Worker(service, "a").ask().work) == "train 0:0-1"
+    service.worker_joined("a")
+    assert name(Worker(service, "a").ask().work) == "train 0:0-1"
+
+
+def test_a_late_evaluation_report_does_not_count(store):
+    service = ShardService(store, plan(1, eval_samples=4))
+    a, b = Worker(service, "a"), Worker(service, "b")
+    a.ask()
+    assert name(a.finish().work) == "eval 0:0-1"
+    service.worker_died("a")
+    assert name(b.ask().work) == "eval 0:0-1"
+    assert not a.finish().consumed.accepted
+    assert b.finish().consumed == Consumed(Pass("eval", 0, 1), 1, True)
+
+
+def test_a_minibatch_that_failed_waits_for_another_worker(store):
+    service = ShardService(store, plan(2), policy=ONE_AT_A_TIME)
+    a, b = Worker(service, "a"), Worker(service, "b")
+    assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
+    assert name(a.fail().work) == "Wait"
+    assert name(b.finish().work) == "train 0:0-1"
+    assert name(b.finish().work) == "Finished"
+    assert service.failure is None
+
+
+def test_a_minibatch_that_fails_twice_fails_the_job_at_the_end_of_the_epoch(store):
+    service = ShardService(store, plan(3, epochs=2, eval_samples=8), policy=ONE_AT_A_TIME)
+    worker = Worker(service, "a")
+    assert name(worker.ask().work) == "train 0:0-1"
+    assert name(worker.fail().work) == "train 0:0-1"
+    answer = worker.fail("Traceback\nValueError: bad day")
+    assert answer.failure is not None
+    assert answer.failure.quarantined
+    assert service.failure is None
+    assert [name(answer.work), name(worker.finish().work), name(worker.finish().work)] == [
+        "train 0:1-2",
+        "train 0:2-3",
+        "Finished",
+    ]
+    assert "minibatch 0 of epoch 0 failed twice" in str(service.failure)
+    assert "ValueError: bad day" in str(service.failure)
+    assert service.failure.hint
+    service.commit()
+    assert ShardService(store, service.plan).failure is not None, "a restarted master judges the same"
+
+
+def test_the_next_epoch_does_not_begin_once_too_much_was_skipped(store):
+    service = ShardService(store, plan(2, epochs=2), policy=ONE_AT_A_TIME)
+    a, b = Worker(service, "a"), Worker(service, "b")
+    assert [name(w.ask().work) for w in (a, b)] == ["train 0:0-1", "train 0:1-2"]
+    service.worker_died("b")
+    assert name(a.fail().work) == "train 0:0-1"
+    assert name(a.fail().work) == "train 0:1-2"
+    service.worker_joined("c")
+    assert name(Worker(service, "c").ask().work) == "Wait"
+    assert name(a.finish().work) == "Finished"
+    assert service.failure is not None
+
+
+def test_the_job_goes_on_with_as_many_as_the_recipe_lets_it_skip(store):
+    service = ShardService(store, plan(2, epochs=2, max_skipped_minibatches=1), policy=ONE_AT_A_TIME)
+    worker = Worker(service, "a")
+    worker.ask()
+    worker.fail()
+    work = worker.fail().work
+    while isinstance(work, Lease):
+        work = worker.finish().work
+    assert service.failure is None
+    assert [(str(of), failure.k) for of, failure in service.quarantined()] == [("epoch 0", 0)]
+    assert service.consumed_samples == 12
+
+
+def test_three_different_failures_before_any_success_fail_the_job_at_once(store):
+    service = ShardService(store, plan(10, max_skipped_minibatches=10), policy=ONE_AT_A_TIME)
+    workers = [Worker(service, w) for w in "abc"]
+    for worker in workers:
+        worker.ask()
+    assert [name(worker.ask(failed=(worker.lease.start, "TypeError: never works")).work) for worker in workers][
+        -1
+    ] == "Finished"
+    assert "3 different minibatches failed before any succeeded" in str(service.failure)
+    assert "TypeError: never works" in str(service.failure)
+
+
+def test_a_restarted_service_goes_on_where_the_last_commit_was(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    job = plan(6, epochs=2, eval_samples=4, evaluate_every=16)
+    done: dict[str, list[str]] = {}
+    lease, turn = None, 0
+    while True:
+        with LedgerStore(path) as store:
+            service = ShardService(store, job, policy=ONE_AT_A_TIME)
+            consumed = [(lease.start, lease.stop)] if lease else []
+            answer = service.report_and_lease("a", lease.token if lease else None, consumed, now=float(turn))
+            samples = service.consumed_samples
+            if turn % 3 < 2:  # else the master dies before it commits, and the worker asks again
+                service.commit()
+                if answer.consumed.newly:
+                    done.setdefault(f"{lease.kind} {lease.index}", []).append(f"{lease.start}-{lease.stop}@{samples}")
+                lease = answer.work
+        turn += 1
+        if isinstance(lease, Finished):
+            break
+    assert {of: [entry.split("@")[0] for entry in entries] for of, entries in done.items()} == {
+        **{f"train {epoch}": [f"{k}-{k + 1}" for k in range(6)] for epoch in range(2)},
+        **{f"eval {i}": ["0-1"] for i in range(3)},
+    }
+    assert [done[f"eval {i}"][0].split("@")[1] for i in range(3)] == ["16", "32", "48"]
+
+
+def test_another_plans_ledger_is_refused(store):
+    ShardService(store, plan(10))
+    with pytest.raises(JobError, match="belongs to other data or another recipe"):
+        ShardService(store, plan(11))
+
+
+def simulate(service: ShardService, speeds: dict[str, float]) -> tuple[dict[str, float], list[tuple[str, int, int]]]:
+    """Workers that do ``speeds`` minibatches/s, on a clock of their own. Returns when each was first told to wait or that all is
+    done, and the leases (worker, index of pass, size)."""
+    ready = [(0.0, i, worker, None) for i, worker in enumerate(speeds)]
+    idle_at: dict[str, float] = {}
+    leases: list[tuple[str, int, int]] = []
+    turn = len(ready)
+    while ready:
+        now, _, worker, lease = heapq.heappop(ready)
+        consumed = [(lease.start, lease.stop)] if lease else []
+        work = service.report_and_lease(worker, lease.token if lease else None, consumed, now=now).work
+        turn += 1
+        if isinstance(work, Lease):
+            assert worker not in idle_at
+            leases.append((worker, work.index, work.stop - work.start))
+            heapq.heappush(ready, (now + (work.stop - work.start) / speeds[worker], turn, worker, work))
+        else:
+            idle_at.setdefault(worker, now)
+            if isinstance(work, Wait):
+                heapq.heappush(ready, (now + work.seconds, turn, worker, None))
+    return idle_at, leases
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(10, 100), min_size=1, max_size=8),
+    st.integers(200, 5000),
+    st.integers(1, 3),
+    st.sampled_from([0, 16]),
+)
+def test_no_straggler_holds_the_tail(tmp_path_factory, speeds, minibatches, epochs, block):
+    with LedgerStore(tmp_path_factory.mktemp("job") / "ledger.sqlite") as store:
+        service = ShardService(store, plan(minibatches, epochs, block_minibatches=block))
+        idle_at, leases = simulate(service, {f"worker-{i}": speed for i, speed in enumerate(speeds)})
+        assert service.finished
+        assert service.consumed_samples == epochs * minibatches * 4
+    # Everyone is busy until the end, give or take a minibatch or two of the slowest.
+    assert max(idle_at.values()) - min(idle_at.values()) <= 2.5 / min(speeds)
+    # And the price is small: leases of two seconds, and a logarithmic number of smaller ones at the end of each epoch.
+    seconds = epochs * minibatches / sum(speeds)
+    assert len(leases) <= len(speeds) * (seconds / 2 + epochs * (3 * minibatches.bit_length() + 6))
+
+
+def test_a_slow_worker_gets_small_leases(store):
+    service = ShardService(store, plan(20_000))
+    _, leases = simulate(service, {"fast": 100.0, "slow": 10.0})
+    sizes = {worker: [size for who, _, size in leases if who == worker] for worker in ("fast", "slow")}
+    assert max(sizes["fast"]) == 200
+    assert max(sizes["slow"]) == 20
+    assert sizes["fast"][0] == sizes["slow"][0] == 2
+    assert sizes["fast"][-1] == sizes["slow"][-1] == 1
+
+
+def test_every_minibatch_of_every_epoch_is_leased_once_when_nothing_goes_wrong(store):
+    service = ShardService(store, plan(997, epochs=3, block_minibatches=16))
+    seen = [IntervalSet() for _ in range(3)]
+    workers = [Worker(service, f"worker-{i}") for i in range(3)]
+    turn = 0
+    while not service.finished:
+        worker = workers[turn * 7 % 3]
+        turn += 1
+        work = worker.finish().work
+        if isinstance(work, Lease):
+            assert not seen[work.index].within(work.start, work.stop)
+            seen[work.index].add(work.start, work.stop)
+    assert [list(epoch) for epoch in seen] == [[(0, 997)]] * 3
