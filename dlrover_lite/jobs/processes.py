@@ -34,7 +34,7 @@ def identify(pid: int) -> ProcessIdentity | None:
         if fields[0] in "ZX":
             return None
         return ProcessIdentity(pid, f"{_boot()} {_namespace()} {fields[19]}")
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     try:
         process = psutil.Process(pid)
