@@ -40,6 +40,7 @@ _COULD_NOT_START = 126
 
 class Template:
     def __init__(self, options: TemplateOptions) -> None:
+        linux.set_process_name("dl:template")
         self._job_directory = Path(options.job_directory)
         self._channel: Channel[ToTemplate] = Channel(socket.socket(fileno=options.channel), ToTemplate)
         self._nodes: dict[int, str] = {}
@@ -86,6 +87,7 @@ class Template:
                 else:
                     self._signal(message)
         for pid in self._nodes:
+            os.kill(pid, signal.SIGKILL)
             _kill_session(pid)
 
     def _signal(self, message: Signal) -> None:
