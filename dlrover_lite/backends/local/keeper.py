@@ -25,7 +25,7 @@ import zmq
 
 from dlrover_lite.backends.local import children, linux
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
-from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
@@ -33,19 +33,12 @@ from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 
-__all__ = ["KeeperReady", "main"]
+__all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 Phase = Literal["running", "stopping", "draining", "done"]
-
-
-class KeeperReady(msgspec.Struct, frozen=True):
-    """What the keeper tells the launching command, once: that it is up, or why it can't be."""
-
-    error: str = ""
-    hint: str = ""
 
 
 class Keeper:

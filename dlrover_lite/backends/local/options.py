@@ -8,7 +8,7 @@ import msgspec
 
 from dlrover_lite.backends.base import Role
 
-__all__ = ["KeeperOptions"]
+__all__ = ["KeeperOptions", "KeeperReady"]
 
 
 class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,3 +24,10 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
     node_grace_seconds: float = 5.0
     """The same for a node that the master has left behind."""
+
+
+class KeeperReady(msgspec.Struct, frozen=True):
+    """What the keeper tells the launching command, once: that it is up, or why it can't be."""
+
+    error: str = ""
+    hint: str = ""
