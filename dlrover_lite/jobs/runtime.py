@@ -10,6 +10,7 @@ import string
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -46,8 +47,6 @@ def create_runtime_directory(job_directory: Path, short_id: str, owner: ProcessI
         try:
             if len(os.fsencode(longest)) + 1 + _MAX_SOCKET_NAME_BYTES > _MAX_SOCKET_PATH_BYTES:
                 raise JobError(f"{base} is too long a path for sockets")
-            base.mkdir(mode=0o700, exist_ok=True)
-            _check_private(base)
             return _create_in(base, short_id, Owner(str(job_directory), owner))
         except JobError as refusal:
             refusals.append(refusal.message)
@@ -84,7 +83,14 @@ def _check_private(directory: Path) -> None:
 
 
 def _create_in(base: Path, short_id: str, owner: Owner) -> Path:
-    made = Path(tempfile.mkdtemp(prefix=".new-", dir=base))  # mode 0700
+    while True:
+        base.mkdir(mode=0o700, exist_ok=True)
+        _check_private(base)
+        try:
+            made = Path(tempfile.mkdtemp(prefix=".new-", dir=base))  # mode 0700
+            break
+        except FileNotFoundError:
+            continue  # another job has ended meanwhile, and removed it
     try:
         (made / _OWNER).write_bytes(msgspec.json.encode(owner))
         for ending in ("", *string.ascii_lowercase):
@@ -102,6 +108,8 @@ def _create_in(base: Path, short_id: str, owner: Owner) -> Path:
 def remove_runtime_directory(directory: Path) -> None:
     """Whatever can't be removed now is left to the next sweep."""
     shutil.rmtree(directory, ignore_errors=True)
+    with suppress(OSError):  # other jobs are in it
+        directory.parent.rmdir()
 
 
 def sweep_runtime(clock: Callable[[], float] = time.time) -> list[Path]:

@@ -163,14 +163,11 @@ def run_node(request: Fork, job_directory: Path) -> int:
     linux.set_process_name(f"dl:{request.spec.id}")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
-    if "torch" in sys.modules:
-        import torch
-
+    # Named by what is loaded: this module imports neither by itself.
+    if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(max(1, int(request.spec.resources.cores)))
-    if "numpy" in sys.modules:
-        import numpy as np
-
-        np.random.seed()  # or all nodes would draw the same numbers from numpy's global generator
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # or all nodes would draw the same numbers from its global generator
     module, _, function = request.entry.partition(":")
     try:
         code = getattr(import_module(module), function)(request.spec, job_directory)
