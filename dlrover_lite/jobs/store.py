@@ -134,16 +134,18 @@ class Job:
 
     def write_result(self, result: Result) -> bool:
         """Record how the job ended; False when that had been recorded before (and stays as it is)."""
-        path = self.directory / "result.json"
+        path, reserve = self.directory / "result.json", self.directory / _RESERVE
         data = _json(result)
         try:
-            return _write(path, data, replace=False)
+            written = _write(path, data, replace=False)
         except JobError as error:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-        # The disk is full: the space set aside when the job was created is for exactly this.
-        (self.directory / _RESERVE).unlink(missing_ok=True)
-        return _write(path, data, replace=False)
+            # The disk is full: the space set aside when the job was created is for exactly this.
+            reserve.unlink(missing_ok=True)
+            return _write(path, data, replace=False)
+        reserve.unlink(missing_ok=True)
+        return written
 
     def state(self) -> State:
         """What the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
@@ -307,7 +309,7 @@ def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
             Path(temporary).replace(path)
             temporary = None
         else:
-            path.hardlink_to(temporary)
+            _place_first(Path(temporary), path)
         return True
     except FileExistsError:
         return False
@@ -316,6 +318,17 @@ def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def _place_first(source: Path, target: Path) -> None:
+    """Give the file its name unless another has it: a link does both at once, where the file system has links."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with target.open("xb") as file:
+            file.write(source.read_bytes())
 
 
 def _unwritable(path: Path, error: OSError) -> JobError:
