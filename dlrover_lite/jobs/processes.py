@@ -11,7 +11,19 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["ProcessIdentity", "identify", "is_alive", "is_foreign", "send_signal", "wait_for_end"]
+__all__ = [
+    "JOB_VARIABLE",
+    "ProcessIdentity",
+    "identify",
+    "is_alive",
+    "is_foreign",
+    "kill_processes_of",
+    "send_signal",
+    "wait_for_end",
+]
+
+JOB_VARIABLE = "DLROVER_LITE_JOB"
+"""Holds the job's directory in the environment of its master and nodes, and of whatever these start."""
 
 LINUX = sys.platform.startswith("linux")
 
@@ -34,7 +46,7 @@ def identify(pid: int) -> ProcessIdentity | None:
         if fields[0] in "ZX":
             return None
         return ProcessIdentity(pid, f"{_boot()} {_namespace()} {fields[19]}")
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     try:
         process = psutil.Process(pid)
@@ -85,6 +97,18 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
             os.close(pidfd)
     except ProcessLookupError:
         return False
+
+
+def kill_processes_of(job_directory: str) -> None:
+    """Kill what carries this job's directory in its environment. Looks at every process: for jobs that have lost their keeper."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(JOB_VARIABLE) == job_directory:
+                process.kill()
+        except psutil.Error:
+            continue  # ended meanwhile, or another user's
 
 
 def wait_for_end(process: ProcessIdentity, timeout_seconds: float | None) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.processes import ProcessIdentity, is_alive, is_foreign
+from dlrover_lite.jobs.processes import ProcessIdentity, is_alive, is_foreign, kill_processes_of
 
 __all__ = ["KEEPER_SOCKET", "MASTER_SOCKET", "create_runtime_directory", "remove_runtime_directory", "sweep_runtime"]
 
@@ -113,7 +113,7 @@ def remove_runtime_directory(directory: Path) -> None:
 
 
 def sweep_runtime(clock: Callable[[], float] = time.time) -> list[Path]:
-    """Remove the runtime directories whose keeper is gone; returns them."""
+    """Remove the runtime directories whose keeper is gone, and end what such a job's nodes had started; returns the directories."""
     swept = []
     for base in _bases():
         try:
@@ -123,15 +123,23 @@ def sweep_runtime(clock: Callable[[], float] = time.time) -> list[Path]:
             continue
         for entry in entries:
             if _is_stale(entry, clock()):
+                if (owner := _owner(entry)) is not None:
+                    kill_processes_of(owner.job)
                 remove_runtime_directory(entry)
                 swept.append(entry)
     return swept
 
 
-def _is_stale(directory: Path, now: float) -> bool:
+def _owner(directory: Path) -> Owner | None:
     try:
-        owner = msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
+        return msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
     except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _is_stale(directory: Path, now: float) -> bool:
+    owner = _owner(directory)
+    if owner is None:
         try:
             return now - directory.lstat().st_mtime > _UNFINISHED_SECONDS
         except FileNotFoundError:

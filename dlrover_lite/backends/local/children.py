@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from dlrover_lite.backends.local import linux
 from dlrover_lite.backends.local.protocol import TemplateOptions
+from dlrover_lite.jobs.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]
@@ -28,13 +28,16 @@ SINGLE_THREADED = {
 }
 
 
-def spawn(command: list[str], log: Path, *, keep: int | None = None, variables: dict[str, str] | None = None) -> int:
-    """Start a child in a session of its own that can't outlive this process; its output goes to ``log``. Returns its pid.
+def spawn(
+    job: Job, name: str, command: list[str], *, keep: int | None = None, variables: dict[str, str] | None = None
+) -> int:
+    """Start a child in a session of its own that can't outlive this process; its output goes to
+    the log of ``name``. Returns its pid.
 
     Only while this process has one thread: code runs between fork and exec, and the kernel ties the child to the calling thread.
     """
     parent = os.getpid()
-    with log.open("ab") as output:
+    with job.log(name).open("ab") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -42,7 +45,7 @@ def spawn(command: list[str], log: Path, *, keep: int | None = None, variables: 
             stderr=output,
             start_new_session=True,
             pass_fds=() if keep is None else (keep,),
-            env={**os.environ, **(variables or {})},
+            env={**os.environ, JOB_VARIABLE: str(job.directory), **(variables or {})},
             preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 - one thread, see above
         )
     process.returncode = 0  # reaped by ``reap``, as all children are
@@ -58,7 +61,7 @@ def spawn_template(job: Job, channel: int, imports: list[str]) -> int:
         "dlrover_lite.backends.local.template",
         msgspec.json.encode(options).decode(),
     ]
-    return spawn(command, job.log("template"), keep=channel, variables=SINGLE_THREADED)
+    return spawn(job, "template", command, keep=channel, variables=SINGLE_THREADED)
 
 
 def reap() -> list[tuple[int, int]]:
@@ -94,6 +97,6 @@ def kill_all() -> list[tuple[int, int]]:
 
 
 def _child_pids() -> list[int]:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     return [child.pid for child in psutil.Process().children()]

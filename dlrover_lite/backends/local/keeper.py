@@ -68,7 +68,7 @@ class Keeper:
         job.write_record(self.record)
         channel, template_end = socket.socketpair()
         try:
-            self.master: int | None = children.spawn([*options.master, str(job.directory)], job.log("master"))
+            self.master: int | None = children.spawn(job, "master", [*options.master, str(job.directory)])
             imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
             self.template: int | None = children.spawn_template(job, template_end.fileno(), imports)
         except OSError as error:

@@ -66,7 +66,7 @@ def _kibibytes(field: str) -> int:
 
 
 def _usage_from_psutil(pid: int) -> Usage | None:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     try:
         process = psutil.Process(pid)
