@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.layers import LinearAndFirstLayer, fields_of, mlp, require_columns
+from dlrover_lite.models.layers import LinearAndDeep, fields_of, require_columns
 from dlrover_lite.models.options import non_negative_number, positive_int, sizes
 
 __all__ = ["WideDeep"]
@@ -32,16 +32,11 @@ class WideDeep(nn.Module):
         super().__init__()
         require_columns(schema)
         dim = positive_int("embedding_dim", embedding_dim)
-        first, *rest = sizes("hidden", hidden)
-        scale = non_negative_number("init_scale", init_scale)
-        self.embedding_fields = fields_of(schema, dim + 1, scale)
-        self.input = LinearAndFirstLayer(
-            fields=len(schema.categorical), dim=dim, dense=len(schema.dense), hidden=first
-        )
-        self.deep = mlp(first, rest, outputs=1)
+        layers = sizes("hidden", hidden)
+        self.embedding_fields = fields_of(schema, dim + 1, non_negative_number("init_scale", init_scale))
+        self.tower = LinearAndDeep(fields=len(schema.categorical), dim=dim, dense=len(schema.dense), hidden=layers)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         """Logits, float32 [batch], of dense [batch, dense columns] and embedded [batch, fields * (1 + dim)]."""
-        linear, hidden = self.input(dense, embedded)
-        logits: Tensor = self.deep(hidden).squeeze(1)
-        return logits + linear
+        logits: Tensor = self.tower(dense, embedded)
+        return logits

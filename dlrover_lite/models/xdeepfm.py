@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import ModelError
-from dlrover_lite.models.layers import LinearAndFirstLayer, fields_of, mlp
+from dlrover_lite.models.layers import LinearAndDeep, fields_of
 from dlrover_lite.models.options import non_negative_number, positive_int, sizes
 
 __all__ = ["XDeepFM"]
@@ -38,12 +38,11 @@ class XDeepFM(nn.Module):
                 hint="Name some under data.categorical, or use the model wide_deep.",
             )
         dim = positive_int("embedding_dim", embedding_dim)
-        first, *rest = sizes("hidden", hidden)
+        layers = sizes("hidden", hidden)
         scale = non_negative_number("init_scale", init_scale)
         self.fields, self.dim = len(schema.categorical), dim
         self.embedding_fields = fields_of(schema, dim + 1, scale)
-        self.input = LinearAndFirstLayer(fields=self.fields, dim=dim, dense=len(schema.dense), hidden=first)
-        self.deep = mlp(first, rest, outputs=1)
+        self.tower = LinearAndDeep(fields=self.fields, dim=dim, dense=len(schema.dense), hidden=layers)
         maps = (self.fields, *sizes("cin_sizes", cin_sizes))
         self.cin = nn.ModuleList(
             [nn.Linear(before * self.fields, after, bias=False) for before, after in zip(maps, maps[1:], strict=False)]
@@ -52,9 +51,8 @@ class XDeepFM(nn.Module):
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         """Logits, float32 [batch], of dense [batch, dense columns] and embedded [batch, fields * (1 + dim)]."""
-        linear, hidden = self.input(dense, embedded)
-        logits: Tensor = self.deep(hidden) + self._interactions(embedded)
-        return logits.squeeze(1) + linear
+        logits: Tensor = self.tower(dense, embedded)
+        return logits + self._interactions(embedded)
 
     def _interactions(self, embedded: Tensor) -> Tensor:
         batch = len(embedded)
@@ -65,4 +63,4 @@ class XDeepFM(nn.Module):
             products = maps.unsqueeze(2) * start.unsqueeze(1)
             maps = layer(products.flatten(1))
             total = total + output(maps.view(batch, self.dim, -1).sum(1))
-        return total
+        return total.squeeze(1)
