@@ -61,7 +61,7 @@ class DLRM(nn.Module):
     def _dots(self, vectors: Tensor) -> Tensor:
         stacked = vectors.view(len(vectors), -1, self.dim)
         if torch.is_grad_enabled():
-            return _PairwiseDots.apply(stacked, self.pair, self.mirror)  # type: ignore[no-any-return]
+            return _PairwiseDots.apply(stacked, self.pair, self.mirror)  # type: ignore[no-any-return,no-untyped-call]
         return _pairwise_dots(stacked, self.pair)  # type: ignore[arg-type]
 
 

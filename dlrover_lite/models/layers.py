@@ -68,18 +68,18 @@ class LinearAndDeep(nn.Module):
         layers = [parameter for layer in self.deep if isinstance(layer, nn.Linear) for parameter in layer.parameters()]
         arguments = (dense, embedded, self.is_linear, self.fields, self.dim, self.linear_dense, *layers)
         if torch.is_grad_enabled():
-            return _LinearAndDeep.apply(*arguments)  # type: ignore[no-any-return]
+            return _LinearAndDeep.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
         return _forward(*arguments)[0]  # type: ignore[arg-type]
 
 
-def _forward(
+def _forward(  # noqa: PLR0917  the order that autograd gives them in
     dense: Tensor, embedded: Tensor, is_linear: Tensor, fields: int, dim: int, linear_dense: Tensor, *layers: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Logits, and what the backward needs: padded weights, dense columns with a column of ones, hidden layers."""
     first, bias = layers[:2]
     # A zero in the weights for each linear weight in ``embedded``: multiplying by zeros is cheaper than copying all
     # embeddings of a batch without their value 0.
-    padded = nn.functional.pad(first[:, : fields * dim].unflatten(1, (fields, dim)), (1, 0)).flatten(1)
+    padded = nn.functional.pad(first[:, : fields * dim].view(len(first), fields, dim), (1, 0)).flatten(1)
     # A column of ones makes the bias a weight: a pass less over the hidden layer, here and in the backward.
     dense_and_one = torch.cat([dense, dense.new_ones(len(dense), 1)], 1)
     rest = torch.cat([first[:, fields * dim :], bias.unsqueeze(1)], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ class XDeepFM(nn.Module):
         self.tower = LinearAndDeep(fields=self.fields, dim=dim, dense=len(schema.dense), hidden=layers)
         maps = (self.fields, *sizes("cin_sizes", cin_sizes))
         self.cin = nn.ModuleList(
-            [nn.Linear(before * self.fields, after, bias=False) for before, after in zip(maps, maps[1:], strict=False)]
+            [nn.Linear(before * self.fields, after, bias=False) for before, after in pairwise(maps)]
         )
         self.cin_outputs = nn.ModuleList([nn.Linear(size, 1, bias=False) for size in maps[1:]])
 
