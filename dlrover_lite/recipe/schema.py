@@ -35,14 +35,14 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pass
 
 
-class Model(_Section):
+class Model(_Section, frozen=True, kw_only=True):
     """``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm) or ``file.py:Class``; options go to its constructor."""
 
     use: str
     options: dict[str, Any] = {}
 
 
-class _FileData(_Section):
+class _FileData(_Section, frozen=True, kw_only=True):
     train: Annotated[list[str], Meta(min_length=1)]
     """Paths or globs; relative ones are taken from the recipe's directory."""
     eval: list[str] = []
@@ -52,11 +52,11 @@ class _FileData(_Section):
     """The job fails when more than this share of the lines it has read can't be parsed."""
 
 
-class CriteoData(_FileData, tag_field="format", tag="criteo"):
+class CriteoData(_FileData, frozen=True, kw_only=True, tag_field="format", tag="criteo"):
     """Criteo's TSV (or .gz of it): label, I1..I13, C1..C26."""
 
 
-class CsvData(_FileData, tag_field="format", tag="csv"):
+class CsvData(_FileData, frozen=True, kw_only=True, tag_field="format", tag="csv"):
     """Delimited text (or .gz of it) with a header line, or with ``columns`` naming all columns in order."""
 
     label: str
@@ -66,13 +66,13 @@ class CsvData(_FileData, tag_field="format", tag="csv"):
     columns: list[str] = []
 
 
-class ParquetData(_FileData, tag_field="format", tag="parquet"):
+class ParquetData(_FileData, frozen=True, kw_only=True, tag_field="format", tag="parquet"):
     label: str
     dense: list[str] = []
     categorical: list[str] = []
 
 
-class SyntheticData(_Section, tag_field="format", tag="synthetic"):
+class SyntheticData(_Section, frozen=True, kw_only=True, tag_field="format", tag="synthetic"):
     """Generated samples in the Criteo layout: Zipf ids, labels drawn from a teacher model."""
 
     samples: Count
@@ -85,7 +85,7 @@ class SyntheticData(_Section, tag_field="format", tag="synthetic"):
 Data = CriteoData | CsvData | ParquetData | SyntheticData
 
 
-class Optimizer(_Section):
+class Optimizer(_Section, frozen=True, kw_only=True):
     """Fields that the chosen optimizer doesn't have are refused by ``load.py``."""
 
     use: Literal["sgd", "adagrad", "adam", "ftrl"] = "adagrad"
@@ -100,7 +100,7 @@ class Optimizer(_Section):
     beta: Annotated[float, Meta(ge=0)] = 1.0
 
 
-class Schedule(_Section):
+class Schedule(_Section, frozen=True, kw_only=True):
     """Factor on the learning rate by the number of samples before a minibatch: a linear rise over ``warmup_samples``,
     then constant, or falling (linearly, or along a cosine) to ``final_factor`` at ``decay_samples`` (default: the end of the job)."""
 
@@ -110,7 +110,7 @@ class Schedule(_Section):
     final_factor: Share = 0.0
 
 
-class Training(_Section):
+class Training(_Section, frozen=True, kw_only=True):
     batch_size: Count = 1024
     epochs: Count = 1
     seed: NonNegative = 0
@@ -125,7 +125,7 @@ class Training(_Section):
     """The job goes on with up to this many quarantined minibatches; one more fails it at the end of the epoch."""
 
 
-class RoleResources(_Section):
+class RoleResources(_Section, frozen=True, kw_only=True):
     """Fixed resources of one role."""
 
     count: Count
@@ -133,7 +133,7 @@ class RoleResources(_Section):
     memory: Annotated[int, Meta(ge=1)]
 
 
-class ResourceLimits(_Section):
+class ResourceLimits(_Section, frozen=True, kw_only=True):
     """``total`` is a ceiling for the whole job (default: this machine); None for a role means ``auto``."""
 
     total: Resources | None = None
@@ -141,13 +141,13 @@ class ResourceLimits(_Section):
     worker: RoleResources | None = None
 
 
-class Export(_Section):
+class Export(_Section, frozen=True, kw_only=True):
     """Tables as npz or Parquet (needs the ``parquet`` extra); ``none`` writes no model at the end."""
 
     format: Literal["npz", "parquet", "none"] = "npz"
 
 
-class Recipe(_Section):
+class Recipe(_Section, frozen=True, kw_only=True):
     """A recipe with everything filled in. ``directory`` is where relative paths in it start."""
 
     version: Literal[1]

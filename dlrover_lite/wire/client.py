@@ -1,0 +1,86 @@
+"""The asking side of the wire: a DEALER socket with deadlines and retries that are safe to repeat."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from dlrover_lite.errors import DeadlineExceeded, RemoteError
+from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Reply, ReplyCodec
+from dlrover_lite.wire.server import send_frames
+
+DEFAULT_DEADLINE_SECONDS = 30.0
+RETRY_SECONDS = 2.0
+
+
+class Client:
+    """One peer. ``call`` sends and waits; ``send`` and ``receive`` let several requests be under way. Not for several threads."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        replies: Any,
+        *,
+        context: zmq.Context[Any],
+        peer: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._codec = ReplyCodec(replies)
+        self._clock = clock
+        self.peer = peer or endpoint
+        self.session = secrets.randbits(63)
+        self._sequence = 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self.socket.connect(endpoint)
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+
+    def send(self, body: msgspec.Struct, frames: Sequence[Any] = (), *, sequence: int | None = None) -> int:
+        """Send and return the request's sequence number; give one to repeat that request."""
+        if sequence is None:
+            self._sequence += 1
+            sequence = self._sequence
+        send_frames(self.socket, [self._codec.encode(self.session, sequence, body), *frames])
+        return sequence
+
+    def receive(self, timeout_seconds: float | None) -> Reply | None:
+        """The next reply, whichever request it answers; None after the timeout. Replies that make no sense are dropped."""
+        while self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
+            try:
+                return self._codec.decode(self.socket.recv_multipart(copy=False))
+            except MalformedMessage:
+                continue
+        return None
+
+    def call(
+        self, body: msgspec.Struct, frames: Sequence[Any] = (), *, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+    ) -> Reply:
+        """The reply to ``body``, asked again every two seconds until the deadline.
+
+        Raises DeadlineExceeded when none came, RemoteError when the peer refused. Don't mix with requests under way.
+        """
+        end = self._clock() + deadline_seconds
+        sequence = self.send(body, frames)
+        while (left := end - self._clock()) > 0:
+            reply = self.receive(min(left, RETRY_SECONDS))
+            if reply is None:
+                self.send(body, frames, sequence=sequence)
+            elif reply.sequence == sequence:
+                if isinstance(reply.body, Failure):
+                    raise RemoteError(reply.body.code, reply.body.message, hint=reply.body.hint)
+                return reply
+        raise DeadlineExceeded(f"{self.peer} did not answer {type(body).__name__} within {deadline_seconds:g} s")
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,104 @@
+"""The answering side of the wire: a ROUTER socket that is drained in batches.
+
+A server loop is ``for request in server.receive(timeout): server.reply(request, body, frames)``; a loop that commits to disk
+receives many, applies them, commits once, then replies.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from dlrover_lite.errors import WireError
+from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Request, RequestCodec
+
+ZERO_COPY_BYTES = 1 << 16
+"""Shorter frames are cheaper to copy than to track."""
+
+_REMEMBERED_SESSIONS = 4096
+
+
+class Server:
+    """Binds ``endpoint`` (``ipc://…`` or ``tcp://host:port``, port ``*`` for any); ``requests`` is the protocol's union of structs."""
+
+    def __init__(
+        self, endpoint: str, requests: Any, *, context: zmq.Context[Any], remember_replies: bool = False
+    ) -> None:
+        self._codec = RequestCodec(requests)
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        try:
+            self.socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self.socket.close(0)
+            raise WireError(f"can't listen on {endpoint}: {error.strerror}") from error
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.malformed = 0
+        """Messages dropped because they could not be understood."""
+        self._remembered: OrderedDict[int, tuple[int, bytes]] | None = OrderedDict() if remember_replies else None
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+
+    def receive(self, timeout_seconds: float | None, *, limit: int = 256) -> list[Request]:
+        """Up to ``limit`` requests that are here; waits for the first one. With ``remember_replies``, a repeated request is answered
+        from memory and not given again."""
+        if not self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
+            return []
+        received: list[Request] = []
+        while len(received) < limit:
+            try:
+                peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            try:
+                request = self._codec.decode(peer.bytes, frames)
+            except MalformedMessage:
+                self.malformed += 1
+                continue
+            if not self._replayed(request):
+                received.append(request)
+        return received
+
+    def _replayed(self, request: Request) -> bool:
+        if self._remembered is None:
+            return False
+        known = self._remembered.get(request.session)
+        if known is None or request.sequence > known[0]:
+            return False
+        if request.sequence == known[0]:
+            self._send([request.peer, known[1]])
+        return True  # older than the last answered: its client has moved on
+
+    def reply(self, request: Request, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
+        header = self._codec.encode(request.sequence, body)
+        if self._remembered is not None:
+            self._remembered[request.session] = (request.sequence, header)
+            self._remembered.move_to_end(request.session)
+            if len(self._remembered) > _REMEMBERED_SESSIONS:
+                self._remembered.popitem(last=False)
+        self._send([request.peer, header, *frames])
+
+    def fail(self, request: Request, code: str, message: str, hint: str = "") -> None:
+        self.reply(request, Failure(code, message, hint))
+
+    def _send(self, frames: list[Any]) -> None:
+        send_frames(self.socket, frames)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def send_frames(socket: zmq.Socket[Any], frames: list[Any]) -> None:
+    """Send one message; frames of 64 KiB and more are not copied, so their buffers must stay unchanged from here on."""
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        size = len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes
+        socket.send(frame, zmq.SNDMORE if i < last else 0, copy=size < ZERO_COPY_BYTES)
