@@ -112,7 +112,7 @@ class ExportWriter:
         if name not in self._writers:
             # Names that differ in case only are one file name on some file systems.
             taken = {escape(other).casefold() for other in self._writers}
-            stem = escape(name, capitals=escape(name).casefold() in taken)
+            stem = escape(name, every=escape(name).casefold() in taken)
             writer = table_writer(self._partial / "tables" / stem, field.dim, format)
             self._writers[name], self._waiting[name], self._waiting_bytes[name] = writer, [], 0
             self._tables[name] = TableEntry(name, f"tables/{writer.path.name}", field.dim, float(field.init_scale))

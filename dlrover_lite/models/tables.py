@@ -18,18 +18,22 @@ __all__ = ["TableWriter", "escape", "read_table", "table_writer", "unescape"]
 Rows = tuple[NDArray[np.uint64], NDArray[np.float32]]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_UNSAFE_OR_CAPITAL = re.compile(r"[^a-z0-9_.-]")
 _COPY_BYTES = 1 << 20
 
 
-def escape(name: str, *, capitals: bool = False) -> str:
+def escape(name: str, *, every: bool = False) -> str:
     """A file name for a table: letters, digits, ``_``, ``-`` and ``.`` stay, other bytes of its UTF-8 become %XX.
 
-    So do a leading dot and, if asked for, ``capitals``. ``unescape`` gives the name back.
+    So do a leading dot and, if asked for, ``every`` byte. ``unescape`` gives the name back.
     """
-    unsafe = _UNSAFE_OR_CAPITAL if capitals else _UNSAFE
-    quoted = unsafe.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    if every and name:
+        return _percent(name)
+    quoted = _UNSAFE.sub(lambda found: _percent(found[0]), name)
     return "%2E" + quoted[1:] if quoted.startswith(".") else quoted or "%"
+
+
+def _percent(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode())
 
 
 def unescape(file: str) -> str:

@@ -159,7 +159,7 @@ def test_learns(make, schema):
         loss = nn.functional.binary_cross_entropy_with_logits(model(dense, embedded.detach()), labels)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0] / 2
 
 
