@@ -68,7 +68,11 @@ class DataError(DlroverLiteError):
 
 
 class ModelError(DlroverLiteError):
-    pass
+    """``user_traceback`` holds the traceback of the user's own code, trimmed to its frames; empty if there is none."""
+
+    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.user_traceback = user_traceback
 
 
 class JobError(DlroverLiteError):
