@@ -15,8 +15,6 @@ __all__ = ["Session"]
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_SECONDS = 5.0
 """How long processes get to end by themselves."""
-_KEPT_EMPTY = {"dlrover-lite"}
-"""Directories that belong to the user rather than to a job: they may stay, empty."""
 
 
 class Session:
@@ -83,8 +81,7 @@ class Session:
             for name in sorted(_names_in(directory)):
                 path = directory / name
                 inside = sorted(_names_in(path)) if path.is_dir() else []
-                if inside or name not in _KEPT_EMPTY:
-                    lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
+                lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
         return lines
 
 
