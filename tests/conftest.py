@@ -70,7 +70,8 @@ def criteo_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if real.exists():
         return real
     from dlrover_lite.data.synthetic import write_tsv
+    from dlrover_lite.recipe.schema import SyntheticData
 
     path = tmp_path_factory.mktemp("criteo") / "criteo_sample.tsv"
-    write_tsv(path)
+    write_tsv(path, SyntheticData(samples=999), samples=999, gz=False)
     return path
