@@ -30,7 +30,7 @@ _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value
 def _pyarrow() -> Any:
     try:
         import pyarrow as pa
-        import pyarrow.parquet  # noqa: F401
+        import pyarrow.parquet
     except ImportError:
         raise DataError(
             "reading Parquet needs pyarrow, which isn't installed", hint='Run: pip install "dlrover-lite[parquet]"'

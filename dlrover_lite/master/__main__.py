@@ -15,7 +15,7 @@ from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.brain.plan import initial_plan
 from dlrover_lite.data.open import open_data
-from dlrover_lite.data.order import BLOCK_SAMPLES
+from dlrover_lite.data.order import BLOCK_SIZE
 from dlrover_lite.errors import DataError, DlroverLiteError
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -45,7 +45,7 @@ def shard_plan(recipe: Recipe) -> ShardPlan:
     directory, training = Path(recipe.directory), recipe.training
     samples = []
     for part in ("train", "eval"):
-        dataset = open_data(recipe.data, directory=directory, part=part)  # type: ignore[arg-type]
+        dataset = open_data(recipe.data, directory=directory, part=part)
         samples.append(dataset.samples if dataset is not None else 0)
         if dataset is not None:
             dataset.close()
@@ -58,7 +58,7 @@ def shard_plan(recipe: Recipe) -> ShardPlan:
         eval_samples=samples[1],
         evaluate_every=training.evaluate_every,
         max_skipped_minibatches=training.max_skipped_minibatches,
-        block_minibatches=BLOCK_SAMPLES // training.batch_size if training.shuffle else 0,
+        block_minibatches=BLOCK_SIZE // training.batch_size if training.shuffle else 0,
     )
 
 

@@ -26,7 +26,7 @@ def export(node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Ex
         schema=schema,
         fields=fields_of_model(trainer.module),
         seed=recipe.training.seed,
-        data_format=type(recipe.data).__struct_config__.tag or "",
+        data_format=str(type(recipe.data).__struct_config__.tag),
     )
     rows = 0
     directory = Path(task.destination)
