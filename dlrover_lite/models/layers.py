@@ -72,7 +72,7 @@ class LinearAndDeep(nn.Module):
         return _forward(*arguments)[0]  # type: ignore[arg-type]
 
 
-def _forward(  # noqa: PLR0917  the order that autograd gives them in
+def _forward(
     dense: Tensor, embedded: Tensor, is_linear: Tensor, fields: int, dim: int, linear_dense: Tensor, *layers: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Logits, and what the backward needs: padded weights, dense columns with a column of ones, hidden layers."""
