@@ -37,7 +37,7 @@ print(json.dumps(failed))
 """
 
 
-@pytest.mark.parametrize("code", ["import dlrover_lite"])
+@pytest.mark.parametrize("code", ["import dlrover_lite", "from dlrover_lite.cli.main import main; main(['--help'])"])
 def test_what_everyone_waits_for_is_cheap(code: str) -> None:
     code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
