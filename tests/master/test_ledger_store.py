@@ -82,6 +82,10 @@ def test_what_was_committed_comes_back_exactly(tmp_path_factory, steps):
         loaded = again.load()
     assert loaded.data() == committed
     loaded.validate()
+    database = sqlite3.connect(path)
+    rows = database.execute("select count(*) from spans").fetchone()[0]
+    database.close()
+    assert rows == len(committed.spans), "ranges that have grown together leave no row behind"
 
 
 def test_leases_survive_with_their_tokens_and_later_tokens_are_higher(path):
