@@ -16,6 +16,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlrover_lite.recipe.problems import Problem
+
 __all__ = [
     "BackendError",
     "DataError",
@@ -45,7 +50,13 @@ class DlroverLiteError(Exception):
 
 
 class RecipeError(DlroverLiteError):
+    """``message`` has a line for each problem; ``problems`` holds the same for programs."""
+
     exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
 
 
 class UsageError(DlroverLiteError):
@@ -57,7 +68,11 @@ class DataError(DlroverLiteError):
 
 
 class ModelError(DlroverLiteError):
-    pass
+    """``user_traceback`` holds the traceback of the user's own code, trimmed to its frames; empty if there is none."""
+
+    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.user_traceback = user_traceback
 
 
 class JobError(DlroverLiteError):

@@ -32,3 +32,29 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     import numba
 
     return numba.njit(nogil=True, cache=usable, error_model="numpy")(function)
+
+
+def _make_prefetch() -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def prefetch(_context, array, index):  # type: ignore[no-untyped-def]
+        """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
+
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data
+            pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+            i32 = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep in all caches, data
+            return context.get_dummy_value()
+
+        return types.none(array, types.int64), codegen
+
+    return prefetch
+
+
+prefetch = _make_prefetch()

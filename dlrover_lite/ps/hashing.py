@@ -31,7 +31,7 @@ def mix64(x):  # type: ignore[no-untyped-def]  # numba infers
 @kernel
 def initial_value(key_hash, salt, position, scale):  # type: ignore[no-untyped-def]
     """Value at ``position`` of a row nobody has changed yet: uniform in [-scale, scale), a function of its arguments."""
-    bits = mix64(key_hash ^ (salt + np.uint64(position + 1) * np.uint64(0x9E3779B97F4A7C15)))
+    bits = mix64(key_hash ^ (salt + (np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)))
     unit = np.float32(bits >> np.uint64(40)) * np.float32(1.0 / 16777216.0)
     return (unit * np.float32(2.0) - np.float32(1.0)) * np.float32(scale)
 

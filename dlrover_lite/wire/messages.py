@@ -27,6 +27,7 @@ __all__ = [
     "NodeFailed",
     "NodeStatus",
     "PsReplies",
+    "PsReport",
     "PsRequests",
     "Pull",
     "Pulled",
@@ -157,6 +158,16 @@ class NodeFailed(_Message, frozen=True):
     traceback: str = ""
 
 
+class PsReport(_Message, frozen=True):
+    """What a PS holds, now and then."""
+
+    node: str
+    rows: int
+    bytes: int
+    """Of embedding rows and their index."""
+    pushes: int
+
+
 class StatusRequest(_Message, frozen=True):
     pass
 
@@ -207,7 +218,9 @@ class Status(_Message, frozen=True):
     """Why the job failed or was stopped, or what it waits for."""
 
 
-MasterRequests = Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | StatusRequest | StopRequest
+MasterRequests = (
+    Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
+)
 MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status
 
 
@@ -223,9 +236,11 @@ class TableSpec(_Message, frozen=True):
 
 
 class DenseSpec(_Message, frozen=True):
-    """This PS's share of the dense vector: ``length`` float32, cut into blocks by the client."""
+    """This PS's share of the dense vector: ``length`` float32. From ``averaged_from`` on they are buffers, not parameters: a push
+    is subtracted from them as it is, without the optimizer."""
 
     length: int
+    averaged_from: int
 
 
 class Configure(_Message, frozen=True):

@@ -1,0 +1,39 @@
+# make demo     trains a small model on this machine      make test    runs the tests
+# make lint     ruff, mypy, import contracts              make bench   measures, and compares with the targets
+# make clean    removes everything that make made
+#
+# Each sets up .venv first if it has to. PYTHON=/path/to/python3.12 chooses the Python it is made with.
+
+PYTHON ?=
+READY := .venv/.ready
+
+export DLROVER_LITE_HOME = $(CURDIR)/.home
+
+.PHONY: demo test lint bench clean again
+
+demo: $(READY)
+	@.venv/bin/dlrover-lite run recipes/quickstart.yaml
+
+test: $(READY)
+	@.venv/bin/python -m pytest
+
+lint: $(READY)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: $(READY)
+	@.venv/bin/python bench/all.py
+
+clean:
+	rm -rf .venv .home build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp holds the path of the checkout it was made in: moved, copied, or with its Python gone, .venv is made again.
+ifneq ($(shell cat $(READY) 2>/dev/null && .venv/bin/python -c '' 2>&1),$(CURDIR))
+$(READY): again
+endif
+
+$(READY): pyproject.toml constraints.txt tools/setup.sh
+	@sh tools/setup.sh "$(CURDIR)" "$(PYTHON)"

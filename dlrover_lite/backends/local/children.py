@@ -1,0 +1,102 @@
+"""The keeper's children: starting them tied to it, reaping them, leaving none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.protocol import TemplateOptions
+from dlrover_lite.jobs.processes import JOB_VARIABLE
+from dlrover_lite.jobs.store import Job
+
+__all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]
+
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    # Threads that wait must sleep: spinning ones slow down every other process of the machine.
+    "OMP_WAIT_POLICY": "passive",
+    "KMP_BLOCKTIME": "0",
+}
+
+
+def spawn(
+    job: Job, name: str, command: list[str], *, keep: int | None = None, variables: dict[str, str] | None = None
+) -> int:
+    """Start a child in a session of its own that can't outlive this process; its output goes to
+    the log of ``name``. Returns its pid.
+
+    Only while this process has one thread: code runs between fork and exec, and the kernel ties the child to the calling thread.
+    """
+    parent = os.getpid()
+    with job.log(name).open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=() if keep is None else (keep,),
+            env={**os.environ, JOB_VARIABLE: str(job.directory), **(variables or {})},
+            preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 - one thread, see above
+        )
+    process.returncode = 0  # reaped by ``reap``, as all children are
+    return process.pid
+
+
+def spawn_template(job: Job, channel: int, imports: list[str]) -> int:
+    options = TemplateOptions(channel, str(job.directory), list(dict.fromkeys(imports)))
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "dlrover_lite.backends.local.template",
+        msgspec.json.encode(options).decode(),
+    ]
+    return spawn(job, "template", command, keep=channel, variables=SINGLE_THREADED)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Pids and exit codes (minus the signal's number) of children that have ended, adopted ones too."""
+    ended = []
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append((found[0], os.waitstatus_to_exitcode(found[1])))
+    return ended
+
+
+def is_ours(pid: int) -> bool:
+    """True for a child that has not been reaped."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ChildProcessError, AttributeError):
+        return False
+    return True
+
+
+def kill_all() -> list[tuple[int, int]]:
+    """Kill and reap every descendant: the children of a killed child become ours, so it goes on until there are none."""
+    ended = []
+    while pids := _child_pids():
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(-1, 0)
+            ended.append((pid, os.waitstatus_to_exitcode(status)))
+            ended += reap()
+    return ended
+
+
+def _child_pids() -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process().children()]

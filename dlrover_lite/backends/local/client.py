@@ -1,0 +1,74 @@
+"""The local backend as the master sees it: each call is a request to the job's keeper."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+
+from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.local.protocol import (
+    CapacityAnswer,
+    Done,
+    EventList,
+    KeeperReplies,
+    Launch,
+    LogsAnswer,
+    ReadCapacity,
+    ReadEvents,
+    ReadLogs,
+    ReadUsage,
+    Terminate,
+    UsageAnswer,
+)
+from dlrover_lite.errors import BackendError, DeadlineExceeded, RemoteError
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.client import Client
+
+__all__ = ["LocalBackend"]
+
+A = TypeVar("A")
+
+
+class LocalBackend:
+    """``Backend`` over the keeper's endpoint (``JobRecord.keeper_endpoint``). Not for several threads: each takes its own.
+
+    Every call may be repeated; all but ``events`` answer within ``deadline_seconds`` or raise BackendError.
+    """
+
+    def __init__(self, endpoint: str, *, context: zmq.Context[Any], deadline_seconds: float = 10.0) -> None:
+        self._client = Client(endpoint, KeeperReplies, context=context, peer="the keeper")
+        self._deadline_seconds = deadline_seconds
+
+    def capacity(self) -> Resources:
+        return self._ask(ReadCapacity(), CapacityAnswer).resources
+
+    def launch(self, spec: NodeSpec) -> None:
+        self._ask(Launch(spec), Done)
+
+    def terminate(self, node: str, *, grace_seconds: float) -> None:
+        self._ask(Terminate(node, grace_seconds), Done)
+
+    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
+        return self._ask(ReadEvents(after, timeout_seconds), EventList, extra_seconds=timeout_seconds).events
+
+    def usage(self, node: str) -> Usage | None:
+        return self._ask(ReadUsage(node), UsageAnswer).usage
+
+    def logs(self, node: str) -> str:
+        return self._ask(ReadLogs(node), LogsAnswer).path
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, request: msgspec.Struct, expected: type[A], *, extra_seconds: float = 0.0) -> A:
+        try:
+            body = self._client.call(request, deadline_seconds=self._deadline_seconds + extra_seconds).body
+        except RemoteError as error:
+            raise BackendError(error.message, hint=error.hint) from error
+        except DeadlineExceeded as error:
+            raise BackendError(error.message, hint="See keeper.log in the job's logs.") from error
+        if not isinstance(body, expected):
+            raise BackendError(f"The keeper answered {type(request).__name__} with {type(body).__name__}")
+        return body

@@ -1,0 +1,350 @@
+"""The keeper: the small supervisor of one job (``python -m dlrover_lite.backends.local.keeper JOBDIR``).
+
+It starts the master and the template at once, owns the nodes that the master asks for, and ends everything when the
+master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
+itself, on Linux nothing of the job survives it: the kernel kills master and template with it, and the nodes with the template.
+
+Signals: SIGTERM or SIGINT stops the job cleanly, a second one kills it, SIGQUIT kills it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import zmq
+
+from dlrover_lite.backends.local import children, linux
+from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
+from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
+from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
+from dlrover_lite.backends.local.service import KeeperService
+from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.jobs.processes import identify
+from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory
+from dlrover_lite.jobs.store import Job, JobRecord, Result
+
+__all__ = ["Keeper", "main"]
+
+_TO_SEE_NODES_END_SECONDS = 2.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+
+Phase = Literal["running", "stopping", "draining", "done"]
+
+
+class Keeper:
+    """One event loop. Phases: running; stopping (the master has been asked to end); draining (the master has ended, and
+    the nodes it has left are asked to); done."""
+
+    def __init__(self, job: Job, options: KeeperOptions, runtime: Path, tie: int | None) -> None:
+        self.job = job
+        self.options = options
+        self.nodes = Nodes()
+        self.phase: Phase = "running"
+        self._tie = tie
+        self._runtime = runtime
+        self._clock: Callable[[], float] = time.monotonic
+        self._deadline: float | None = None
+        """When the phase's patience ends."""
+        self._stop_reason = ""
+        self._signals_seen = 0
+        self._template_ready = False
+        self._unsent: list[Fork] = []
+        self._wakeup = _signals_as_bytes()
+        # Children first: forking is safe while this process has one thread, and ZeroMQ starts more.
+        identity = identify(os.getpid())
+        self.record: JobRecord = msgspec.structs.replace(
+            job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
+        )
+        job.write_record(self.record)
+        channel, template_end = socket.socketpair()
+        try:
+            self.master: int | None = children.spawn(job, "master", [*options.master, str(job.directory)])
+            imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
+            self.template: int | None = children.spawn_template(job, template_end.fileno(), imports)
+        except OSError as error:
+            raise JobError(f"Can't start the job's processes: {error}") from error
+        finally:
+            template_end.close()
+        self._channel: Channel[FromTemplate] = Channel(channel, FromTemplate)
+        self._write_record(master=identify(self.master))
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.service = KeeperService(self, self.record.keeper_endpoint, self._context)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self.service.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        channel, tie = self._channel.socket.fileno(), self._tie
+        poller.register(channel, zmq.POLLIN)
+        if tie is not None:
+            poller.register(tie, zmq.POLLIN)
+        while self.phase != "done":
+            ready = dict(poller.poll(self._timeout_milliseconds()))
+            if self._wakeup.fileno() in ready:
+                self._take_signals()
+            if tie is not None and tie in ready and not os.read(tie, 4096):
+                poller.unregister(tie)
+                tie = None
+                self.stop("the command that started the job has ended")
+            if channel in ready:
+                self._take_template_messages()
+                if not self._channel.open:
+                    poller.unregister(channel)
+            self._reap()
+            self.send(self.nodes.due(self._clock()))
+            self._advance()
+            self.service.serve(self._clock())
+
+    def _timeout_milliseconds(self) -> int | None:
+        due = (self._deadline, self.nodes.next_due(), self.service.next_due())
+        times = [at for at in due if at is not None]
+        return max(0, int((min(times) - self._clock()) * 1000) + 1) if times else None
+
+    def _take_signals(self) -> None:
+        for number in self._wakeup.recv(4096):
+            if number == signal.SIGCHLD:
+                continue
+            self._signals_seen += 1
+            if number == signal.SIGQUIT or self._signals_seen > 1:
+                self.kill("killed by request")
+            else:
+                self.stop("stopped by request")
+
+    def _take_template_messages(self) -> None:
+        at, now = time.time(), self._clock()
+        for message in self._channel.receive():
+            if isinstance(message, Ready):
+                self._template_ready = True
+                for fork in self._unsent:
+                    self._channel.send(fork)
+                self._unsent.clear()
+            elif isinstance(message, Forked):
+                self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
+            elif isinstance(message, Ended):
+                self.nodes.ended(message.node, message.exit_code, at=at, detail=message.detail)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def launch(self, fork: Fork) -> None:
+        """Start a node that is in the book already: at once, or when the template is ready."""
+        if self._template_ready:
+            self._channel.send(fork)
+        else:
+            self._unsent.append(fork)
+
+    def terminate(self, node: str, grace_seconds: float) -> None:
+        self.send(self.nodes.terminate(node, grace_seconds, now=self._clock()))
+        for fork in [fork for fork in self._unsent if fork.spec.id == node]:
+            self._unsent.remove(fork)
+            self.nodes.ended(node, None, at=time.time())
+
+    def send(self, signals: list[SendSignal]) -> None:
+        for due in signals:
+            self._channel.send(Signal(due.node.spec.id, due.number))
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """Ask the master to end the job; it is killed after its grace period."""
+        if self.phase != "running":
+            return
+        say(f"Stopping: {reason}")
+        self._stop_reason = reason
+        self._enter("stopping", self.options.master_grace_seconds)
+        if self.master is not None:
+            os.kill(self.master, signal.SIGTERM)
+
+    def kill(self, reason: str) -> None:
+        """End everything now."""
+        say(f"Killing: {reason}")
+        self._stop_reason = self._stop_reason or reason
+        for pid in (self.master, self.template):
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        self._kill_nodes()
+        self.phase, self._deadline = "done", None
+
+    def _kill_nodes(self) -> None:
+        """Without the template's help; where the kernel ties nodes to the template this is done already."""
+        for node in self.nodes.alive():
+            if node.pid is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(node.pid, signal.SIGKILL)
+
+    def _fail(self, message: str, hint: str) -> None:
+        """End the job with this result, whatever the master says later."""
+        self._record_result(Result("failed", time.time(), message, hint))
+        self.stop(message)
+
+    def _enter(self, phase: Phase, patience_seconds: float) -> None:
+        self.phase, self._deadline = phase, self._clock() + patience_seconds
+
+    def _advance(self) -> None:
+        late = self._deadline is not None and self._clock() >= self._deadline
+        if self.phase == "stopping" and late and self.master is not None:
+            say(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
+            os.kill(self.master, signal.SIGKILL)
+            self._deadline = None
+        if self.phase in ("running", "stopping") and self.master is None:
+            self._enter("draining", self.options.node_grace_seconds + _TO_SEE_NODES_END_SECONDS)
+            for node in self.nodes.alive():
+                self.terminate(node.spec.id, self.options.node_grace_seconds)
+        if self.phase == "draining" and (late or self.template is None or not self.nodes.alive()):
+            self._kill_nodes()
+            self.phase = "done"
+
+    def _reap(self) -> None:
+        for pid, exit_code in children.reap():
+            if pid == self.master:
+                self.master = None
+                self._write_record(master_exit_code=exit_code)
+                say(f"The master has ended ({describe(exit_code)})")
+            elif pid == self.template:
+                self.template = None
+                while self._channel.open:  # its last words, up to the end that its death has made
+                    self._take_template_messages()
+                self._template_ended(exit_code)
+            elif (node := self.nodes.with_pid(pid)) is not None:
+                self.nodes.ended(node.spec.id, exit_code, at=time.time())
+
+    def _template_ended(self, exit_code: int) -> None:
+        if self.phase in ("running", "stopping"):
+            lines = self.job.last_log_lines("template")
+            what = "while the job ran" if self._template_ready else "before it was ready"
+            say(f"The template has ended {what} ({describe(exit_code)})")
+            if self.phase == "running":
+                self._fail(
+                    f"The process that starts this job's nodes ended {what} ({describe(exit_code)})"
+                    + (f":\n{lines}" if lines else "."),
+                    f"Its log: {self.job.log('template')}",
+                )
+        at = time.time()
+        for node in self.nodes.alive():
+            if node.phase == "starting":
+                self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+            elif node.pid is not None:
+                # Linux has killed it already, and made it our child.
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(node.pid, signal.SIGKILL)
+                if not children.is_ours(node.pid):
+                    self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+
+    # --- what remains -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave no process, no socket, and a result. Called however ``run`` ends."""
+        for pid in (self.master, self.template):
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for pid, exit_code in children.kill_all():
+            if pid == self.master:
+                self._write_record(master_exit_code=exit_code)
+        self._context.destroy(linger=0)
+        self._record_result(self._own_result())
+        self._write_record(state="ended", ended_at=time.time())
+        remove_runtime_directory(self._runtime)
+
+    def _own_result(self) -> Result:
+        """Used only if the master has left none."""
+        if self._stop_reason:
+            return Result("stopped", time.time(), self._stop_reason)
+        code = self.record.master_exit_code
+        lines = self.job.last_log_lines("master")
+        message = f"The job's master ended without a result ({'unknown' if code is None else describe(code)})"
+        return Result(
+            "failed", time.time(), message + (f":\n{lines}" if lines else "."), f"Its log: {self.job.log('master')}"
+        )
+
+    def _record_result(self, result: Result) -> None:
+        try:
+            self.job.write_result(result)
+        except JobError as error:
+            say(f"{error.message} ({result.state}: {result.message})")
+
+    def _write_record(self, **changes: Any) -> None:
+        """Going on matters more than a current job.json: the processes are what has to be looked after."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+        try:
+            self.job.write_record(self.record)
+        except JobError as error:
+            say(error.message)
+
+
+def describe(exit_code: int) -> str:
+    return f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+def say(line: str) -> None:
+    """To keeper.log. A full disk must not end the keeper."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=sys.stderr, flush=True)
+
+
+def _signals_as_bytes() -> socket.socket:
+    """Signals arrive as bytes to read, one by one, in the loop; nothing is interrupted."""
+    reading, writing = socket.socketpair()
+    for end in (reading, writing):
+        end.setblocking(False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
+    return reading
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="dlrover-lite keeper")
+    parser.add_argument("job_directory", type=Path)
+    parser.add_argument("--options", default="{}", help="KeeperOptions as JSON")
+    parser.add_argument("--tie", type=int, help="descriptor of a pipe; the job stops at its end")
+    parser.add_argument("--ready", type=int, help="descriptor to write KeeperReady to")
+    parsed = parser.parse_args(arguments)
+    linux.adopt_orphans()
+    linux.set_process_name("dl:keeper")
+    for descriptor in (parsed.tie, parsed.ready):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)
+    job = Job(parsed.job_directory)
+    runtime: Path | None = None
+    try:
+        identity = identify(os.getpid())
+        assert identity is not None
+        runtime = create_runtime_directory(job.directory, job.short_id, identity)
+        keeper = Keeper(job, msgspec.json.decode(parsed.options, type=KeeperOptions), runtime, parsed.tie)
+    except DlroverLiteError as error:
+        say(str(error))
+        children.kill_all()
+        with suppress(JobError):
+            job.write_result(Result("failed", time.time(), error.message, error.hint))
+        if runtime is not None:
+            remove_runtime_directory(runtime)
+        _tell(parsed.ready, KeeperReady(error.message, error.hint))
+        return 1
+    try:
+        _tell(parsed.ready, KeeperReady())
+        keeper.run()
+    finally:
+        keeper.close()
+    return 0
+
+
+def _tell(descriptor: int | None, ready: KeeperReady) -> None:
+    if descriptor is not None:
+        with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
+            pipe.write(msgspec.json.encode(ready))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

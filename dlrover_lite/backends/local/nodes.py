@@ -1,0 +1,143 @@
+"""The keeper's book of nodes: what was asked, what happened, what is due. No processes and no clock in here."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from dlrover_lite.backends.base import ExitReason, NodeEvent, NodeSpec
+from dlrover_lite.errors import BackendError
+
+__all__ = ["Node", "Nodes", "SendSignal"]
+
+USER_ERROR_EXIT_CODE = 3
+"""By this exit code a node says that the person's own code or data is at fault."""
+
+_NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,26}\Z")
+"""It names a log file and a socket."""
+_RESERVED = {"keeper", "master", "template"}
+
+
+@dataclass
+class Node:
+    spec: NodeSpec
+    phase: Literal["starting", "running", "ended"] = "starting"
+    pid: int | None = None
+    asked_to_end: bool = False
+    grace_seconds: float = 0.0
+    kill_at: float | None = None
+    """When the grace period is over, on the clock of the caller."""
+    sent: int = 0
+    """The strongest signal we have sent."""
+
+
+@dataclass(frozen=True)
+class SendSignal:
+    node: Node
+    number: int
+
+
+class Nodes:
+    """All nodes of a job by id, and the numbered events of their lives.
+
+    Methods that can make signals due return them: sending is the caller's. ``now`` is a monotonic clock in seconds,
+    ``at`` seconds since the epoch.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Node] = {}
+        self._events: list[NodeEvent] = []
+
+    def launch(self, spec: NodeSpec) -> bool:
+        """False when a node with this id was launched before. Raises BackendError for an unusable id."""
+        if not _NODE_ID.match(spec.id) or spec.id in _RESERVED:
+            raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
+        if spec.id in self.by_id:
+            return False
+        self.by_id[spec.id] = Node(spec)
+        return True
+
+    def started(self, node_id: str, pid: int, *, now: float, at: float) -> list[SendSignal]:
+        node = self.by_id[node_id]
+        node.phase, node.pid = "running", pid
+        self._append(NodeEvent(len(self._events) + 1, node_id, "started", at))
+        return self._ask_to_end(node, now) if node.asked_to_end else []
+
+    def ended(self, node_id: str, exit_code: int | None, *, at: float, detail: str = "") -> None:
+        """``exit_code`` as in ``protocol.Ended``. The first word about a node's end counts."""
+        node = self.by_id[node_id]
+        if node.phase == "ended":
+            return
+        node.phase, node.kill_at = "ended", None
+        reason, why = _exit_reason(node, exit_code)
+        self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
+
+    def terminate(self, node_id: str, grace_seconds: float, *, now: float) -> list[SendSignal]:
+        """Raises BackendError for a node that was never launched."""
+        if node_id not in self.by_id:
+            raise BackendError(f"No node {node_id!r} was ever launched")
+        node = self.by_id[node_id]
+        node.grace_seconds = min(grace_seconds, node.grace_seconds) if node.asked_to_end else grace_seconds
+        node.asked_to_end = True
+        return self._ask_to_end(node, now) if node.phase == "running" else []
+
+    def _ask_to_end(self, node: Node, now: float) -> list[SendSignal]:
+        kill_at = now + node.grace_seconds
+        node.kill_at = kill_at if node.kill_at is None else min(node.kill_at, kill_at)
+        if node.sent or node.grace_seconds <= 0:
+            return self.due(now)
+        node.sent = signal.SIGTERM
+        return [SendSignal(node, signal.SIGTERM)]
+
+    def due(self, now: float) -> list[SendSignal]:
+        """Kills of nodes whose grace period is over, each once."""
+        kills = []
+        for node in self.by_id.values():
+            if node.phase == "running" and node.kill_at is not None and node.kill_at <= now:
+                node.kill_at, node.sent = None, signal.SIGKILL
+                kills.append(SendSignal(node, signal.SIGKILL))
+        return kills
+
+    def next_due(self) -> float | None:
+        return min((node.kill_at for node in self.by_id.values() if node.kill_at is not None), default=None)
+
+    def alive(self) -> list[Node]:
+        return [node for node in self.by_id.values() if node.phase != "ended"]
+
+    def with_pid(self, pid: int) -> Node | None:
+        return next((node for node in self.by_id.values() if node.phase == "running" and node.pid == pid), None)
+
+    def events_after(self, number: int) -> list[NodeEvent]:
+        return self._events[max(0, number) :]
+
+    def _append(self, event: NodeEvent) -> None:
+        self._events.append(event)
+
+
+def _exit_reason(node: Node, exit_code: int | None) -> tuple[ExitReason, str]:
+    if exit_code is None:
+        return ("Killed", "ended on request before it started") if node.asked_to_end else ("Unknown", "never started")
+    if exit_code < 0:
+        return "Killed", _killed_by(node, -exit_code)
+    if node.sent and exit_code == 128 + signal.SIGTERM:
+        return "Killed", _killed_by(node, signal.SIGTERM)
+    if exit_code == USER_ERROR_EXIT_CODE:
+        return "UserError", f"see {node.spec.id}.log"
+    return ("Unknown", f"exit code {exit_code}; see {node.spec.id}.log") if exit_code else ("Succeeded", "")
+
+
+def _killed_by(node: Node, number: int) -> str:
+    if number == signal.SIGTERM and node.sent:
+        return "ended on request (SIGTERM)"
+    if number == signal.SIGKILL and node.sent == signal.SIGKILL:
+        return "killed on request" + (f" after {node.grace_seconds:g} s of grace" if node.grace_seconds > 0 else "")
+    return f"{signal_name(number)}, sent by the system or another process"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

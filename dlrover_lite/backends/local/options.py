@@ -1,0 +1,33 @@
+"""How a keeper runs its job; the defaults are what a person gets."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from dlrover_lite.backends.base import Role
+
+__all__ = ["KeeperOptions", "KeeperReady"]
+
+
+class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    master: list[str] = msgspec.field(default_factory=lambda: [sys.executable, "-P", "-m", "dlrover_lite.master"])
+    """Command of the master; the job's directory is appended."""
+    entries: dict[Role, str] = msgspec.field(
+        default_factory=lambda: {"ps": "dlrover_lite.ps.main:main", "worker": "dlrover_lite.worker.main:main"}
+    )
+    """``module:function`` of each role, called in the node with (NodeSpec, job directory as Path); returns the exit code or None."""
+    imports: list[str] = msgspec.field(default_factory=lambda: ["torch", "numpy", "numba"])
+    """What the template imports before it forks nodes, beside the modules of ``entries``."""
+    master_grace_seconds: float = 20.0
+    """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
+    node_grace_seconds: float = 5.0
+    """The same for a node that the master has left behind."""
+
+
+class KeeperReady(msgspec.Struct, frozen=True):
+    """What the keeper tells the launching command, once: that it is up, or why it can't be."""
+
+    error: str = ""
+    hint: str = ""

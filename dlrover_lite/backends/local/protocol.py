@@ -1,0 +1,144 @@
+"""What the keeper is told: by its callers over the wire, and what it exchanges with its template over a socket pair."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.units import Resources
+
+# --- caller and keeper, over the wire -------------------------------------------------------------------------------
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class Launch(_Message, frozen=True):
+    spec: NodeSpec
+
+
+class Terminate(_Message, frozen=True):
+    node: str
+    grace_seconds: float
+
+
+class ReadEvents(_Message, frozen=True):
+    after: int
+    timeout_seconds: float
+
+
+class ReadUsage(_Message, frozen=True):
+    node: str
+
+
+class ReadLogs(_Message, frozen=True):
+    node: str
+
+
+class ReadCapacity(_Message, frozen=True):
+    pass
+
+
+class Done(_Message, frozen=True):
+    pass
+
+
+class EventList(_Message, frozen=True):
+    events: list[NodeEvent]
+
+
+class UsageAnswer(_Message, frozen=True):
+    usage: Usage | None
+
+
+class LogsAnswer(_Message, frozen=True):
+    path: str
+
+
+class CapacityAnswer(_Message, frozen=True):
+    resources: Resources
+
+
+KeeperRequests = Launch | Terminate | ReadEvents | ReadUsage | ReadLogs | ReadCapacity
+KeeperReplies = Done | EventList | UsageAnswer | LogsAnswer | CapacityAnswer
+
+
+# --- keeper and template, over a socket pair -------------------------------------------------------------------------
+
+
+class TemplateOptions(msgspec.Struct, frozen=True):
+    channel: int
+    """Descriptor of the template's end of the socket pair."""
+    job_directory: str
+    imports: list[str]
+
+
+class Fork(_Message, frozen=True):
+    spec: NodeSpec
+    entry: str
+
+
+class Signal(_Message, frozen=True):
+    node: str
+    number: int
+
+
+class Ready(_Message, frozen=True):
+    """Everything is imported."""
+
+
+class Forked(_Message, frozen=True):
+    node: str
+    pid: int
+
+
+class Ended(_Message, frozen=True):
+    """``exit_code``: minus the signal's number if a signal ended it; None if it could not be started (``detail`` says why)."""
+
+    node: str
+    exit_code: int | None
+    detail: str = ""
+
+
+ToTemplate = Fork | Signal
+FromTemplate = Ready | Forked | Ended
+
+M = TypeVar("M")
+
+
+class Channel(Generic[M]):
+    """One end of the socket pair: a message a line. A stream, as macOS has no sequenced packets."""
+
+    def __init__(self, end: socket.socket, incoming: Any) -> None:
+        self.socket = end
+        self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
+        self._buffer = b""
+        self.open = True
+
+    def send(self, message: msgspec.Struct) -> None:
+        """A peer that has ended is noticed when receiving."""
+        try:
+            self.socket.sendall(msgspec.json.encode(message) + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self.open = False
+
+    def receive(self) -> list[M]:
+        """Whole messages that are here; call it when the socket is readable. ``open`` turns False at the peer's end."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.open = False
+            return []
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [self._decoder.decode(line) for line in lines]
+
+
+def node_log(job_directory: Path, node: str) -> Path:
+    return job_directory / "logs" / f"{node}.log"

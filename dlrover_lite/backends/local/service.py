@@ -1,0 +1,128 @@
+"""The keeper's side of the wire: what the master asks of the local backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import zmq
+
+from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.backends.local.machine import machine_resources, process_usage
+from dlrover_lite.backends.local.nodes import Nodes
+from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.backends.local.protocol import (
+    CapacityAnswer,
+    Done,
+    EventList,
+    Fork,
+    KeeperRequests,
+    Launch,
+    LogsAnswer,
+    ReadCapacity,
+    ReadEvents,
+    ReadLogs,
+    ReadUsage,
+    Terminate,
+    UsageAnswer,
+    node_log,
+)
+from dlrover_lite.errors import BackendError
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.server import Server
+
+__all__ = ["KeeperService"]
+
+
+class Supervisor(Protocol):
+    """What the service needs of the keeper."""
+
+    job: Job
+    options: KeeperOptions
+    nodes: Nodes
+    phase: Any
+
+    def launch(self, fork: Fork) -> None: ...
+
+    def terminate(self, node: str, grace_seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Waiter:
+    request: Request
+    after: int
+    until: float
+
+
+class KeeperService:
+    def __init__(self, keeper: Supervisor, endpoint: str, context: zmq.Context[Any]) -> None:
+        self._keeper = keeper
+        self._server = Server(endpoint, KeeperRequests, context=context)
+        self.socket: zmq.Socket[Any] = self._server.socket
+        self._waiters: dict[int, _Waiter] = {}
+        """By session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
+
+    def serve(self, now: float) -> None:
+        """Answer all requests that are here, and those that waited for events and have some now. Never blocks."""
+        while requests := self._server.receive(0):
+            for request in requests:
+                if isinstance(request.body, ReadEvents):
+                    until = now + request.body.timeout_seconds
+                    waiter = self._waiters.get(request.session)
+                    if waiter is not None and waiter.request.sequence == request.sequence:
+                        until = waiter.until
+                    self._waiters[request.session] = _Waiter(request, request.body.after, until)
+                else:
+                    self._answer(request)
+        for session, waiter in list(self._waiters.items()):
+            events = self._keeper.nodes.events_after(waiter.after)
+            if events or waiter.until <= now:
+                del self._waiters[session]
+                self._server.reply(waiter.request, EventList(events))
+
+    def next_due(self) -> float | None:
+        return min((waiter.until for waiter in self._waiters.values()), default=None)
+
+    def _answer(self, request: Request) -> None:
+        try:
+            answer = self._do(request.body)
+        except BackendError as error:
+            self._server.fail(request, "refused", error.message, error.hint)
+        else:
+            self._server.reply(request, answer)
+
+    def _do(self, body: msgspec.Struct) -> msgspec.Struct:
+        match body:
+            case Launch(spec):
+                self._launch(spec)
+                return Done()
+            case Terminate(node, grace_seconds):
+                self._keeper.terminate(node, grace_seconds)
+                return Done()
+            case ReadUsage(node):
+                known = self._keeper.nodes.by_id.get(node)
+                pid = known.pid if known is not None and known.phase == "running" else None
+                return UsageAnswer(None if pid is None else process_usage(pid))
+            case ReadLogs(node):
+                return LogsAnswer(str(node_log(self._keeper.job.directory, node)))
+            case ReadCapacity():
+                return CapacityAnswer(self._capacity())
+        raise AssertionError(f"no answer to {type(body).__name__}")
+
+    def _launch(self, spec: NodeSpec) -> None:
+        entry = self._keeper.options.entries.get(spec.role)
+        if entry is None:
+            raise BackendError(f"Node {spec.id}: the local backend starts no nodes of role {spec.role}")
+        if spec.id not in self._keeper.nodes.by_id and self._keeper.phase != "running":
+            raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
+        if self._keeper.nodes.launch(spec):
+            self._keeper.launch(Fork(spec, entry))
+
+    def _capacity(self) -> Resources:
+        machine, total = machine_resources(), self._keeper.job.recipe.resources.total
+        if total is None:
+            return machine
+        return Resources(min(machine.cores, total.cores), min(machine.memory, total.memory))

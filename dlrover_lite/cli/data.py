@@ -1,0 +1,81 @@
+"""``dlrover-lite data``: making training data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dlrover_lite.data.files import Progress
+
+__all__ = ["data"]
+
+
+@click.group()
+def data() -> None:
+    """Make training data."""
+
+
+@data.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--samples", type=click.IntRange(min=1), default=100_000, show_default=True, help="Lines to write.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides every value.")
+@click.option(
+    "--ids-per-field",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="Different ids in each categorical column.",
+)
+@click.option(
+    "--zipf-exponent",
+    type=click.FloatRange(min=0),
+    default=1.2,
+    show_default=True,
+    help="How uneven the ids are: 0 is uniform.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for programs.")
+def synth(out: Path, samples: int, seed: int, ids_per_field: int, zipf_exponent: float, as_json: bool) -> None:
+    """Write generated samples to OUT.tsv or OUT.tsv.gz, in Criteo's format.
+
+    Prints the best AUC that a model can reach on them, and how to use the file in a recipe. The same options always
+    write the same file.
+    """
+    from dlrover_lite.data.synthetic import write_tsv
+    from dlrover_lite.recipe.schema import SyntheticData
+
+    spec = SyntheticData(
+        samples=samples, eval_samples=0, ids_per_field=ids_per_field, zipf_exponent=zipf_exponent, seed=seed
+    )
+    with _progress_bar() as progress:
+        auc = write_tsv(out, spec, samples, out.suffix == ".gz", progress)
+    path = str(out.absolute())
+    if as_json:
+        best = auc if auc == auc else None  # noqa: PLR0124  # NaN is no JSON
+        click.echo(json.dumps({"path": path, "samples": samples, "bytes": out.stat().st_size, "best_auc": best}))
+        return
+    click.echo(f"Wrote {samples:,} samples to {path}.")
+    if auc == auc:  # noqa: PLR0124
+        click.echo(f"Best reachable AUC on them: {auc:.4f}")
+    click.echo(f"To train on it, put this into a recipe:\n\ndata:\n  format: criteo\n  train: [{json.dumps(path)}]")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Progress | None]:
+    """A bar on standard error; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

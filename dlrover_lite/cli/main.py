@@ -1,0 +1,115 @@
+"""The ``dlrover-lite`` command: which commands there are, and what becomes of errors.
+
+Exit codes: 0 done, 1 failed, 2 a recipe, command line or system that can't work, 70 a bug of ours, 130 interrupted.
+Nothing but click is imported until a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dlrover_lite import __version__
+from dlrover_lite.cli.groups import LazyCommand, LazyGroup
+from dlrover_lite.errors import DlroverLiteError, RecipeError
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130
+
+COMMANDS = {
+    "run": LazyCommand("dlrover_lite.cli.jobs:run", "Train a recipe."),
+    "jobs": LazyCommand("dlrover_lite.cli.jobs:jobs", "List the jobs of this machine."),
+    "status": LazyCommand("dlrover_lite.cli.jobs:status", "Show how a job is doing."),
+    "logs": LazyCommand("dlrover_lite.cli.jobs:logs", "Print what a job's processes wrote."),
+    "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
+    "evaluate": LazyCommand("dlrover_lite.cli.jobs:evaluate", "Evaluate a trained model on data."),
+    "export": LazyCommand("dlrover_lite.cli.jobs:export_", "Write a job's model to files."),
+    "data": LazyCommand("dlrover_lite.cli.data:data", "Make and inspect training data."),
+    "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
+    "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="A first job: dlrover-lite recipe init job.yaml && dlrover-lite run job.yaml",
+)
+@click.version_option(__version__, prog_name="dlrover-lite", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Train deep recommendation models with parameter servers, from a recipe."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: this process's) and return its exit code; errors go to stderr, as text."""
+    if sys.platform == "win32":
+        print(
+            "dlrover-lite runs on Linux and macOS; on Windows, use it inside WSL2: https://aka.ms/wsl", file=sys.stderr
+        )
+        return EXIT_USAGE
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (as in "| head"). Keep the interpreter from flushing once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        result = cli.main(arguments, prog_name="dlrover-lite", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        return _usage_error(error)
+    except DlroverLiteError as error:
+        if user_traceback := getattr(error, "user_traceback", ""):  # of the model's own code
+            print(user_traceback, file=sys.stderr)
+        listed = isinstance(error, RecipeError) and error.problems  # these lines start with their file
+        print(error.message if listed else f"Error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(error.hint, file=sys.stderr)
+        return error.exit_code
+    except (BrokenPipeError, SystemExit):
+        raise
+    except Exception as error:  # noqa: BLE001 - the one place where a bug becomes a message
+        return _bug(error)
+    return result if isinstance(result, int) else 0
+
+
+def _usage_error(error: click.ClickException) -> int:
+    no_command = getattr(click.exceptions, "NoArgsIsHelpError", ())
+    if no_command and isinstance(error, no_command):  # a plain click group: as our own groups do
+        print(error.format_message())
+        return 0
+    error.show()
+    return error.exit_code
+
+
+def _bug(error: Exception) -> int:
+    """One line that says where the traceback is; the traceback itself if it can't be kept."""
+    import traceback
+    from datetime import UTC, datetime
+
+    from dlrover_lite.jobs.paths import state_directory
+
+    text = "".join(traceback.format_exception(error))
+    path = state_directory() / "crashes" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    summary = f"{type(error).__name__}: {error}".splitlines()[0]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"dlrover-lite {__version__}, Python {sys.version}\n{sys.argv}\n\n{text}", encoding="utf-8")
+        where = f"The traceback is in {path}"
+    except OSError:
+        print(text, file=sys.stderr)
+        where = "The traceback is above"
+    print(f"This is a bug in dlrover-lite, not in what you did ({summary}). {where}", file=sys.stderr)
+    return EXIT_BUG

@@ -1,0 +1,44 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["overrides", "recipe_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def recipe_options(command: F) -> F:
+    """RECIPE, ``--set`` and ``--data``: parameters ``recipe`` (str), ``settings`` and ``data`` (tuples of str)."""
+    data = click.option(
+        "--data", multiple=True, metavar="FILE", help="Train on this file instead of data.train; may be repeated."
+    )
+    settings = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one key of the recipe, as in training.epochs=2; may be repeated.",
+    )
+    return click.argument("recipe", type=click.Path())(settings(data(command)))
+
+
+def overrides(settings: Sequence[str] = (), data: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``load_recipe`` takes as overrides. Paths in ``--data`` start at the current directory.
+
+    Raises click.UsageError for a setting that isn't KEY=VALUE.
+    """
+    result: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise click.UsageError(f"--set {setting}: write it as KEY=VALUE, as in --set training.epochs=2")
+        result[key.strip()] = value
+    if data:
+        result["data.train"] = [str(Path(path).expanduser().absolute()) for path in data]
+    return result

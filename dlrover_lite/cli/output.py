@@ -1,0 +1,178 @@
+"""What commands print: data on stdout (tables for people, JSON for programs), progress and remarks on stderr.
+
+A terminal gets colours (unless NO_COLOR is set) and lines that fit it; a pipe or file gets plain, complete lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Protocol
+
+__all__ = ["Reporter", "emit_json", "note", "progress", "table"]
+
+GAP = "  "
+PLAIN_INTERVAL_SECONDS = 10.0
+
+
+def emit_json(value: Any) -> None:
+    """One JSON object (or any value; msgspec structs included) on one line of stdout."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+
+
+def note(text: str) -> None:
+    """A remark for the person: stderr, so that it never mixes with data."""
+    print(_clean(text, keep_lines=True), file=sys.stderr, flush=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int = 0) -> None:
+    """Rows under headings, on stdout. None is shown as "-"; numbers are aligned to the right.
+
+    On a terminal it is never wider than that: the other columns are cut ("…") before column ``key`` loses a
+    character, and that one is folded if it alone is too wide. In a pipe or file nothing is cut.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
+    if sys.stdout.isatty():
+        _terminal_table(columns, cells, right, key)
+    else:
+        _plain_table(columns, cells, right)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _clean(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+def _clean(text: str, *, keep_lines: bool = False) -> str:
+    """Without control characters, which could move the cursor or recolour what follows."""
+    kept = "\n" if keep_lines else ""
+    return "".join(char if char.isprintable() or char in kept else " " for char in text)
+
+
+def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
+    widths = [max(len(line[at]) for line in [columns, *cells]) for at in range(len(columns))]
+    for line in [[name.upper() for name in columns], *cells]:
+        padded = [
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, right, strict=True)
+        ]
+        sys.stdout.write(GAP.join(padded).rstrip() + "\n")
+
+
+def _terminal_table(columns: Sequence[str], cells: list[list[str]], right: list[bool], key: int) -> None:
+    from rich.cells import cell_len, chop_cells, set_cell_size
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    lines = [[name.upper() for name in columns], *cells]
+    wanted = [max(cell_len(line[at]) for line in lines) for at in range(len(columns))]
+    widths = fit(wanted, console.width - len(GAP) * (len(columns) - 1), key)
+    for number, line in enumerate(lines):
+        parts = chop_cells(line[key], widths[key]) or [""]
+        for part_number, part in enumerate(parts):
+            shown = []
+            for at, width in enumerate(widths):
+                text = part if at == key else line[at] if part_number == 0 else ""
+                if cell_len(text) > width:
+                    text = set_cell_size(text, max(width - 1, 0)) + "…"[:width]
+                space = " " * (width - cell_len(text))
+                shown.append(space + text if right[at] else text + space)
+            console.print(Text(GAP.join(shown).rstrip(), style="" if number else "bold", no_wrap=True), crop=False)
+
+
+def fit(wanted: Sequence[int], room: int, key: int) -> list[int]:
+    """Column widths that add up to at most ``room``: the widest ones give way first, and the key column last."""
+    widths = list(wanted)
+    others = [at for at in range(len(widths)) if at != key]
+    while sum(widths) > room and any(widths[at] > 1 for at in others):
+        widest = max(others, key=lambda at: widths[at])
+        widths[widest] -= 1
+    widths[key] = max(1, min(widths[key], room - sum(widths[at] for at in others)))
+    return widths
+
+
+class Reporter(Protocol):
+    def __call__(self, done: float | None = None, note: str = "") -> None:
+        """``done`` of the total so far, and a short text that is shown beside it."""
+
+
+@contextmanager
+def progress(
+    label: str,
+    total: float | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    stream: IO[str] | None = None,
+) -> Iterator[Reporter]:
+    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news.
+
+    Without a terminal it is a plain line at most every ten seconds, and the last one::
+
+        with progress("Indexing train.tsv", size) as report:
+            report(position, note="1.2 M lines")
+    """
+    stream = sys.stderr if stream is None else stream
+    if not stream.isatty():
+        with _plain_progress(label, total, clock, stream) as report:
+            yield report
+        return
+    with _live_progress(label, total, stream) as report:
+        yield report
+
+
+@contextmanager
+def _live_progress(label: str, total: float | None, stream: IO[str]) -> Iterator[Reporter]:
+    from rich.cells import cell_len, set_cell_size
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    console = Console(file=stream, highlight=False)
+    label = _clean(label)
+    bar = [BarColumn(bar_width=20), TaskProgressColumn()] if total is not None else []
+    # The texts are cut here: rich would take the room from the bar and the label.
+    room_beside = len("  20  100%  ") + 20 if bar else 1
+    text = TextColumn("{task.fields[note]}", markup=False)
+    with Progress(TextColumn("{task.description}", markup=False), *bar, text, console=console) as live:
+        task = live.add_task(set_cell_size(label, min(cell_len(label), console.width // 2)), total=total, note="")
+
+        def show(done: float | None = None, note: str = "") -> None:
+            room = max(0, console.width - min(cell_len(label), console.width // 2) - room_beside)
+            note = _clean(note)
+            if cell_len(note) > room:
+                note = set_cell_size(note, max(room - 1, 0)) + "…"[:room]
+            live.update(task, completed=done, note=note)
+
+        yield show
+
+
+@contextmanager
+def _plain_progress(label: str, total: float | None, clock: Callable[[], float], stream: IO[str]) -> Iterator[Reporter]:
+    shown_at = clock()
+    line = last = ""
+
+    def show(done: float | None = None, note: str = "") -> None:
+        nonlocal shown_at, line, last
+        share = f" {done / total:.0%}" if done is not None and total else ""
+        line = _clean(f"{label}{share}{': ' if note else ''}{note}")
+        if clock() - shown_at >= PLAIN_INTERVAL_SECONDS:
+            print(line, file=stream, flush=True)
+            shown_at, last = clock(), line
+
+    try:
+        yield show
+    finally:
+        if line != last:
+            print(line, file=stream, flush=True)

@@ -1,0 +1,148 @@
+"""``validate``, ``recipe schema`` and ``recipe init``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.cli.options import overrides, recipe_options
+from dlrover_lite.errors import RecipeError, UsageError
+
+if TYPE_CHECKING:
+    from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
+
+__all__ = ["recipe", "validate"]
+
+
+@click.command(short_help="Check a recipe and say what it will do.")
+@recipe_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_json: bool) -> None:
+    """Check the file RECIPE without training, and say what it will do.
+
+    Prints every problem with its file, line and key, and exits with code 2 if there is any.
+
+    With --json: {"ok": true, "recipe": {...}} with every default filled in, or {"ok": false, "errors":
+    [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
+    """
+    from dlrover_lite.recipe.load import load_recipe
+
+    try:
+        loaded = load_recipe(recipe, overrides(settings, data))
+    except RecipeError as error:
+        if not as_json:
+            raise
+        from dlrover_lite.cli.output import emit_json
+
+        emit_json({"ok": False, "errors": [_error(problem) for problem in error.problems], "hint": error.hint})
+        raise click.exceptions.Exit(error.exit_code) from None
+    if as_json:
+        from dlrover_lite.cli.output import emit_json
+
+        emit_json({"ok": True, "recipe": loaded})
+        return
+    for name, text in _summary(loaded):
+        click.echo(f"{name:<10} {text}")
+
+
+def _error(problem: Any) -> dict[str, Any]:
+    place = problem.place
+    written = place.source if place.override is None else None
+    return {"file": written, "line": place.line or None, "key": problem.key, "message": problem.message}
+
+
+def _summary(recipe: Recipe) -> list[tuple[str, str]]:
+    """What a run of this recipe does, as (subject, text)."""
+    training = recipe.training
+    order = "shuffled" if training.shuffle else "in order"
+    epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
+    steps = f"{epochs} in batches of {training.batch_size:,}, {order}"
+    if training.evaluate_every:
+        steps += f", evaluated every {training.evaluate_every:,} samples"
+    optimizer = _optimizer(training.optimizer)
+    if training.embedding_optimizer is not None:
+        optimizer += f"; embeddings: {_optimizer(training.embedding_optimizer)}"
+    if training.schedule.use != "constant" or training.schedule.warmup_samples:
+        optimizer += f"; {training.schedule.use} schedule"
+    options = ", ".join(f"{name}={value}" for name, value in recipe.model.options.items())
+    return [
+        ("job", recipe.name),
+        ("model", f"{recipe.model.use} ({options})" if options else recipe.model.use),
+        ("data", _data(recipe.data)),
+        ("training", steps),
+        ("optimizer", optimizer),
+        ("resources", _resources(recipe.resources)),
+        ("export", recipe.export.format),
+    ]
+
+
+def _data(data: Data) -> str:
+    from dlrover_lite.recipe.schema import SyntheticData
+
+    if isinstance(data, SyntheticData):
+        return f"synthetic: {data.samples:,} samples, {data.eval_samples:,} more to evaluate on"
+    kind = type(data).__name__.removesuffix("Data").lower()
+    held_out = f"evaluated on {', '.join(data.eval)}" if data.eval else f"{data.eval_share:.3g} of it held out"
+    return f"{kind}: {', '.join(data.train)}; {held_out}"
+
+
+def _optimizer(optimizer: Optimizer) -> str:
+    return f"{optimizer.use}, learning rate {optimizer.learning_rate:g}"
+
+
+def _resources(limits: ResourceLimits) -> str:
+    from dlrover_lite.units import format_bytes
+
+    parts = [_role(limits.ps, "PS"), _role(limits.worker, "workers")]
+    if limits.total is not None:
+        parts.append(f"together at most {limits.total.cores:g} cores, {format_bytes(limits.total.memory)}")
+    return "; ".join(parts)
+
+
+def _role(role: RoleResources | None, name: str) -> str:
+    from dlrover_lite.units import format_bytes
+
+    if role is None:
+        return f"{name}: auto"
+    return f"{role.count} {name} with {role.cores:g} cores, {format_bytes(role.memory)}"
+
+
+@click.group(cls=CommandGroup, short_help="Start a recipe, or print its schema.")
+def recipe() -> None:
+    """Start a recipe, or print its schema. docs/recipe.md explains every key."""
+
+
+@recipe.command(short_help="Print the JSON Schema of recipes.")
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors that complete and check YAML."""
+    import json
+
+    from dlrover_lite.recipe.json_schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@recipe.command(short_help="Write a commented recipe to start from.")
+@click.argument("path", required=False, type=click.Path())
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def init(path: str | None, force: bool) -> None:
+    """Write a commented recipe, which runs as it stands, to PATH; without PATH, print it."""
+    from dlrover_lite.recipe.starter import starter, starter_name
+
+    if path is None:
+        click.echo(starter(), nl=False)
+        return
+    file = Path(path)
+    text = starter(starter_name(file.stem), path)
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already", hint="--force replaces it.") from None
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}") from None
+    click.echo(f"Wrote {path}. Train with it: dlrover-lite run {path}", file=sys.stderr)

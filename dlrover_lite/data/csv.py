@@ -1,0 +1,203 @@
+"""Delimited text with named columns.
+
+A field may be quoted, with two quotes for one inside, but a line ends at its newline: a quote still open there makes it
+a bad line. Categories are hashed by their bytes (quotes taken off), so 7 and 07 are different ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.base import Schema
+from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, parse_float
+from dlrover_lite.data.index import open_head
+from dlrover_lite.data.lines import Spans
+from dlrover_lite.data.text import Columns, show
+from dlrover_lite.errors import DataError
+from dlrover_lite.kernels import kernel
+from dlrover_lite.recipe.schema import CsvData
+
+__all__ = ["CsvParser", "check_columns"]
+
+_EMPTY, _LABEL, _FEW, _MANY, _NUMBER, _OPEN_QUOTE, _AFTER_QUOTE = 1, 2, 3, 4, 5, 6, 7
+_CODE_BITS = 8  # a code is the kind, and above these bits the number of the column
+_IGNORED, _IS_LABEL = -1, -2
+_LONGEST_HEADER = 1 << 20
+
+
+class CsvParser:
+    """See ``text.LineParser``. Each file's own header says where its columns are."""
+
+    def __init__(self, data: CsvData, files: Sequence[Path]) -> None:
+        self.schema = Schema(tuple(data.dense), tuple(data.categorical))
+        self.header_lines = 0 if data.columns else 1
+        self._delimiter = data.delimiter
+        if len(data.delimiter.encode()) != 1 or data.delimiter in '"\r\n':
+            raise DataError(
+                f"{data.delimiter!r} can't delimit fields", hint="Use one ASCII character that is no quote or newline."
+            )
+        self._columns: list[list[str]] = []
+        self._roles: list[NDArray[np.int32]] = []
+        for path in files:
+            columns = data.columns or _read_header(path, data.delimiter)
+            check_columns(data.label, self.schema, columns, "columns" if data.columns else str(path))
+            self._columns.append(columns)
+            self._roles.append(self._role_of_each(columns, data.label))
+
+    def _role_of_each(self, columns: Sequence[str], label: str) -> NDArray[np.int32]:
+        """[columns]: dense column d is d, categorical column c is (number of dense columns) + c."""
+        roles = {name: number for number, name in enumerate((*self.schema.dense, *self.schema.categorical))}
+        roles[label] = _IS_LABEL
+        return np.array([roles.get(name, _IGNORED) for name in columns], np.int32)
+
+    def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
+        roles, delimiter = self._roles[file], ord(self._delimiter)
+        return int(_parse_lines(spans.buffer, spans.starts, spans.ends, rows, roles, delimiter, *out))
+
+    def explain(self, file: int, code: int, line: bytes) -> str:
+        kind, number = code & ((1 << _CODE_BITS) - 1), code >> _CODE_BITS
+        names = self._columns[file]
+        if kind == _EMPTY:
+            return "the line is empty"
+        if kind in (_FEW, _MANY):
+            count = f"over {len(names)}" if kind == _MANY else str(number)
+            return f"{count} fields separated by {self._delimiter!r}, expected {len(names)}"
+        column = repr(names[number])
+        if kind == _OPEN_QUOTE:
+            return f"the quote that opens column {column} isn't closed on this line"
+        if kind == _AFTER_QUOTE:
+            return f"text after the closing quote of column {column}"
+        field = show(self._field(line, number))
+        if kind == _LABEL:
+            return f"label column {column} is {field}, expected 0 or 1"
+        return f"column {column} is {field}, expected a number"
+
+    def _field(self, line: bytes, number: int) -> bytes:
+        text = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode("utf-8", "surrogateescape")
+        fields = next(csv.reader([text], delimiter=self._delimiter), [])
+        return fields[number].encode("utf-8", "surrogateescape") if number < len(fields) else b""
+
+
+def check_columns(label: str, schema: Schema, columns: Sequence[str], where: str) -> None:
+    """Raises DataError unless the wanted columns are all different and all among ``columns`` exactly once."""
+    wanted = [label, *schema.dense, *schema.categorical]
+    for name in wanted:
+        if wanted.count(name) > 1:
+            raise DataError(f"column {name!r} is named twice", hint="Use each as label, dense or categorical, once.")
+        if columns.count(name) > 1:
+            raise DataError(f"{where} has several columns named {name!r}", hint="Give each column a name of its own.")
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, 1)
+            shown = ", ".join(columns[:20]) + (", …" if len(columns) > 20 else "")
+            raise DataError(
+                f"{where} has no column {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+                hint=f"Its columns are: {shown}",
+            )
+
+
+def _read_header(path: Path, delimiter: str) -> list[str]:
+    head = open_head(path, _LONGEST_HEADER).removeprefix(b"\xef\xbb\xbf")
+    line = head.split(b"\n", 1)[0].rstrip(b"\r")
+    try:
+        return next(csv.reader([line.decode()], delimiter=delimiter, strict=True), [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the first line of {path} is not a header: {error}",
+            hint="Check that it is the right file, or list its columns under data.columns.",
+        ) from None
+
+
+@kernel
+def _number(buffer, start, stop):  # type: ignore[no-untyped-def]
+    """The number in these bytes and whether there is one; spaces around it are left out, nothing is 0."""
+    while start < stop and buffer[start] == 32:
+        start += 1
+    while stop > start and buffer[stop - 1] == 32:
+        stop -= 1
+    value, good = parse_float(buffer, start, stop)
+    return value, good, stop > start
+
+
+@kernel
+def _field_end(buffer, position, end, delimiter):  # type: ignore[no-untyped-def]
+    """(first byte of the content, its end, where the field ends, kind of error or 0)."""
+    if position == end or buffer[position] != 34:
+        start = position
+        while position < end and buffer[position] != delimiter:
+            position += 1
+        return start, position, position, 0
+    position += 1
+    start = position
+    while True:
+        while position < end and buffer[position] != 34:
+            position += 1
+        if position == end:
+            return start, position, position, _OPEN_QUOTE
+        if position + 1 < end and buffer[position + 1] == 34:
+            position += 2
+            continue
+        stop = position
+        position += 1
+        good = position == end or buffer[position] == delimiter
+        return start, stop, position, 0 if good else _AFTER_QUOTE
+
+
+@kernel
+def _category(buffer, start, stop, quoted):  # type: ignore[no-untyped-def]
+    """The id of a field with this content; in a quoted one two quotes stand for one."""
+    if start == stop:
+        return np.uint64(0)
+    state = np.uint64(FNV_START)
+    while start < stop:
+        state = fnv_step(state, buffer[start])
+        start += 2 if quoted and buffer[start] == 34 else 1
+    return fnv_finish(state)
+
+
+@kernel
+def _parse_line(buffer, start, end, row, roles, delimiter, labels, dense, ids):  # type: ignore[no-untyped-def]
+    """The line's code."""
+    if end > start and buffer[end - 1] == 13:
+        end -= 1
+    if end == start:
+        return _EMPTY
+    position = start - 1  # of the delimiter before the next field
+    for column in range(roles.shape[0]):
+        if position == end:
+            return _FEW | (column << _CODE_BITS)
+        first = position + 1
+        content, stop, position, error = _field_end(buffer, first, end, delimiter)
+        if error:
+            return error | (column << _CODE_BITS)
+        role = roles[column]
+        if role == _IGNORED:
+            continue
+        if role >= dense.shape[1]:
+            ids[role - dense.shape[1], row] = _category(buffer, content, stop, content != first)
+            continue
+        value, good, given = _number(buffer, content, stop)
+        if role == _IS_LABEL:
+            if not (good and given and (value == 0.0 or value == 1.0)):  # noqa: PLR1714
+                return _LABEL | (column << _CODE_BITS)
+            labels[row] = value
+        else:
+            if not good:
+                return _NUMBER | (column << _CODE_BITS)
+            dense[row, role] = value
+    return 0 if position == end else _MANY
+
+
+@kernel
+def _parse_lines(buffer, starts, ends, rows, roles, delimiter, labels, dense, ids, codes):  # type: ignore[no-untyped-def]
+    bad = 0
+    for i in range(starts.shape[0]):
+        code = _parse_line(buffer, starts[i], ends[i], rows[i], roles, delimiter, labels, dense, ids)
+        codes[rows[i]] = code
+        bad += code != 0
+    return bad

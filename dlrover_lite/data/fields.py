@@ -1,0 +1,118 @@
+"""What the bytes of a field mean: numbers and category ids. Kernels shared by the readers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.kernels import kernel
+from dlrover_lite.ps.hashing import mix64
+
+__all__ = [
+    "FNV_START",
+    "INSTEAD_OF_ZERO",
+    "byte_hash",
+    "category_id",
+    "fnv_finish",
+    "fnv_step",
+    "hash_strings",
+    "integer_ids",
+    "parse_float",
+]
+
+FNV_START = 0xCBF29CE484222325
+# The id of what would otherwise be 0, which stands for the empty field only.
+INSTEAD_OF_ZERO = 1 << 63
+
+
+@kernel
+def fnv_step(state, byte):  # type: ignore[no-untyped-def]
+    """One byte of a 64-bit FNV-1a hash, which starts with ``FNV_START``."""
+    return (state ^ np.uint64(byte)) * np.uint64(0x100000001B3)
+
+
+@kernel
+def fnv_finish(state):  # type: ignore[no-untyped-def]
+    """The hash of the bytes that led to ``state``: all its bits are mixed, and it is never 0."""
+    value = mix64(state)
+    return value if value != np.uint64(0) else np.uint64(INSTEAD_OF_ZERO)
+
+
+@kernel
+def byte_hash(buffer, start, stop):  # type: ignore[no-untyped-def]
+    """The hash of ``buffer[start:stop]``."""
+    state = np.uint64(FNV_START)
+    for i in range(start, stop):
+        state = fnv_step(state, buffer[i])
+    return fnv_finish(state)
+
+
+@kernel
+def hash_strings(buffer, offsets, out):  # type: ignore[no-untyped-def]
+    """Ids of strings lying one after the other, string i at ``offsets[i]:offsets[i + 1]``: 0 for an empty one."""
+    for i in range(out.shape[0]):
+        out[i] = np.uint64(0) if offsets[i] == offsets[i + 1] else byte_hash(buffer, offsets[i], offsets[i + 1])
+
+
+def category_id(text: str | bytes) -> int:
+    """The id that CSV and Parquet data give a category (Criteo's are hexadecimal, see ``criteo.category_id``)."""
+    data = text.encode() if isinstance(text, str) else text
+    return int(byte_hash(np.frombuffer(data, np.uint8), 0, len(data))) if data else 0
+
+
+def integer_ids(values: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Ids of integer categories: the value plus 1 (modulo 2^64; -1, which would be 0, gets 2^63)."""
+    ids = values.astype(np.uint64) + np.uint64(1)
+    ids[ids == 0] = INSTEAD_OF_ZERO
+    return ids
+
+
+@kernel
+def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
+    """``buffer[start:stop]`` as (value, True), or (0, False) when it isn't an integer, decimal or exponent number
+    that a float32 can hold. Nothing at all is 0."""
+    position = start
+    negative = False
+    if position < stop and (buffer[position] == 45 or buffer[position] == 43):
+        negative = buffer[position] == 45
+        position += 1
+    value = 0.0
+    digits = 0
+    shift = 0
+    point = False
+    while position < stop:
+        byte = buffer[position]
+        if 48 <= byte <= 57:
+            value = value * 10.0 + (byte - 48)
+            digits += 1
+            shift -= point
+        elif byte == 46 and not point:
+            point = True
+        else:
+            break
+        position += 1
+    if digits == 0:
+        return 0.0, start == stop
+    if position < stop and (buffer[position] == 101 or buffer[position] == 69):
+        position += 1
+        down = False
+        if position < stop and (buffer[position] == 45 or buffer[position] == 43):
+            down = buffer[position] == 45
+            position += 1
+        exponent = 0
+        first = position
+        while position < stop and 48 <= buffer[position] <= 57:
+            exponent = min(exponent * 10 + (buffer[position] - 48), 100000)
+            position += 1
+        if position == first:
+            return 0.0, False
+        shift += -exponent if down else exponent
+    if position < stop:
+        return 0.0, False
+    # In two steps, so that neither a long fraction nor a small number leaves the range on the way.
+    if value != 0.0:
+        half = shift // 2
+        value = value * 10.0**half * 10.0 ** (shift - half)
+    if not value < 3.4028235e38:
+        return 0.0, False
+    return (-value if negative else value), True

@@ -1,0 +1,115 @@
+"""Data files as a recipe names them (paths and globs), and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from dlrover_lite.errors import DataError
+
+__all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` now and then during long work; done and total are bytes or samples."""
+
+
+def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
+    """The files that ``patterns`` name, absolute: in the order of the patterns, sorted within a glob.
+
+    Relative patterns start at ``directory``. Raises DataError for a glob that matches no file, and for a path that
+    is missing, empty, a directory or otherwise not a readable file.
+    """
+    files: list[Path] = []
+    for pattern in patterns:
+        path = Path(os.path.abspath(directory / Path(pattern).expanduser()))
+        if glob.has_magic(pattern) and not os.path.lexists(path):
+            matches = sorted(match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir())
+            if not matches:
+                raise DataError(
+                    f"no file matches {str(path)!r}",
+                    hint=f"Check the pattern; relative ones are taken from {directory}.",
+                )
+            files += map(Path, matches)
+        else:
+            files.append(path)
+    for file in files:
+        _check(file)
+    return files
+
+
+def _check(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+    except FileNotFoundError:
+        raise DataError(f"data file {path} doesn't exist", hint="Check the path in the recipe's data section.") from None
+    except IsADirectoryError:
+        raise DataError(
+            f"{path} is a directory, not a data file", hint=f'Name its files with a glob, such as "{path}/*".'
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"data file {path} can't be read: {error.strerror}", hint="Check the permissions of the file."
+        ) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{path} is not a regular file", hint="Samples are read in any order: write the data to a file.")
+    if status.st_size == 0:
+        raise DataError(f"data file {path} is empty", hint="Remove it from the recipe, or write it again.")
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether ``error`` means that no more can be written here (no space, or a quota reached)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def unnamed_file(directory: Path) -> BinaryIO:
+    """A new file without a name: gone when it is closed, also by SIGKILL."""
+    return tempfile.TemporaryFile(dir=directory)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that replaces ``path`` when the block ends without an exception, and vanishes otherwise.
+
+    On Linux it has no name until it is whole, so that even SIGKILL leaves nothing behind. Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        nameless = _open_nameless(path.parent)
+        with nameless or temporary.open("w+b") as file:
+            yield file
+            file.flush()
+            if nameless:
+                temporary.unlink(missing_ok=True)
+                _give_name(file, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _open_nameless(directory: Path) -> BinaryIO | None:
+    """None where the platform or the file system has no O_TMPFILE."""
+    if not hasattr(os, "O_TMPFILE") or not os.path.exists("/proc/self/fd"):  # noqa: PTH110
+        return None
+    try:
+        return os.fdopen(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o666), "w+b")
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return None
+        raise
+
+
+def _give_name(file: BinaryIO, path: Path) -> None:
+    # With a directory descriptor os.link uses linkat(AT_SYMLINK_FOLLOW), which is what /proc/self/fd needs.
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,322 @@
+"""Offset indexes of text files: where every 1,024th line starts, and how many lines there are.
+
+Built in one pass, kept in the cache directory under the file's absolute path, and used as long as the file's size and
+modification time are those it was built for. A .gz file (known by its first bytes) is unpacked there in the same pass.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
+from dlrover_lite.errors import DataError
+from dlrover_lite.jobs.paths import cache_directory
+from dlrover_lite.kernels import kernel
+from dlrover_lite.units import format_bytes
+
+__all__ = ["LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head"]
+
+LINES_PER_MARK = 1024
+_CHUNK_BYTES = 4 << 20
+_SAMPLE_BYTES = 4 << 20
+_FORMAT = 0x314C4449  # "IDL1"
+_HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """Where the lines of ``source`` are in ``text``: the file itself, or what it holds unpacked."""
+
+    source: Path
+    text: Path
+    size: int
+    """Bytes of ``text``."""
+    mtime_ns: int
+    """Modification time of ``text``, to notice when it is changed."""
+    lines: int
+    offsets: NDArray[np.int64]
+    """[ceil(lines / 1024)]: byte offset in ``text`` at which line 1024 * i starts."""
+    unnamed: BinaryIO | None = None
+    """The unpacked text where no cache can be written: a file without a name, gone with this object."""
+
+    def open(self) -> int:
+        """A descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
+        try:
+            descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else os.open(self.text, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(f"data file {self.text} can't be read: {error.strerror}") from None
+        try:
+            self.check(descriptor)
+        except DataError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def check(self, descriptor: int) -> None:
+        """Raises DataError when the open text was changed since it was indexed."""
+        status = os.fstat(descriptor)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise _changed(self.text)
+
+
+def find_index(source: Path) -> TextIndex | None:
+    """The cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
+    status = source.stat()
+    try:
+        stored = np.fromfile(_index_path(source), np.int64)
+    except OSError:
+        return None
+    if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
+        return None
+    _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
+    offsets = stored[_HEADER:]
+    if (source_size, source_mtime) != (status.st_size, status.st_mtime_ns) or len(offsets) != _marks(lines):
+        return None
+    if (size, mtime) == (source_size, source_mtime):
+        return TextIndex(source, source, size, mtime, lines, offsets)
+    text = _unpacked_path(source, status)
+    try:
+        unpacked = text.stat()
+    except OSError:
+        return None
+    if (unpacked.st_size, unpacked.st_mtime_ns) != (size, mtime):
+        return None
+    return TextIndex(source, text, size, mtime, lines, offsets)
+
+
+def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
+    """The index of a text file or .gz, cached or built now. Several processes may build the same one at once.
+
+    ``progress(what, done, total)`` is called in bytes of ``source``. Raises DataError.
+    """
+    try:
+        found = find_index(source)
+        if found is not None:
+            return found
+        with source.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            packed = file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            index = _unpack(source, file, status, progress) if packed else _scan(source, file, status, progress)
+            if _version(os.fstat(file.fileno())) != _version(status):
+                raise _changed(source)
+    except OSError as error:
+        raise DataError(f"data file {source} can't be read: {error.strerror or error}") from error
+    if index.unnamed is None:
+        _store(index, status)
+    return index
+
+
+def open_head(source: Path, byte_count: int) -> bytes:
+    """The first bytes of a text file, or of what a .gz holds: at most ``byte_count``. Raises DataError."""
+    try:
+        with source.open("rb") as file:
+            if file.peek(2)[:2] != _GZIP_MAGIC:
+                return file.read(byte_count)
+            return b"".join(_unpacked_chunks(source, file, byte_count))
+    except OSError as error:
+        raise DataError(f"data file {source} can't be read: {error.strerror or error}") from error
+
+
+class _Builder:
+    """Finds the marks of a text that is fed to it in pieces."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._newlines = 0
+        self._ends_with_newline = True
+        self._marks = [np.zeros(1, np.int64)]
+
+    def feed(self, piece: NDArray[np.uint8]) -> None:
+        if not len(piece):
+            return
+        marks = np.empty(len(piece) // LINES_PER_MARK + 1, np.int64)
+        self._newlines, found = _mark_lines(piece, self._newlines, self.size, marks)
+        self._marks.append(marks[:found])
+        self._ends_with_newline = bool(piece[-1] == 10)
+        self.size += len(piece)
+
+    def finish(self) -> tuple[int, NDArray[np.int64]]:
+        """Lines (a last one without newline counts) and offsets."""
+        lines = self._newlines + (not self._ends_with_newline)
+        return lines, np.concatenate(self._marks)[: _marks(lines)]
+
+
+@kernel
+def _mark_lines(piece, newlines, base, marks):  # type: ignore[no-untyped-def]
+    """Adds the piece's newlines to ``newlines``; where it reaches a multiple of 1,024 the next line's offset goes to
+    ``marks``. ``base`` is the offset of the piece. Returns (newlines, marks found)."""
+    found = 0
+    length = piece.shape[0]
+    start = 0
+    while start < length:
+        part = piece[start : start + 128]
+        count = np.uint8(0)  # a byte-wide sum over at most 128 bytes: compiles to vector instructions
+        for byte in part:
+            count = np.uint8(count + np.uint8(byte == 10))
+        if (newlines + count) >> 10 != newlines >> 10:
+            for i in range(part.shape[0]):
+                if part[i] == 10:
+                    newlines += 1
+                    if newlines & 1023 == 0:
+                        marks[found] = base + start + i + 1
+                        found += 1
+        else:
+            newlines += np.int64(count)
+        start += 128
+    return newlines, found
+
+
+def _scan(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
+    builder = _Builder()
+    buffer = np.empty(_CHUNK_BYTES, np.uint8)
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        builder.feed(buffer[:count])
+        if progress:
+            progress(f"indexing {source.name}", builder.size, status.st_size)
+    if builder.size != status.st_size:
+        raise _changed(source)
+    lines, offsets = builder.finish()
+    return TextIndex(source, source, status.st_size, status.st_mtime_ns, lines, offsets)
+
+
+def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
+    """Unpacks into the cache directory, or where that can't be written into a file without a name."""
+    needed = _unpacked_size(source, file, status.st_size)
+    text = _unpacked_path(source, status)
+    if _writable(text.parent):
+        _check_space(source, text.parent, needed)
+        try:
+            _remove_other_versions(source, text)
+            with atomic_file(text) as target:
+                lines, offsets = _unpack_to(target, source, file, status, progress)
+                target.flush()
+                unpacked = os.fstat(target.fileno())
+        except OSError as error:
+            raise _write_error(error, source, text.parent, needed) from error
+        return TextIndex(source, text, unpacked.st_size, unpacked.st_mtime_ns, lines, offsets)
+    directory = Path(tempfile.gettempdir())
+    _check_space(source, directory, needed)
+    try:
+        target = unnamed_file(directory)
+        lines, offsets = _unpack_to(target, source, file, status, progress)
+        target.flush()
+        unpacked = os.fstat(target.fileno())
+    except OSError as error:
+        raise _write_error(error, source, directory, needed) from error
+    return TextIndex(source, source, unpacked.st_size, unpacked.st_mtime_ns, lines, offsets, target)
+
+
+def _unpack_to(
+    target: BinaryIO, source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None
+) -> tuple[int, NDArray[np.int64]]:
+    file.seek(0)
+    builder = _Builder()
+    for chunk in _unpacked_chunks(source, file):
+        target.write(chunk)
+        builder.feed(np.frombuffer(chunk, np.uint8))
+        if progress:
+            progress(f"unpacking {source.name}", file.tell(), status.st_size)
+    return builder.finish()
+
+
+def _unpacked_chunks(source: Path, file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
+    try:
+        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+            while chunk := unpacked.read(_CHUNK_BYTES if limit is None else min(limit, _CHUNK_BYTES)):
+                yield chunk
+                if limit is not None:
+                    limit -= len(chunk)
+    except EOFError:
+        raise DataError(f"{source} is cut short: the end of the gzip data is missing", hint="Fetch it again.") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{source} is not intact gzip data: {error}", hint="Fetch it again.") from None
+
+
+def _unpacked_size(source: Path, file: BinaryIO, packed_size: int) -> int:
+    """Estimated from how the first few MB unpack (the size stored in a .gz is wrong above 4 GiB, or with several members)."""
+    file.seek(0)
+    unpacked = sum(map(len, _unpacked_chunks(source, file, _SAMPLE_BYTES)))
+    return unpacked if unpacked < _SAMPLE_BYTES else int(unpacked * (packed_size / min(file.tell(), packed_size)))
+
+
+def _check_space(source: Path, directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise DataError(
+            f"unpacking {source} needs about {format_bytes(needed)} in {directory}, where {format_bytes(free)} are free",
+            hint="Free some space, or move the cache with DLROVER_LITE_HOME to a disk that has it.",
+        )
+
+
+def _write_error(error: OSError, source: Path, directory: Path, needed: int) -> DataError:
+    if is_disk_full(error):
+        return DataError(
+            f"the disk of {directory} is full: unpacking {source} needs about {format_bytes(needed)}",
+            hint="Free some space, or move the cache with DLROVER_LITE_HOME to a disk that has it.",
+        )
+    return DataError(f"unpacking {source} into {directory} failed: {error.strerror or error}")
+
+
+def _remove_other_versions(source: Path, current: Path) -> None:
+    for old in current.parent.glob(f"{_key(source)}-*.txt"):
+        if old != current:
+            old.unlink(missing_ok=True)
+
+
+def _store(index: TextIndex, status: os.stat_result) -> None:
+    checksum = zlib.crc32(index.offsets.tobytes())
+    header = [_FORMAT, *_version(status), index.size, index.mtime_ns, index.lines, checksum]
+    path = _index_path(index.source)
+    # Without a cache the index is built again next time: slower, but nothing is lost.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            file.write(np.array(header, np.int64).tobytes() + index.offsets.tobytes())
+
+
+def _writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(f"{path} was changed while it was being read", hint="Start again once nothing writes to it.")
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
+def _marks(lines: int) -> int:
+    return -(-lines // LINES_PER_MARK)
+
+
+def _key(source: Path) -> str:
+    return hashlib.blake2b(os.fsencode(source.absolute()), digest_size=16).hexdigest()
+
+
+def _index_path(source: Path) -> Path:
+    return cache_directory() / "indexes" / f"{_key(source)}.index"
+
+
+def _unpacked_path(source: Path, status: os.stat_result) -> Path:
+    return cache_directory() / "indexes" / f"{_key(source)}-{status.st_size}-{status.st_mtime_ns}.txt"

@@ -1,0 +1,181 @@
+"""Where given lines of indexed files are: maps the files into memory and scans newlines a window at a time."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.index import LINES_PER_MARK, TextIndex
+from dlrover_lite.errors import DataError
+from dlrover_lite.kernels import kernel
+
+__all__ = ["LineReader", "Spans", "line_starts"]
+
+_WINDOW_LINES = 32 * LINES_PER_MARK
+_KEPT_LINES = 4 * _WINDOW_LINES
+_KEPT_FILES = 64
+_BOM = b"\xef\xbb\xbf"
+
+
+class Spans(NamedTuple):
+    """Some of the lines asked for: line ``lines[rows[i]]`` is ``buffer[starts[i]:ends[i]]``, its newline left out."""
+
+    buffer: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+class _OpenFile:
+    """A mapped file. The descriptor stays open to notice changes before they become a bus error."""
+
+    def __init__(self, index: TextIndex) -> None:
+        self.index = index
+        self.descriptor = index.open()
+        self.memory = mmap.mmap(self.descriptor, index.size, access=mmap.ACCESS_READ)
+        self.buffer = np.frombuffer(self.memory, np.uint8)
+        self.first = len(_BOM) if self.memory[: len(_BOM)] == _BOM else 0
+
+    def close(self) -> None:
+        # The mapping itself goes with the last array that refers to it.
+        os.close(self.descriptor)
+
+
+class _Window(NamedTuple):
+    starts: NDArray[np.int64]
+    """[lines + 1]: where each line starts; the last one is where the next would."""
+    file: _OpenFile
+
+
+class LineReader:
+    """Finds lines in several files by file and line number (from 0).
+
+    Samples are read in a shuffled order of blocks, so the line starts of the last few blocks' windows are kept, and
+    pages of older windows are given back (mapped pages count as this process's memory).
+    """
+
+    def __init__(self, indexes: Sequence[TextIndex]) -> None:
+        self._indexes = indexes
+        self._files: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
+        self._kept_lines = 0
+
+    def find(self, file: int, lines: NDArray[np.int64]) -> Iterator[Spans]:
+        """Spans that together cover ``lines`` (which exist) of file number ``file``. Raises DataError."""
+        mapped = self._open(file)
+        mapped.index.check(mapped.descriptor)
+        windows = lines // _WINDOW_LINES
+        first = int(windows[0])
+        for number in [first] if (windows == first).all() else np.unique(windows).tolist():
+            rows = np.flatnonzero(windows == number)
+            starts = self._window(file, number).starts
+            local = lines[rows] - number * _WINDOW_LINES
+            yield Spans(mapped.buffer, rows, starts[local], starts[local + 1] - 1)
+
+    def line(self, file: int, line: int) -> bytes:
+        """One line without its newline, of which at most 64 KiB."""
+        span = next(self.find(file, np.array([line])))
+        return bytes(span.buffer[span.starts[0] : min(span.ends[0], span.starts[0] + (64 << 10))])
+
+    def close(self) -> None:
+        """Let go of the files. Reading again opens them again."""
+        self._windows.clear()
+        self._kept_lines = 0
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def _open(self, file: int) -> _OpenFile:
+        if file in self._files:
+            self._files.move_to_end(file)
+            return self._files[file]
+        opened = self._files[file] = _OpenFile(self._indexes[file])
+        if len(self._files) > _KEPT_FILES:
+            self._files.popitem(last=False)[1].close()
+        return opened
+
+    def _window(self, file: int, number: int) -> _Window:
+        key = (file, number)
+        if key in self._windows:
+            self._windows.move_to_end(key)
+            return self._windows[key]
+        mapped = self._open(file)
+        index = mapped.index
+        first = number * _WINDOW_LINES
+        count = min(_WINDOW_LINES, index.lines - first)
+        offset = int(index.offsets[first // LINES_PER_MARK])
+        starts = line_starts(mapped.buffer, offset, count)
+        if starts is None:
+            raise DataError(f"{index.text} was changed while it was being read", hint="Start the job again.")
+        if number == 0:
+            starts[0] = min(mapped.first, starts[1] - 1)
+        window = self._windows[key] = _Window(starts, mapped)
+        self._kept_lines += count
+        while self._kept_lines > _KEPT_LINES and len(self._windows) > 2:
+            old = self._windows.popitem(last=False)[1]
+            self._kept_lines -= len(old.starts) - 1
+            _give_back_pages(old)
+        return window
+
+
+def line_starts(buffer: NDArray[np.uint8], offset: int, count: int) -> NDArray[np.int64] | None:
+    """Where ``count`` lines from ``offset`` start, and where the one after them would: int64 [count + 1].
+
+    The end of the buffer ends a line as a newline would. None when there aren't that many lines.
+    """
+    starts = np.empty(count + 1, np.int64)
+    words = buffer[: len(buffer) // 8 * 8].view(np.uint64)
+    return starts if _line_starts(buffer, words, np.uint64(offset), starts) else None
+
+
+@kernel
+def _line_starts(buffer, words, offset, starts):  # type: ignore[no-untyped-def]
+    """``words`` is the buffer eight bytes at a time. Indices are unsigned: numba checks signed ones for being negative."""
+    one = np.uint64(1)
+    newlines = np.uint64(0x0A0A0A0A0A0A0A0A)
+    low_bits = np.uint64(0x7F7F7F7F7F7F7F7F)
+    starts[0] = offset
+    found = 1
+    wanted = starts.shape[0]
+    length = np.uint64(buffer.shape[0])
+    position = offset
+    while position < length and position & np.uint64(7) and found < wanted:
+        if buffer[position] == 10:
+            starts[found] = position + one
+            found += 1
+        position += one
+    word = position >> np.uint64(3)
+    while word < np.uint64(words.shape[0]) and found < wanted:
+        # The high bit of each byte of ``hits`` is set where the text has a newline.
+        difference = words[word] ^ newlines
+        hits = ~((((difference & low_bits) + low_bits) | difference) | low_bits)
+        if hits:
+            for i in range(8):
+                if (hits >> np.uint64(8 * i + 7)) & one and found < wanted:
+                    starts[found] = (word << np.uint64(3)) + np.uint64(i + 1)
+                    found += 1
+        word += one
+        position = word << np.uint64(3)
+    while position < length and found < wanted:
+        if buffer[position] == 10:
+            starts[found] = position + one
+            found += 1
+        position += one
+    if found == wanted - 1 and starts[found - 1] < buffer.shape[0]:
+        starts[found] = buffer.shape[0] + 1
+        found += 1
+    return found == wanted
+
+
+def _give_back_pages(window: _Window) -> None:
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = int(window.starts[0]) // mmap.PAGESIZE * mmap.PAGESIZE
+    end = min(int(window.starts[-1]), window.file.index.size)
+    if end > begin:
+        window.file.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)

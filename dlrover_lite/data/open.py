@@ -1,0 +1,162 @@
+"""From a recipe's data section to datasets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.base import Batch, Dataset, Schema
+from dlrover_lite.data.files import Progress, resolve
+from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData, SyntheticData
+
+__all__ = ["Description", "View", "describe", "open_data"]
+
+FileData = CriteoData | CsvData | ParquetData
+
+
+class Description(NamedTuple):
+    """What is known of a recipe's data without reading it all."""
+
+    train_samples: int | None
+    """None until the files have been indexed; bad lines are included."""
+    eval_samples: int | None
+    """None until the files have been indexed; 0 when there is nothing to evaluate on."""
+    schema: Schema
+    fingerprint: str
+    """Changes when the settings that decide what a sample holds, or a file's name, size or modification time, do."""
+
+
+class View:
+    """A stretch of another dataset: samples ``first`` .. ``first + samples - 1`` of it. See ``base.Dataset``."""
+
+    def __init__(self, dataset: Dataset, *, first: int, samples: int) -> None:
+        self.schema = dataset.schema
+        self.samples = samples
+        self._dataset = dataset
+        self._first = first
+
+    def read(self, numbers: NDArray[np.int64]) -> Batch:
+        numbers = np.asarray(numbers, np.int64)
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
+            raise ValueError(f"sample numbers must be within [0, {self.samples})")
+        return self._dataset.read(numbers + self._first)
+
+    def close(self) -> None:
+        self._dataset.close()
+
+
+def open_data(
+    data: Data, *, directory: Path, part: Literal["train", "eval"], progress: Progress | None = None
+) -> Dataset | None:
+    """The samples to train or to evaluate on; None only for ``eval`` when there are none.
+
+    Relative paths start at ``directory``. Text files are indexed unless their index is cached; meanwhile
+    ``progress(what, done, total)`` is called. The dataset may be used in processes forked later. Raises DataError.
+    """
+    if isinstance(data, SyntheticData):
+        return _open_synthetic(data, part)
+    if part == "eval" and data.eval:
+        return _open_files(data, data.eval, directory, progress)
+    if part == "eval" and data.eval_share == 0:
+        return None
+    whole = _open_files(data, data.train, directory, progress)
+    if data.eval:
+        return whole
+    train, held_out = _split(data, whole.samples)
+    if part == "train":
+        return View(whole, first=0, samples=train) if held_out else whole
+    if not held_out:
+        whole.close()
+        return None
+    return View(whole, first=train, samples=held_out)
+
+
+def describe(data: Data, directory: Path) -> Description:
+    """Checks the files (existence, columns, their first lines) and counts samples as far as that is cheap.
+
+    Raises DataError.
+    """
+    if isinstance(data, SyntheticData):
+        from dlrover_lite.data.criteo import CRITEO_SCHEMA
+
+        settings = msgspec.structs.replace(data, samples=1, eval_samples=0)
+        return Description(data.samples, data.eval_samples, CRITEO_SCHEMA, _fingerprint(settings, []))
+    train = resolve(data.train, directory)
+    held_out = resolve(data.eval, directory)
+    schema, train_samples = _examine(data, train)
+    eval_samples: int | None = 0
+    if held_out:
+        eval_samples = _examine(data, held_out)[1]
+    elif train_samples is not None:
+        train_samples, eval_samples = _split(data, train_samples)
+    elif data.eval_share:
+        eval_samples = None
+    settings = msgspec.structs.replace(data, train=[], eval=[], eval_share=0.0, max_bad_share=0.0)
+    return Description(train_samples, eval_samples, schema, _fingerprint(settings, [*train, *held_out]))
+
+
+def _open_synthetic(data: SyntheticData, part: str) -> Dataset | None:
+    from dlrover_lite.data.synthetic import SyntheticDataset
+
+    if part == "train":
+        return SyntheticDataset(data, first=0, samples=data.samples)
+    return SyntheticDataset(data, first=data.samples, samples=data.eval_samples) if data.eval_samples else None
+
+
+def _open_files(data: FileData, patterns: Sequence[str], directory: Path, progress: Progress | None) -> Dataset:
+    files = resolve(patterns, directory)
+    if isinstance(data, ParquetData):
+        from dlrover_lite.data.parquet import ParquetDataset
+
+        return ParquetDataset(files, data)
+    from dlrover_lite.data.text import TextDataset
+
+    return TextDataset(files, _parser(data, files), progress)
+
+
+def _parser(data: CriteoData | CsvData, files: Sequence[Path]):  # type: ignore[no-untyped-def]
+    if isinstance(data, CriteoData):
+        from dlrover_lite.data.criteo import CriteoParser
+
+        return CriteoParser()
+    from dlrover_lite.data.csv import CsvParser
+
+    return CsvParser(data, files)
+
+
+def _examine(data: FileData, files: Sequence[Path]) -> tuple[Schema, int | None]:
+    if isinstance(data, ParquetData):
+        from dlrover_lite.data.parquet import parquet_samples
+
+        return Schema(tuple(data.dense), tuple(data.categorical)), parquet_samples(files, data)
+    from dlrover_lite.data.text import cached_samples, check_head
+
+    parser = _parser(data, files)
+    for number, path in enumerate(files):
+        check_head(path, number, parser)
+    return parser.schema, cached_samples(files, parser.header_lines)
+
+
+def _split(data: FileData, samples: int) -> tuple[int, int]:
+    held_out = int(samples * data.eval_share)
+    if held_out == samples:
+        raise DataError(
+            f"eval_share {data.eval_share:g} holds out all {samples} samples: none is left to train on",
+            hint="Lower data.eval_share, or name evaluation files under data.eval.",
+        )
+    return samples - held_out, held_out
+
+
+def _fingerprint(settings: Data, files: Sequence[Path]) -> str:
+    digest = hashlib.blake2b(msgspec.json.encode(settings, order="deterministic"), digest_size=16)
+    for path in files:
+        status = path.stat()
+        digest.update(f"\0{path.name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,151 @@
+"""Samples read from text files, one line each: what Criteo's format and CSV have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.base import BadLine, Batch, Schema
+from dlrover_lite.data.files import Progress
+from dlrover_lite.data.index import find_index, index_text, open_head
+from dlrover_lite.data.lines import LineReader, Spans, line_starts
+from dlrover_lite.errors import DataError
+
+__all__ = ["Columns", "LineParser", "TextDataset", "cached_samples", "check_head", "keep_good", "new_columns", "show"]
+
+_HEAD_LINES = 1000
+_HEAD_BYTES = 256 << 10
+_LONGEST_HEAD_BYTES = 16 << 20
+
+
+class Columns(NamedTuple):
+    """Arrays for parsed samples, laid out as in ``Batch``; ``codes`` int32 [n] is 0 for a good line."""
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    ids: NDArray[np.uint64]
+    codes: NDArray[np.int32]
+
+
+class LineParser(Protocol):
+    schema: Schema
+    header_lines: int
+    """Lines at the start of each file that are no samples."""
+
+    def parse(self, file: int, spans: Spans, rows: NDArray[np.int64], out: Columns) -> int:
+        """Parse line i of the spans, of file number ``file``, into row ``rows[i]`` of ``out``; how many were bad."""
+
+    def explain(self, file: int, code: int, line: bytes) -> str:
+        """Why a line got this code."""
+
+
+def new_columns(schema: Schema, count: int) -> Columns:
+    return Columns(
+        np.empty(count, np.float32),
+        np.empty((count, len(schema.dense)), np.float32),
+        np.empty((len(schema.categorical), count), np.uint64),
+        np.empty(count, np.int32),
+    )
+
+
+def keep_good(columns: Columns, bad: list[BadLine]) -> Batch:
+    """The batch of the rows whose code is 0."""
+    if not bad:
+        return Batch(columns.labels, columns.dense, columns.ids, bad)
+    good = columns.codes == 0
+    return Batch(columns.labels[good], columns.dense[good], columns.ids[:, good], bad)
+
+
+def show(field: bytes) -> str:
+    """A field quoted for a message, cut to a readable length."""
+    text = field[:41].decode("utf-8", "replace")
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def cached_samples(files: Sequence[Path], header_lines: int) -> int | None:
+    """How many samples the files hold, if all of them have been indexed already."""
+    total = 0
+    for path in files:
+        index = find_index(path)
+        if index is None:
+            return None
+        total += index.lines - header_lines
+    return total
+
+
+def check_head(path: Path, file: int, parser: LineParser) -> None:
+    """Raises DataError when none of the first 1,000 lines of a file can be used: it isn't what the recipe says."""
+    size = _HEAD_BYTES
+    head = open_head(path, size)
+    while b"\n" not in head and len(head) == size and size < _LONGEST_HEAD_BYTES:
+        size *= 8
+        head = open_head(path, size)
+    buffer = np.frombuffer(head.removeprefix(b"\xef\xbb\xbf"), np.uint8)
+    lines = int(np.count_nonzero(buffer == 10))
+    if len(head) < size and (not len(buffer) or buffer[-1] != 10):
+        lines += 1  # the file's last line, without a newline
+    lines = min(lines, _HEAD_LINES + parser.header_lines)
+    count = lines - parser.header_lines
+    if count <= 0:
+        why = "it has a header line only" if lines else "its first line doesn't end"
+        raise DataError(f"{path} holds no samples: {why}", hint="Check that it is the right file, and its format.")
+    starts = line_starts(buffer, 0, lines)
+    assert starts is not None
+    starts = starts[parser.header_lines :]
+    rows = np.arange(count)
+    out = new_columns(parser.schema, count)
+    if parser.parse(file, Spans(buffer, rows, starts[:-1], starts[1:] - 1), rows, out) == count:
+        why = parser.explain(file, int(out.codes[0]), bytes(buffer[starts[0] : starts[1] - 1]))
+        raise DataError(
+            f"none of the first {count} lines of {path} can be used; line {parser.header_lines + 1}: {why}",
+            hint="Check that it is the right file, and the format that the recipe's data section gives.",
+        )
+
+
+class TextDataset:
+    """The lines of several text files, one after the other. See ``base.Dataset``."""
+
+    def __init__(self, files: Sequence[Path], parser: LineParser, progress: Progress | None = None) -> None:
+        self.schema = parser.schema
+        self._parser = parser
+        for number, path in enumerate(files):
+            check_head(path, number, parser)
+        self._indexes = [index_text(path, progress) for path in files]
+        self._reader = LineReader(self._indexes)
+        self._first = np.cumsum([0] + [index.lines - parser.header_lines for index in self._indexes])
+        self.samples = int(self._first[-1])
+
+    def read(self, numbers: NDArray[np.int64]) -> Batch:
+        """See ``base.Dataset``. Raises DataError when a file can't be read any more, or was changed."""
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        columns = new_columns(self.schema, len(numbers))
+        if not len(numbers):
+            return keep_good(columns, [])
+        if numbers.min() < 0 or numbers.max() >= self.samples:
+            raise ValueError(f"sample numbers must be within [0, {self.samples})")
+        bad = 0
+        owners = np.searchsorted(self._first, numbers, side="right") - 1
+        for file in [0] if len(self._indexes) == 1 else np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == file)
+            lines = numbers[rows] - self._first[file] + self._parser.header_lines
+            for spans in self._reader.find(file, lines):
+                bad += self._parser.parse(file, spans, rows[spans.rows], columns)
+        return keep_good(columns, self._bad_lines(numbers, owners, columns) if bad else [])
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _bad_lines(
+        self, numbers: NDArray[np.int64], owners: NDArray[np.int64], columns: Columns
+    ) -> list[BadLine]:
+        lines = []
+        for row in np.flatnonzero(columns.codes).tolist():
+            file = int(owners[row])
+            line = int(numbers[row] - self._first[file]) + self._parser.header_lines
+            why = self._parser.explain(file, int(columns.codes[row]), self._reader.line(file, line))
+            lines.append(BadLine(str(self._indexes[file].source), line + 1, why))
+        return lines

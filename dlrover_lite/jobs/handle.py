@@ -1,0 +1,272 @@
+"""Starting a job and holding on to it, from Python, a notebook or the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
+from dlrover_lite.errors import JobError, RemoteError, WireError
+from dlrover_lite.jobs.processes import send_signal, wait_for_end
+from dlrover_lite.jobs.runtime import MASTER_SOCKET
+from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
+from dlrover_lite.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from dlrover_lite.wire.messages import Status
+
+__all__ = ["JobHandle", "launch", "run"]
+
+_STATUS_DEADLINE_SECONDS = 5.0
+
+
+def run(
+    recipe: str | Path | Mapping[str, Any] | Recipe, *, wait: bool = False, detach: bool = False, **overrides: Any
+) -> JobHandle:
+    """Start a job and return once it is up, or with ``wait`` once it has ended.
+
+    ``recipe`` is a file, a mapping or a ``Recipe``; overrides are dotted (``**{"training.epochs": 2}``) or nested
+    (``training={"epochs": 2}``). The job stops when this interpreter ends, unless it is detached.
+    Raises RecipeError for a recipe that can't be run, JobError when the job can't be started.
+    """
+    from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
+
+    changes = dict(_dotted(overrides))
+    if isinstance(recipe, str | Path):
+        resolved = load_recipe(recipe, changes)
+    elif isinstance(recipe, Recipe):
+        resolved = parse_recipe(resolved_yaml(recipe), overrides=changes)
+    else:
+        resolved = parse_recipe(recipe, overrides=changes)
+    handle = launch(resolved, resolved_yaml(resolved), detach=detach)
+    if wait:
+        handle.wait()
+    return handle
+
+
+def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and value:
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+class JobHandle:
+    """One job, started here or found again. Works in notebooks: no signal handlers, no threads, no event loop."""
+
+    def __init__(self, job: Job, started: _Started | None = None) -> None:
+        self.job = job
+        self._started = started
+
+    @classmethod
+    def find(cls, reference: str = "last") -> JobHandle:
+        """A handle on the job with this id, unique start of one, or the newest; it need not have been started here."""
+        return cls(find_job(reference))
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def directory(self) -> Path:
+        return self.job.directory
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}: {self.state()}>"
+
+    def state(self) -> State:
+        self._reap()
+        return self.job.state()
+
+    def result(self) -> Result | None:
+        """How the job ended; None while it runs."""
+        return self.job.result()
+
+    def logs(self) -> dict[str, Path]:
+        """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
+        return {path.stem: path for path in sorted(self.job.logs.glob("*.log"))}
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Wait until the job has ended and nothing of it runs any more. A failed job is a result too, not an exception.
+
+        ``timeout`` is in seconds; raises TimeoutError after it (the job goes on).
+        """
+        record = self.job.record()
+        runner = record.keeper or record.launcher
+        if not wait_for_end(runner, timeout):
+            raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
+        self._reap()
+        result = self.job.result()
+        if result is None:
+            sweep()
+            ended = self.job.record().ended_at or record.created_at
+            message = "The job's keeper was killed before it could record how the job ended."
+            return Result("lost", ended, message, f"Its last words: {self.job.log('keeper')}")
+        return result
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ask the job to stop cleanly, or with ``kill`` end it at once. Returns immediately: ``wait`` waits for the end."""
+        keeper = self.job.record().keeper
+        if keeper is not None:
+            send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
+
+    def status(self) -> Status:
+        """What the job is doing, from its master; once it has ended, how it was at the end.
+
+        Raises JobError when the master doesn't answer.
+        """
+        from dlrover_lite.jobs import statuses
+
+        record = self.job.record()
+        if (result := self.job.result()) is not None:
+            return statuses.final(self.id, result)
+        if not Path(record.runtime_directory, MASTER_SOCKET).exists():
+            if self.job.state() == "lost":
+                return statuses.blank(self.id, "failed", "the job's keeper was killed")
+            return statuses.blank(self.id, "starting")
+        try:
+            return self._ask_master(record)
+        except WireError as error:
+            if (result := self.job.result()) is not None:  # it has just ended
+                return statuses.final(self.id, result)
+            if self.job.state() == "lost":
+                return statuses.blank(self.id, "failed", "the job's keeper was killed")
+            raise JobError(
+                f"The master of {self.id} did not answer: {error.message}", hint=f"Its log: {self.job.log('master')}"
+            ) from error
+
+    def _ask_master(self, record: JobRecord) -> Status:
+        import zmq
+
+        from dlrover_lite.wire.client import Client
+        from dlrover_lite.wire.messages import MasterReplies, Status, StatusRequest
+
+        with zmq.Context() as context:
+            client = Client(record.master_endpoint, MasterReplies, context=context, peer="the master")
+            try:
+                body = client.call(StatusRequest(), deadline_seconds=_STATUS_DEADLINE_SECONDS).body
+            finally:
+                client.close()
+        if not isinstance(body, Status):
+            raise RemoteError("unexpected", f"it answered with {type(body).__name__}")
+        return body
+
+    def _reap(self) -> None:
+        if self._started is not None and self._started.process.poll() is not None:
+            self._started.release()
+            self._started = None
+
+
+@dataclass(eq=False)
+class _Started:
+    """A keeper started here: its process, and our end of the pipe that tells it that we live."""
+
+    process: subprocess.Popen[bytes]
+    tie: int | None
+
+    def release(self) -> None:
+        if self.tie is not None:
+            os.close(self.tie)
+            self.tie = None
+        if self in _all_started:
+            _all_started.remove(self)
+
+
+_all_started: list[_Started] = []
+"""A job lives as long as this interpreter, not as long as somebody holds its handle."""
+
+
+def _in_forked_child() -> None:
+    """A fork of the launching process must not keep its jobs alive."""
+    for started in _all_started:
+        if started.tie is not None:
+            os.close(started.tie)
+            started.tie = None
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def launch(
+    recipe: Recipe, recipe_text: str, *, detach: bool = False, options: KeeperOptions | None = None
+) -> JobHandle:
+    """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it).
+
+    Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
+    """
+    sweep()
+    job = create_job(recipe, recipe_text, detached=detach)
+    ready, ready_end = os.pipe()
+    tie_end, tie = (None, None) if detach else os.pipe()
+    ends = [end for end in (ready_end, tie_end) if end is not None]
+    try:
+        started = _Started(_start_keeper(job, options or KeeperOptions(), ready_end, tie_end), tie)
+    except OSError as error:
+        if tie is not None:
+            os.close(tie)
+        os.close(ready)
+        raise JobError(f"Can't start the job's keeper: {error}") from error
+    finally:
+        for end in ends:
+            os.close(end)
+    _all_started.append(started)
+    up = False
+    try:
+        with os.fdopen(ready, "rb") as pipe:
+            _check(job, pipe.read())
+        up = True
+    finally:
+        if not up:  # also when interrupted: what was started must not go on unseen
+            started.process.terminate()
+            started.process.wait()
+            started.release()
+    return JobHandle(job, started)
+
+
+def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.keeper", str(job.directory)]
+    command += ["--options", msgspec.json.encode(options).decode(), "--ready", str(ready)]
+    command += [] if tie is None else ["--tie", str(tie)]
+    with job.log("keeper").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[fd for fd in (ready, tie) if fd is not None],
+            env=_environment(),
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and where this package is found if it isn't installed but on our path by other means."""
+    package_root = str(Path(__file__).parents[2])
+    if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return dict(os.environ)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package_root not in paths:
+        paths.append(package_root)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _check(job: Job, said: bytes) -> None:
+    if not said:
+        lines = job.last_log_lines("keeper")
+        raise JobError(
+            f"The keeper of {job.id} did not come up" + (f":\n{lines}" if lines else "."),
+            hint=f"Its log: {job.log('keeper')}",
+        )
+    ready = msgspec.json.decode(said, type=KeeperReady)
+    if ready.error:
+        raise JobError(ready.error, hint=ready.hint)

@@ -1,0 +1,342 @@
+"""Job directories: what a job is, was and has left, as files that are always whole.
+
+::
+
+    <state directory>/jobs/<job id>/
+        recipe.yaml    the recipe as resolved, for people
+        recipe.json    the same, for the job's processes
+        job.json       who runs it and where (written by the launching command, then by the keeper only)
+        result.json    how it ended; whoever writes it first decides
+        logs/          one file per process
+        export/        the trained model
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from dlrover_lite import __version__
+from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.paths import state_directory
+from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
+from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, sweep_runtime
+from dlrover_lite.recipe.schema import Recipe
+
+__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep"]
+
+State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
+
+_EPOCH_SECONDS = 1_704_067_200
+"""2024-01-01, where the time in job ids starts."""
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_SUFFIX_LENGTH = 8
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 1 << 16
+_ABANDONED_SECONDS = 3600.0
+
+T = TypeVar("T")
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """``job.json``. ``state`` is as last written; ``Job.state()`` says what it is now."""
+
+    state: Literal["starting", "running", "ended"]
+    created_at: float
+    """Seconds since the epoch, as all times here."""
+    versions: dict[str, str]
+    launcher: ProcessIdentity
+    detached: bool = False
+    keeper: ProcessIdentity | None = None
+    master: ProcessIdentity | None = None
+    runtime_directory: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    master_exit_code: int | None = None
+    """Minus the signal's number when a signal ended it."""
+
+    @property
+    def keeper_endpoint(self) -> str:
+        return f"ipc://{self.runtime_directory}/{KEEPER_SOCKET}"
+
+    @property
+    def master_endpoint(self) -> str:
+        return f"ipc://{self.runtime_directory}/{MASTER_SOCKET}"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``result.json``. ``message`` says why the job failed or was stopped, ``hint`` what to do next.
+
+    ``state`` is ``lost`` only in what ``JobHandle.wait`` returns for a job whose keeper was killed: it is never written.
+    """
+
+    state: Literal["succeeded", "failed", "stopped", "lost"]
+    ended_at: float
+    message: str = ""
+    hint: str = ""
+    traceback: str = ""
+    """Of the person's own code, if that is what failed."""
+    export: str | None = None
+    """Directory of the exported model."""
+    status: dict[str, Any] | None = None
+    """The master's last ``Status``, by field names."""
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "succeeded"
+
+
+class Job:
+    """One job's directory. Cheap to make: nothing is read before it is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.id = directory.name
+        self.logs = directory / "logs"
+        self.export = directory / "export"
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    @property
+    def short_id(self) -> str:
+        """The id without the recipe's name; sorts by creation."""
+        return self.id.rpartition("-")[2]
+
+    def log(self, process: str) -> Path:
+        """The log of ``keeper``, ``master``, ``template`` or a node."""
+        return self.logs / f"{process}.log"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return _read(self.directory / "recipe.json", Recipe)
+
+    def record(self) -> JobRecord:
+        return _read(self.directory / "job.json", JobRecord)
+
+    def write_record(self, record: JobRecord) -> None:
+        _write(self.directory / "job.json", _json(record))
+
+    def result(self) -> Result | None:
+        """None while the job runs, and for one that was lost."""
+        path = self.directory / "result.json"
+        return _read(path, Result) if path.exists() else None
+
+    def write_result(self, result: Result) -> bool:
+        """Record how the job ended; False when that had been recorded before (and stays as it is)."""
+        path, reserve = self.directory / "result.json", self.directory / _RESERVE
+        data = _json(result)
+        try:
+            written = _write(path, data, replace=False)
+        except JobError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # The disk is full: the space set aside when the job was created is for exactly this.
+            reserve.unlink(missing_ok=True)
+            return _write(path, data, replace=False)
+        reserve.unlink(missing_ok=True)
+        return written
+
+    def state(self) -> State:
+        """What the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
+        if (result := self.result()) is not None:
+            return result.state
+        record = self.record()
+        runner = record.keeper or record.launcher
+        if is_alive(runner):
+            return "running" if record.state == "running" else "starting"
+        # It may have ended between the two looks.
+        return "lost" if (result := self.result()) is None else result.state
+
+    def is_over(self) -> bool:
+        """True when nothing of the job runs any more (a result may be there a moment earlier)."""
+        record = self.record()
+        return not is_alive(record.keeper or record.launcher)
+
+    def last_log_lines(self, process: str, count: int = 15) -> str:
+        try:
+            with self.log(process).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-count:])
+
+
+def _jobs_directory() -> Path:
+    return state_directory() / "jobs"
+
+
+def create_job(
+    recipe: Recipe, recipe_text: str, *, detached: bool = False, clock: Callable[[], float] = time.time
+) -> Job:
+    """A directory for a new run of ``recipe``, which it gets with everything in it, or not at all.
+
+    Raises JobError, naming the path, when it can't be written.
+    """
+    now = clock()
+    launcher = identify(os.getpid())
+    assert launcher is not None
+    record = JobRecord("starting", now, _versions(), launcher, detached)
+    jobs = _jobs_directory()
+    made: Path | None = None
+    try:
+        jobs.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
+        for name in ("logs", "export"):
+            (made / name).mkdir()
+        _write(made / "recipe.yaml", recipe_text.encode())
+        _write(made / "recipe.json", _json(recipe))
+        _write(made / _RESERVE, os.urandom(_RESERVE_BYTES))
+        _write(made / "job.json", _json(record))
+        job = _name(made, recipe.name, int((now - _EPOCH_SECONDS) * 1000))
+        made = None
+        return job
+    except OSError as error:
+        raise _unwritable(jobs, error) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _name(made: Path, name: str, milliseconds: int) -> Job:
+    """Move a finished directory to its id: the recipe's name and the time, moved on while another job has it."""
+    while True:
+        suffix = "".join(_DIGITS[milliseconds >> 5 * i & 31] for i in reversed(range(_SUFFIX_LENGTH)))
+        try:
+            return Job(made.rename(made.parent / f"{name}-{suffix}"))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        milliseconds += 1
+
+
+def list_jobs() -> list[Job]:
+    """All jobs, oldest first."""
+    try:
+        entries = [entry for entry in _jobs_directory().iterdir() if not entry.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise JobError(f"Can't read {_jobs_directory()}: {error.strerror}") from error
+    jobs = [Job(entry) for entry in entries if (entry / "job.json").exists()]
+    return sorted(jobs, key=lambda job: (job.short_id, job.id))
+
+
+def find_job(reference: str) -> Job:
+    """The job with this id, the only one whose id (or the part after the name) starts so, or with ``last`` the newest.
+
+    Raises JobError naming the nearest ids.
+    """
+    jobs = list_jobs()
+    if not jobs:
+        raise JobError(f"There are no jobs in {_jobs_directory()}.", hint="Start one: dlrover-lite run recipe.yaml")
+    if reference == "last":
+        return jobs[-1]
+    matches = [job for job in jobs if job.id == reference] or [
+        job for job in jobs if reference and (job.id.startswith(reference) or job.short_id.startswith(reference))
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        shown = ", ".join(job.id for job in reversed(matches[-5:]))
+        raise JobError(
+            f"{len(matches)} jobs start with {reference!r}: {shown}{', …' if len(matches) > 5 else ''}",
+            hint="Write more of the id, or 'last' for the newest job.",
+        )
+    ids = [job.id for job in reversed(jobs)]
+    nearest = difflib.get_close_matches(reference, ids, n=3, cutoff=0.5) or ids[:3]
+    raise JobError(f"No job is called {reference!r}; the nearest: {', '.join(nearest)}", hint="All: dlrover-lite jobs")
+
+
+def sweep(clock: Callable[[], float] = time.time) -> list[Path]:
+    """Remove what killed processes have left: runtime directories without a keeper, job directories never finished."""
+    swept = sweep_runtime(clock)
+    jobs = _jobs_directory()
+    for entry in jobs.glob(".new-*") if jobs.is_dir() else ():
+        try:
+            abandoned = clock() - entry.stat().st_mtime > _ABANDONED_SECONDS
+        except FileNotFoundError:
+            continue
+        if abandoned:
+            shutil.rmtree(entry, ignore_errors=True)
+            swept.append(entry)
+    return swept
+
+
+def _versions() -> dict[str, str]:
+    import platform
+
+    return {"dlrover_lite": __version__, "python": platform.python_version(), "platform": platform.platform()}
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise JobError(f"Can't read {path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise JobError(
+            f"{path} can't be understood: {error}", hint="Was it written by a newer dlrover-lite, or edited by hand?"
+        ) from error
+
+
+def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
+    """Write a whole file or none; without ``replace``, False when there is one already."""
+    temporary: str | None = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        if replace:
+            Path(temporary).replace(path)
+            temporary = None
+        else:
+            _place_first(Path(temporary), path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _place_first(source: Path, target: Path) -> None:
+    """Give the file its name unless another has it: a link does both at once, where the file system has links."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with target.open("xb") as file:
+            file.write(source.read_bytes())
+
+
+def _unwritable(path: Path, error: OSError) -> JobError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return JobError(
+            f"The disk is full: can't write {path}", hint="Make room there, or point DLROVER_LITE_HOME elsewhere."
+        )
+    return JobError(
+        f"Can't write {path}: {error.strerror}",
+        hint="Make it writable, or point DLROVER_LITE_HOME to a directory that is.",
+    )

@@ -1,0 +1,121 @@
+"""The master's process: ``python -m dlrover_lite.master JOBDIR``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dlrover_lite.backends.base import Backend
+from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.brain.plan import initial_plan
+from dlrover_lite.data.open import open_data
+from dlrover_lite.data.order import BLOCK_SIZE
+from dlrover_lite.errors import DataError, DlroverLiteError
+from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.lifecycle import Nodes
+from dlrover_lite.master.service import Master, Outcome
+from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.messages import MasterRequests, to_builtins
+from dlrover_lite.wire.server import Server
+
+
+class _Stop:
+    def __init__(self) -> None:
+        self.requested = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._request)
+
+    def _request(self, _signal: int, _frame: object) -> None:
+        self.requested = True
+
+    def __call__(self) -> bool:
+        return self.requested
+
+
+def shard_plan(recipe: Recipe) -> ShardPlan:
+    """Raises DataError when there is nothing to train on."""
+    directory, training = Path(recipe.directory), recipe.training
+    samples = []
+    for part in ("train", "eval"):
+        dataset = open_data(recipe.data, directory=directory, part=part)
+        samples.append(dataset.samples if dataset is not None else 0)
+        if dataset is not None:
+            dataset.close()
+    if not samples[0]:
+        raise DataError("there are no samples to train on", hint="Check data.train and data.eval_share.")
+    return ShardPlan(
+        samples=samples[0],
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        eval_samples=samples[1],
+        evaluate_every=training.evaluate_every,
+        max_skipped_minibatches=training.max_skipped_minibatches,
+        block_minibatches=BLOCK_SIZE // training.batch_size if training.shuffle else 0,
+    )
+
+
+def run(job: Job) -> Outcome:
+    """Run the job to its end and write its result."""
+    stop = _Stop()
+    context: zmq.Context[Any] = zmq.Context()
+    record = job.record()
+    server = Server(record.master_endpoint, MasterRequests, context=context, remember_replies=True)
+    backend = LocalBackend(record.keeper_endpoint, context=context)
+    try:
+        return _run(job, server, backend, stop)
+    finally:
+        server.close()
+        backend.close()
+        context.destroy(linger=1000)
+
+
+def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
+    recipe = job.recipe
+    with LedgerStore(job.directory / "ledger.sqlite") as store:
+        plan = initial_plan(recipe.resources, backend.capacity())
+        print(f"plan: {plan.describe()}")
+        shards = ShardService(store, shard_plan(recipe))
+        nodes = Nodes(plan)
+        master = Master(job.id, recipe, shards, server, backend, nodes, export_directory=job.export, stop=stop)
+        outcome = master.run()
+        job.write_result(
+            Result(
+                state=outcome.state,
+                ended_at=time.time(),
+                message=outcome.message,
+                hint=outcome.hint,
+                traceback=outcome.traceback,
+                export=str(job.export) if master.exported is not None else None,
+                status=to_builtins(master.status()),
+            )
+        )
+        return outcome
+
+
+def main(arguments: list[str]) -> int:
+    job = Job(Path(arguments[0]))
+    try:
+        outcome = run(job)
+    except DlroverLiteError as error:
+        print(error)
+        job.write_result(Result("failed", time.time(), error.message, error.hint))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the outermost frame: the result must say that this is a bug of ours
+        trace = traceback.format_exc()
+        print(trace)
+        job.write_result(Result("failed", time.time(), f"the master failed: {error!r}", "This is a bug.", trace))
+        return 1
+    print(f"{outcome.state} {outcome.message}")
+    return 0 if outcome.state == "succeeded" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""What the workers' reports add up to: rates, loss, AUC, evaluations, staleness, bad lines."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from dlrover_lite.errors import DataError
+from dlrover_lite.metrics import BinaryMetrics
+from dlrover_lite.wire.messages import EvaluationResult, WorkReport
+
+__all__ = ["Evaluations", "Progress"]
+
+RATE_SECONDS = 10.0
+_LINES_TO_JUDGE = 1000
+
+
+class Progress:
+    """Of training. ``now`` is seconds of a steady clock, handed in."""
+
+    def __init__(self, *, window_samples: int, max_bad_share: float, began: float) -> None:
+        self.began = began
+        self.bad_lines = 0
+        self.bad_examples: list[str] = []
+        self.staleness: Counter[int] = Counter()
+        self._good_lines = 0
+        self._max_bad_share = max_bad_share
+        self._window_samples = window_samples
+        self._recent = BinaryMetrics()
+        self._before = BinaryMetrics()
+        self._rates: dict[str, _Rate] = {}
+        self._rate = _Rate()
+
+    def add(self, node: str, report: WorkReport, *, now: float) -> None:
+        """A worker's report about training."""
+        if report.metrics:
+            if self._recent.samples >= self._window_samples:
+                self._before, self._recent = self._recent, BinaryMetrics()
+            self._recent.merge(BinaryMetrics.from_bytes(report.metrics))
+        self.staleness.update(report.staleness)
+        self._rates.setdefault(node, _Rate()).add(report.samples, now)
+        self._rate.add(report.samples, now)
+
+    def add_lines(self, report: WorkReport) -> None:
+        """What was read, for training or evaluation."""
+        self._good_lines += report.samples
+        self.bad_lines += report.bad_lines
+        self.bad_examples = (self.bad_examples + report.bad_examples)[:5]
+
+    def judge_bad_lines(self, *, at_end: bool = False) -> DataError | None:
+        """The error to fail with when too large a share of the lines read so far is bad."""
+        read = self._good_lines + self.bad_lines
+        if not self.bad_lines or (read < _LINES_TO_JUDGE and not at_end):
+            return None
+        if self.bad_lines <= self._max_bad_share * read:
+            return None
+        return DataError(
+            f"{self.bad_lines} of {read} lines read are bad, more than the share of {self._max_bad_share:g} allowed:\n"
+            + "\n".join(f"  {example}" for example in self.bad_examples),
+            hint="Mend the data, check data.format and the columns, or allow more with data.max_bad_share.",
+        )
+
+    def forget(self, node: str) -> None:
+        self._rates.pop(node, None)
+
+    def rate(self, *, now: float) -> float:
+        """Samples/s of the whole job over the last seconds."""
+        return self._rate.value(now)
+
+    def node_rate(self, node: str, *, now: float) -> float:
+        return self._rates[node].value(now) if node in self._rates else 0.0
+
+    def recent(self) -> BinaryMetrics:
+        """Of the last samples trained on, predicted before the update."""
+        both = BinaryMetrics()
+        both.merge(self._before)
+        both.merge(self._recent)
+        return both
+
+    def staleness_quantile(self, share: float) -> int | None:
+        """Smallest staleness that at least ``share`` of all minibatches stay within."""
+        total = sum(self.staleness.values())
+        seen = 0
+        for value in sorted(self.staleness):
+            seen += self.staleness[value]
+            if seen >= share * total:
+                return value
+        return None
+
+
+class _Rate:
+    """Samples/s over the last RATE_SECONDS."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def add(self, samples: int, now: float) -> None:
+        self._points.append((now, samples))
+        self._sum += samples
+        self._trim(now)
+
+    def value(self, now: float) -> float:
+        self._trim(now)
+        if len(self._points) < 2:
+            return 0.0
+        began, first = self._points[0]
+        # what the first report tells of happened before it
+        return (self._sum - first) / max(now - began, 1e-3) if now - began > 0.2 else 0.0
+
+    def _trim(self, now: float) -> None:
+        while self._points and now - self._points[0][0] > RATE_SECONDS:
+            self._sum -= self._points.popleft()[1]
+
+
+class Evaluations:
+    """Metrics of evaluation rounds, and the results of those that are through."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, BinaryMetrics] = {}
+        self.results: list[EvaluationResult] = []
+
+    def add(self, index: int, metrics: bytes) -> bytes:
+        """Add a shard's metrics to round ``index``; returns the round's whole state, to be kept with the ledger."""
+        total = self._open.setdefault(index, BinaryMetrics())
+        if metrics:
+            total.merge(BinaryMetrics.from_bytes(metrics))
+        return total.to_bytes()
+
+    def close(self, index: int, *, at_samples: int) -> EvaluationResult:
+        metrics = self._open.pop(index, None) or BinaryMetrics()
+        loss = metrics.log_loss
+        result = EvaluationResult(at_samples, metrics.samples, float("nan") if loss is None else loss, metrics.auc)
+        self.results.append(result)
+        return result

@@ -1,0 +1,239 @@
+"""Writes a trained model as a directory of ``model.json``, ``dense.safetensors``, ``tables/`` and ``model/``.
+
+The format is described in docs/models.md; ``serving.py`` reads it. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.data.base import Schema
+from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.models.fields import EmbeddingField
+from dlrover_lite.models.sources import copy_sources
+from dlrover_lite.models.tables import TableWriter, escape, table_writer
+from dlrover_lite.recipe.schema import Model
+
+__all__ = ["DENSE_FILE", "FORMAT_VERSION", "MANIFEST_FILE", "ExportWriter", "Manifest", "TableEntry", "TensorEntry"]
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "model.json"
+DENSE_FILE = "dense.safetensors"
+BUFFERED_BYTES = 64 << 20
+"""Rows handed in are held back up to this much over all tables, so that files get large writes."""
+
+Format = Literal["npz", "parquet"]
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """A dense parameter, or an averaged buffer, by its name in the module's ``state_dict``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class TableEntry(msgspec.Struct, frozen=True):
+    name: str
+    file: str
+    """Relative to the export directory."""
+    dim: int
+    init_scale: float
+    rows: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All of ``model.json``. ``ExportWriter`` fills in ``tables``, ``dense`` and, for a user's file, ``model``."""
+
+    version: int = FORMAT_VERSION
+    """Of the format."""
+    model: Model
+    schema: Schema
+    fields: list[EmbeddingField]
+    seed: int
+    """The job's: unknown ids get their initial values by it."""
+    data_format: str = ""
+    """Format of the training data: criteo, csv, parquet or synthetic."""
+    transform: str = ""
+    """What the reader does with a line's values before they are ids and dense features, by name."""
+    tables: list[TableEntry] = []
+    dense: list[TensorEntry] = []
+
+
+class ExportWriter:
+    """Writes an export into a temporary directory beside ``directory``, which ``finish`` renames.
+
+    ``model_directory`` is where the recipe's relative model file starts. Rows are streamed: memory stays bounded
+    whatever the number of rows. As a context manager, leaving without ``finish`` aborts.
+    All methods raise JobError when the disk is full or can't be written, naming the directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        format: Format = "npz",
+        *,
+        model_directory: Path | None = None,
+        overwrite: bool = True,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.manifest = manifest
+        self._overwrite = overwrite
+        self._check_target()
+        self._partial = self.directory.with_name(f".{self.directory.name}.partial-{uuid.uuid4().hex[:8]}")
+        self._writers: dict[str, TableWriter] = {}
+        self._tables: dict[str, TableEntry] = {}
+        self._waiting: dict[str, list[tuple[NDArray[np.uint64], NDArray[np.float32]]]] = {}
+        self._waiting_bytes: dict[str, int] = {}
+        self._dense: list[TensorEntry] = []
+        self._open = True
+        with self._writing():
+            (self._partial / "tables").mkdir(parents=True)
+            if ":" in manifest.model.use:
+                use = copy_sources(manifest.model.use, model_directory or Path.cwd(), self._partial / "model")
+                self.manifest = msgspec.structs.replace(manifest, model=Model(use=use, options=manifest.model.options))
+            for field in manifest.fields:
+                self._add_table(field, format)
+
+    def _add_table(self, field: EmbeddingField, format: Format) -> None:
+        name = field.table_name
+        if name not in self._writers:
+            # Names that differ in case only are one file name on some file systems.
+            taken = {escape(other).casefold() for other in self._writers}
+            stem = escape(name, every=escape(name).casefold() in taken)
+            writer = table_writer(self._partial / "tables" / stem, field.dim, format)
+            self._writers[name], self._waiting[name], self._waiting_bytes[name] = writer, [], 0
+            self._tables[name] = TableEntry(name, f"tables/{writer.path.name}", field.dim, float(field.init_scale))
+
+    def write_dense(self, tensors: Mapping[str, NDArray[np.generic]]) -> None:
+        """The dense parameters and averaged buffers, by their names in the module's ``state_dict``; once."""
+        from safetensors.numpy import save
+
+        arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        with self._writing():
+            # safetensors' own save_file reports a full disk as an error of another kind.
+            (self._partial / DENSE_FILE).write_bytes(save(arrays))
+        self._dense = [TensorEntry(name, array.shape, str(array.dtype)) for name, array in arrays.items()]
+
+    def add_rows(self, table: str, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None:
+        """Rows of a table: ids uint64 [n], vectors float32 [n, dim]; any number of times, tables in any order.
+
+        An id must be added once. Raises ValueError for an unknown table or arrays of another shape.
+        """
+        if table not in self._tables:
+            raise ValueError(f"no table {table!r} in this export")
+        if ids.ndim != 1 or vectors.shape != (len(ids), self._tables[table].dim):
+            raise ValueError(f"table {table!r}: {ids.shape} ids and {vectors.shape} vectors")
+        self._waiting[table].append((ids.astype(np.uint64), vectors.astype(np.float32)))
+        self._waiting_bytes[table] += ids.nbytes + vectors.nbytes
+        while sum(self._waiting_bytes.values()) > BUFFERED_BYTES:
+            self._flush(max(self._waiting_bytes, key=self._waiting_bytes.__getitem__))
+
+    def _flush(self, table: str) -> None:
+        chunks, self._waiting[table], self._waiting_bytes[table] = self._waiting[table], [], 0
+        if chunks:
+            with self._writing():
+                ids = np.concatenate([chunk[0] for chunk in chunks])
+                self._writers[table].add(ids, np.concatenate([chunk[1] for chunk in chunks]))
+
+    def finish(self) -> Path:
+        """Writes what is left and puts the export in place, replacing an older export. Returns the directory."""
+        if not (self._partial / DENSE_FILE).exists():
+            self.write_dense({})
+        for table, writer in self._writers.items():
+            self._flush(table)
+            with self._writing():
+                rows = writer.close()
+            self._tables[table] = msgspec.structs.replace(self._tables[table], rows=rows)
+        manifest = msgspec.structs.replace(self.manifest, tables=list(self._tables.values()), dense=self._dense)
+        with self._writing():
+            text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            (self._partial / MANIFEST_FILE).write_bytes(text + b"\n")
+            for path in sorted(self._partial.rglob("*")):
+                _sync(path)
+            self._check_target()
+            self._replace()
+        self._open = False
+        return self.directory
+
+    def _replace(self) -> None:
+        old = self._partial.with_name(self._partial.name.replace(".partial-", ".old-"))
+        if self.directory.exists():
+            self.directory.rename(old)
+        try:
+            self._partial.rename(self.directory)
+        except OSError:
+            if old.exists():
+                old.rename(self.directory)
+            raise
+        _sync(self.directory.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def abort(self) -> None:
+        """Removes everything written so far. Does nothing after ``finish``."""
+        if self._open:
+            self._open = False
+            for writer in self._writers.values():
+                writer.abort()
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def __enter__(self) -> ExportWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    def _check_target(self) -> None:
+        """An export may be replaced, an empty directory filled; anything else there is somebody's data."""
+        target = self.directory
+        if not target.exists() and not target.is_symlink():
+            return
+        empty = target.is_dir() and not any(target.iterdir())
+        if not empty and not (target.is_dir() and (target / MANIFEST_FILE).is_file()):
+            raise JobError(
+                f"{target} exists and is not an exported model.", hint="Choose another directory to export to."
+            )
+        if not empty and not self._overwrite:
+            raise JobError(
+                f"{target} holds an exported model already.", hint="Allow overwriting it, or choose another."
+            )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            where = self.directory.parent
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise JobError(
+                    f"The disk is full: the model can't be exported to {self.directory}.",
+                    hint=f"Make room under {where}, or export to another directory.",
+                ) from error
+            raise JobError(
+                f"The model can't be exported to {self.directory}: {error.strerror or error}.",
+                hint=f"Check that {where} can be written, or export to another directory.",
+            ) from error
+        except ModelError:
+            self.abort()
+            raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

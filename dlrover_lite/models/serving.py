@@ -1,0 +1,206 @@
+"""Rebuilds an exported model as a plain torch module, and evaluates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dlrover_lite.data.base import Dataset, Schema
+from dlrover_lite.errors import DataError, ModelError
+from dlrover_lite.metrics import BinaryMetrics
+from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE, Manifest, TableEntry
+from dlrover_lite.models.fields import EmbeddingField
+from dlrover_lite.models.registry import build_model
+from dlrover_lite.models.tables import read_table
+
+__all__ = ["EmbeddingTable", "Metrics", "ServingModel", "evaluate_export", "load_model", "read_manifest"]
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """``loss`` is the mean log loss; ``auc`` is None when all samples have the same label."""
+
+    samples: int
+    loss: float | None
+    auc: float | None
+
+
+class EmbeddingTable:
+    """Rows in memory, sorted by id. Ids it doesn't hold get what training would have started them with."""
+
+    def __init__(self, entry: TableEntry, ids: NDArray[np.uint64], vectors: NDArray[np.float32], *, seed: int) -> None:
+        order = np.argsort(ids)
+        self.entry, self.seed = entry, seed
+        self.ids, self.vectors = ids[order], vectors[order]
+
+    def lookup(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """float32 [n, dim] of ids uint64 [n]."""
+        from dlrover_lite.ps.hashing import initial_rows
+
+        if not len(self.ids):
+            found, at = np.zeros(len(ids), bool), np.zeros(len(ids), np.int64)
+            rows = np.empty((len(ids), self.entry.dim), np.float32)
+        else:
+            at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+            found = self.ids[at] == ids
+            rows = self.vectors[at]
+        if not found.all():
+            entry, unknown = self.entry, ids[~found]
+            rows[~found] = initial_rows(
+                unknown, table=entry.name, seed=self.seed, dim=entry.dim, scale=entry.init_scale
+            )
+        return rows
+
+
+class ServingModel(nn.Module):
+    """A trained model with its tables: ``forward`` gives logits, ``predict`` probabilities.
+
+    ``dense`` is float32 [n, dense columns]; ``ids`` is [categorical columns, n], uint64 or int64 (the same 64 bits),
+    as in ``data.base.Batch``; the columns are ``schema``'s. Both may be tensors or numpy arrays.
+    """
+
+    def __init__(self, network: nn.Module, manifest: Manifest, tables: dict[str, EmbeddingTable]) -> None:
+        super().__init__()
+        self.network = network
+        self.manifest = manifest
+        self.tables = tables
+        self.fields: list[EmbeddingField] = manifest.fields
+        self._rows = [manifest.schema.categorical.index(field.column) for field in manifest.fields]
+
+    @property
+    def schema(self) -> Schema:
+        """Names of the columns, in the order that ``forward`` expects."""
+        return self.manifest.schema
+
+    def forward(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
+        """Logits, float32 [n]. Raises ModelError for inputs of another shape."""
+        device = next(self.network.parameters(), torch.empty(0)).device
+        keys = ids.cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+        x = torch.as_tensor(dense, dtype=torch.float32, device=device)
+        shape = (len(self.schema.categorical), len(x))
+        if x.ndim != 2 or x.shape[1] != len(self.schema.dense) or keys.shape != shape:
+            raise ModelError(
+                f"The model got dense {list(x.shape)} and ids {list(keys.shape)}.",
+                hint=f"It wants dense [n, {len(self.schema.dense)}] and ids [{shape[0]}, n].",
+            )
+        if keys.dtype.kind not in "iu" or keys.dtype.itemsize != 8:
+            raise ModelError(
+                f"The model got ids of type {keys.dtype}.", hint="Ids are uint64, or int64 of the same bits."
+            )
+        embedded = torch.from_numpy(self._embed(keys.view(np.uint64))).to(device)
+        logits: Tensor = self.network(x, embedded)
+        return logits.reshape(len(x))
+
+    def _embed(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+        out = np.empty((ids.shape[1], sum(field.dim for field in self.fields)), np.float32)
+        start = 0
+        for field, row in zip(self.fields, self._rows, strict=True):
+            out[:, start : start + field.dim] = self.tables[field.table_name].lookup(ids[row])
+            start += field.dim
+        return out
+
+    def predict(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
+        """Probabilities of label 1, float32 [n], without gradients."""
+        with torch.no_grad():
+            return torch.sigmoid(self(dense, ids))
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """``model.json`` of an export. Raises ModelError when it is missing, damaged, or of a newer format."""
+    path = directory / MANIFEST_FILE
+    try:
+        text = path.read_bytes()
+        version = msgspec.json.decode(text, type=dict[str, object]).get("version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise ModelError(
+                f"{directory} is an export of format {version}; this dlrover-lite reads up to {FORMAT_VERSION}.",
+                hint="Upgrade it: pip install --upgrade dlrover-lite",
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{directory} holds no exported model: {path} is missing.", hint="Name the directory that an export wrote."
+        ) from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{path} can't be read: {error}", hint="Export the model again.") from error
+
+
+def load_model(directory: Path | str, device: str = "cpu") -> ServingModel:
+    """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory.
+
+    A user's model runs its own code from the export. Raises ModelError, naming the file at fault.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    network = build_model(manifest.model, manifest.schema, directory=directory / "model", seed=manifest.seed)
+    _load_dense(network, directory / DENSE_FILE, manifest)
+    tables = {}
+    for entry in manifest.tables:
+        ids, vectors = read_table(directory / entry.file, rows=entry.rows, dim=entry.dim)
+        tables[entry.name] = EmbeddingTable(entry, ids, vectors, seed=manifest.seed)
+    return ServingModel(network.to(device), manifest, tables).eval()
+
+
+def _load_dense(network: nn.Module, path: Path, manifest: Manifest) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"The export's file {path} is missing.", hint="Export the model again.") from error
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"The export's file {path} can't be used: {error}.", hint="Export the model again.") from error
+    if sorted(tensors) != sorted(entry.name for entry in manifest.dense):
+        raise ModelError(f"{path} and {MANIFEST_FILE} don't belong together.", hint="Export the model again.")
+    # Parameters that training doesn't change are as the seed made them.
+    frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+    counters = {name for name, _ in network.named_buffers() if name.endswith("num_batches_tracked")}
+    try:
+        result = network.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:
+        raise ModelError(f"{path} doesn't fit the model {manifest.model.use}: {error}") from error
+    missing = [*(set(result.missing_keys) - frozen - counters), *result.unexpected_keys]
+    if missing:
+        raise ModelError(
+            f"{path} doesn't fit the model {manifest.model.use}: {', '.join(sorted(missing))}.",
+            hint="The model's code must be the one that was trained.",
+        )
+
+
+def evaluate_export(
+    directory: Path | str,
+    dataset: Dataset,
+    batch_size: int = 4096,
+    progress: Callable[[int], None] | None = None,
+) -> Metrics:
+    """Log loss and AUC of an exported model over all samples of ``dataset``; bad lines are left out.
+
+    ``progress`` is called with the number of samples done. Raises ModelError, and DataError when the columns differ.
+    """
+    model = load_model(directory)
+    if dataset.schema != model.schema:
+        columns = {*model.schema.dense, *model.schema.categorical} - {
+            *dataset.schema.dense,
+            *dataset.schema.categorical,
+        }
+        what = f"it has no {', '.join(sorted(columns))}" if columns else "its columns are others, or in another order"
+        raise DataError(
+            f"The data doesn't fit the model in {directory}: {what}.",
+            hint="Evaluate on data with the same columns, under the same names, as in training.",
+        )
+    totals = BinaryMetrics()
+    with torch.no_grad():
+        for start in range(0, dataset.samples, batch_size):
+            end = min(start + batch_size, dataset.samples)
+            batch = dataset.read(np.arange(start, end, dtype=np.int64))
+            if len(batch.labels):
+                totals.add(model(batch.dense, batch.ids).numpy(), batch.labels)
+            if progress is not None:
+                progress(end)
+    return Metrics(samples=totals.samples, loss=totals.log_loss, auc=totals.auc)

@@ -1,0 +1,46 @@
+"""Memory for rows: contiguous, sparse, growing without a copy, costing memory only where touched (design, section 6)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import JobError
+
+
+class Arena:
+    """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
+
+    def __init__(self, name: str, reserve_bytes: int | None = None) -> None:
+        size = reserve_bytes or psutil.virtual_memory().total
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            if sys.platform == "linux":
+                fd = os.memfd_create(name, os.MFD_CLOEXEC)
+                try:
+                    os.ftruncate(fd, size)
+                    self._map = mmap.mmap(fd, size)
+                finally:
+                    os.close(fd)
+                self._advise_huge_pages()
+            else:
+                self._map = mmap.mmap(-1, size)
+        except (OSError, ValueError) as error:
+            raise JobError(
+                f"can't reserve {size} bytes of address space for {name}: {error}",
+                hint="Raise the limit on virtual memory (ulimit -v).",
+            ) from error
+        self.size = size
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+
+    def _advise_huge_pages(self) -> None:
+        """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
+        try:
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, AttributeError):
+            return

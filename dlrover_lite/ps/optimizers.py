@@ -1,0 +1,101 @@
+"""What a gradient does to values and optimizer state: SGD, Adagrad, lazy Adam, FTRL.
+
+One kernel serves rows and dense parameters alike: a *span* of ``n`` float32 values with its state somewhere in the same
+array, ``n`` values a state part. Sources: Duchi et al. 2011 (Adagrad), Kingma and Ba 2015 (Adam; "lazy": a row counts its own
+steps, and an absent row doesn't decay), McMahan et al. 2013 (FTRL-Proximal).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.kernels import kernel
+from dlrover_lite.recipe.schema import Optimizer
+
+SGD, ADAGRAD, ADAM, FTRL = 0, 1, 2, 3
+KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "adam": ADAM, "ftrl": FTRL}
+STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
+"""State floats per value."""
+
+_DEFAULT_EPSILON = {"adagrad": 1e-10, "adam": 1e-8}
+
+LEARNING_RATE, EPSILON, BETA1, BETA2, L1, L2, BETA = range(7)
+
+
+def hyperparameters(optimizer: Optimizer) -> NDArray[np.float32]:
+    """The optimizer's numbers as the kernels take them, indexed by the constants above."""
+    epsilon = optimizer.epsilon if optimizer.epsilon is not None else _DEFAULT_EPSILON.get(optimizer.use, 0.0)
+    return np.array(
+        [
+            optimizer.learning_rate,
+            epsilon,
+            optimizer.beta1,
+            optimizer.beta2,
+            optimizer.l1,
+            optimizer.l2,
+            optimizer.beta,
+        ],
+        np.float32,
+    )
+
+
+@kernel
+def init_state(kind, hyper, values, value, state, start, n):  # type: ignore[no-untyped-def]
+    """State of a span before its first update: zeros; FTRL's z such that the weights it stands for are the values given."""
+    parts = np.uint64(0 if kind == SGD else (1 if kind == ADAGRAD else 2))
+    for j in range(parts * n):
+        state[start + j] = np.float32(0.0)
+    if kind == FTRL:
+        scale = hyper[BETA] / hyper[LEARNING_RATE] + hyper[L2]
+        for j in range(n):
+            w = values[value + j]
+            state[start + j] = -w * scale - np.sign(w) * hyper[L1]
+
+
+@kernel
+def update_span(kind, hyper, factor, values, value, state, start, n, grads, grad, step):  # type: ignore[no-untyped-def]
+    """Apply ``grads[grad : grad + n]`` to ``values[value : value + n]`` with state from ``state[start]`` on.
+
+    Positions and ``n`` are uint64 (numba then leaves out the check for negative indices, and the loops vectorise). ``factor``
+    scales the learning rate; ``step`` counts this span's updates, this one included (Adam).
+    """
+    lr = hyper[LEARNING_RATE] * factor
+    eps = hyper[EPSILON]
+    one = np.float32(1.0)
+    if kind == ADAGRAD:
+        for j in range(n):
+            g = grads[grad + j]
+            s = state[start + j] + g * g
+            state[start + j] = s
+            values[value + j] -= lr * g / (np.sqrt(s) + eps)
+    elif kind == SGD:
+        for j in range(n):
+            values[value + j] -= lr * grads[grad + j]
+    elif kind == ADAM:
+        b1 = hyper[BETA1]
+        b2 = hyper[BETA2]
+        c1 = np.float32(1.0 / (1.0 - np.float64(b1) ** np.int64(step)))
+        c2 = np.float32(1.0 / (1.0 - np.float64(b2) ** np.int64(step)))
+        second = start + n
+        for j in range(n):
+            g = grads[grad + j]
+            m = b1 * state[start + j] + (one - b1) * g
+            v = b2 * state[second + j] + (one - b2) * g * g
+            state[start + j] = m
+            state[second + j] = v
+            values[value + j] -= lr * (m * c1) / (np.sqrt(v * c2) + eps)
+    else:
+        l1 = hyper[L1]
+        second = start + n
+        for j in range(n):
+            g = grads[grad + j]
+            old = state[second + j]
+            new = old + g * g
+            z = state[start + j] + g - (np.sqrt(new) - np.sqrt(old)) / lr * values[value + j]
+            state[start + j] = z
+            state[second + j] = new
+            shrunk = max(np.float32(0.0), abs(z) - l1)
+            rate = (hyper[BETA] + np.sqrt(new)) / lr + hyper[L2]
+            # rate is 0 only with beta = l2 = 0 and no gradient yet: then there is nothing to learn from
+            values[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)

@@ -1,0 +1,266 @@
+"""What the types of the schema can't say: keys that don't go together, and the files that a recipe names."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import importlib.util
+import os
+from collections import Counter
+from pathlib import Path
+
+from dlrover_lite.recipe.problems import nearest
+from dlrover_lite.recipe.schema import (
+    CriteoData,
+    CsvData,
+    Export,
+    Model,
+    Optimizer,
+    ParquetData,
+    Recipe,
+    ResourceLimits,
+    Schedule,
+    SyntheticData,
+)
+from dlrover_lite.recipe.source import List, Node, Section
+from dlrover_lite.recipe.walk import Check, Given
+from dlrover_lite.units import Resources, format_bytes
+
+__all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
+
+BUILT_IN_MODELS = ("wide_deep", "dcn", "xdeepfm", "dlrm")
+
+ONLY_FOR: dict[type, dict[str, tuple[str, ...]]] = {
+    Optimizer: {
+        "epsilon": ("adagrad", "adam"),
+        "beta1": ("adam",),
+        "beta2": ("adam",),
+        "l1": ("ftrl",),
+        "l2": ("ftrl",),
+        "beta": ("ftrl",),
+    },
+    Schedule: {"decay_samples": ("linear", "cosine"), "final_factor": ("linear", "cosine")},
+}
+"""Keys that only some values of ``use`` have."""
+
+_DATA_HINT = "--data FILE takes the place of data.train."
+
+
+def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
+    """The checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only."""
+
+    def model(value: Model, given: Given, tree: Node) -> None:
+        _model(value, given, directory if check_files else None)
+
+    def file_data(value: CriteoData | CsvData | ParquetData, given: Given, tree: Node) -> None:
+        if not value.eval and value.eval_share >= 1:
+            given.add("eval_share", "nothing would be left to train on; expected a share below 1")
+        if isinstance(value, CsvData | ParquetData):
+            _columns(value, given)
+        if check_files:
+            _files(value.train, "train", given, tree, directory)
+            _files(value.eval, "eval", given, tree, directory)
+            if isinstance(value, ParquetData):
+                _needs_pyarrow("format", "reading Parquet", given)
+
+    def export(value: Export, given: Given, tree: Node) -> None:
+        if check_files and value.format == "parquet":
+            _needs_pyarrow("format", "writing Parquet", given)
+
+    return {
+        CriteoData: file_data,
+        CsvData: file_data,
+        Export: export,
+        Model: model,
+        Optimizer: _only_for,
+        ParquetData: file_data,
+        Recipe: _recipe,
+        ResourceLimits: _limits,
+        Resources: _positive_cores,
+        Schedule: _schedule,
+    }
+
+
+def _recipe(value: Recipe, given: Given, tree: Node) -> None:
+    data = value.data
+    nothing = data.eval_samples == 0 if isinstance(data, SyntheticData) else not data.eval and data.eval_share == 0
+    if value.training.evaluate_every and nothing:
+        section = tree.entries["training"] if isinstance(tree, Section) else tree
+        place = section.entries["evaluate_every"].place if isinstance(section, Section) else section.place
+        key = "eval_samples" if isinstance(data, SyntheticData) else "eval_share"
+        given.add("training.evaluate_every", f"there is nothing to evaluate on: data.{key} is 0", place=place)
+
+
+def _only_for(value: Optimizer | Schedule, given: Given, tree: Node) -> None:
+    for field, uses in ONLY_FOR[type(value)].items():
+        if field in given.keys and value.use not in uses:
+            given.add(field, f"{value.use} has no {field}; it belongs to {' and '.join(uses)}")
+
+
+def _schedule(value: Schedule, given: Given, tree: Node) -> None:
+    _only_for(value, given, tree)
+    if value.decay_samples is not None and value.decay_samples < value.warmup_samples:
+        given.add(
+            "decay_samples", f"{value.decay_samples} lies before the end of warmup_samples, {value.warmup_samples}"
+        )
+
+
+def _positive_cores(value: Resources, given: Given, tree: Node) -> None:
+    if value.cores <= 0:
+        given.add("cores", f"expected a number above 0, found {value.cores:g}")
+
+
+def _limits(value: ResourceLimits, given: Given, tree: Node) -> None:
+    if value.total is None:
+        return
+    roles = {name: role for name, role in (("ps", value.ps), ("worker", value.worker)) if role is not None}
+    cores = sum(role.count * role.cores for role in roles.values())
+    memory = sum(role.count * role.memory for role in roles.values())
+    who = " and ".join(f"{role.count} × {name}" for name, role in roles.items())
+    if cores > value.total.cores * (1 + 1e-9):
+        given.add("total", f"{who} take {cores:g} cores, more than the total of {value.total.cores:g}")
+    if memory > value.total.memory:
+        total = format_bytes(value.total.memory)
+        given.add("total", f"{who} take {format_bytes(memory)} of memory, more than the total of {total}")
+
+
+def _columns(value: CsvData | ParquetData, given: Given) -> None:
+    if not value.dense and not value.categorical:
+        given.add("", "names no features; list columns under dense, categorical or both")
+    for field in ("dense", "categorical"):
+        names = getattr(value, field)
+        if value.label in names:
+            given.add(field, f"{value.label!r} is the label, and can't be a feature too")
+        for name in _doubles(names):
+            given.add(field, f"{name!r} is listed twice")
+    for name in [name for name in value.dense if name in set(value.categorical)]:
+        given.add("categorical", f"{name!r} is listed under dense too")
+    if isinstance(value, CsvData):
+        if value.delimiter in '\r\n"':
+            given.add("delimiter", f"{value.delimiter!r} can't separate columns")
+        for name in _doubles(value.columns):
+            given.add("columns", f"{name!r} is listed twice")
+        if value.columns:
+            for field, names in (("label", [value.label]), ("dense", value.dense), ("categorical", value.categorical)):
+                for name in names:
+                    if name not in value.columns:
+                        close = nearest(name, value.columns)
+                        more = f"; did you mean {close}?" if close else ""
+                        given.add(field, f"{name!r} is not among data.columns{more}")
+
+
+def _doubles(names: list[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _needs_pyarrow(field: str, what: str, given: Given) -> None:
+    if importlib.util.find_spec("pyarrow") is None:
+        given.add(field, f"{what} needs pyarrow: pip install 'dlrover-lite[parquet]'")
+
+
+# Files
+
+
+def _files(patterns: list[str], field: str, given: Given, tree: Node, directory: Path) -> None:
+    written = tree.entries.get(field) if isinstance(tree, Section) else None
+    for number, pattern in enumerate(patterns):
+        place = written.items[number].place if isinstance(written, List) else None
+        problem = _file_problem(directory / pattern)
+        if problem:
+            given.add(field, problem, place=place, hint=_DATA_HINT if field == "train" else "")
+
+
+def _file_problem(path: Path) -> str:
+    """Why this path or glob can't be read as data; "" when it can."""
+    if path.is_dir():
+        return f"{path} is a directory; name its files, as in {path.name}/*.tsv"
+    if not path.exists():
+        return _absent(path)
+    if not os.access(path, os.R_OK):
+        return f"{path} may not be read by you"
+    empty = path.is_file() and path.stat().st_size == 0
+    return f"{path} is empty" if empty else ""
+
+
+def _absent(path: Path) -> str:
+    """Why nothing can be read under a path that doesn't exist; "" when it is a glob that matches files."""
+    if glob.has_magic(str(path)):
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+        return "" if any(Path(match).is_file() for match in matches) else f"no file matches {path}"
+    if not path.parent.is_dir():
+        return f"{path}: no such file, and no directory {path.parent}"
+    try:
+        other = (".yaml", ".yml") if path.suffix not in (".yaml", ".yml") else ()
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() and entry.suffix not in other]
+    except OSError:
+        names = []
+    close = nearest(path.name, names)
+    return f"{path}: no such file" + (f"; did you mean {close}?" if close else "")
+
+
+def _model(value: Model, given: Given, directory: Path | None) -> None:
+    use = value.use
+    file, colon, name = use.rpartition(":")
+    if not colon and not use.endswith(".py"):
+        if use not in BUILT_IN_MODELS:
+            close = nearest(use, BUILT_IN_MODELS)
+            more = f"; did you mean {close}?" if close else f"; expected {', '.join(BUILT_IN_MODELS)} or file.py:Class"
+            given.add("use", f"unknown model {use!r}{more}")
+        return
+    if not colon:
+        file, name = use, ""
+    if not file.endswith(".py") or (name and not name.isidentifier()):
+        given.add("use", f"expected {', '.join(BUILT_IN_MODELS)} or file.py:Class, found {use!r}")
+    elif directory is not None:
+        _model_file(directory / file, file, name, given)
+    elif not name:
+        given.add("use", f"names no class; write {use}:Class")
+
+
+def _model_file(path: Path, file: str, name: str, given: Given) -> None:
+    if not path.is_file():
+        given.add("use", _file_problem(path) or f"{path} is not a file")
+        return
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
+        given.add("use", f"{path}:{error.lineno or 1}: {error.msg}{text}")
+        return
+    except (ValueError, OSError, RecursionError, MemoryError) as error:
+        given.add("use", f"{path} can't be read as Python: {error}")
+        return
+    classes, others = _top_level(tree.body)
+    listed = f"; classes there: {', '.join(classes)}" if classes else ""
+    if not name:
+        given.add("use", f"names no class; write {file}:{classes[0] if len(classes) == 1 else 'Class'}{listed}")
+    elif name not in classes and name not in others and "*" not in others:
+        close = nearest(name, classes)
+        more = f"; did you mean {close}?" if close else listed
+        given.add("use", f"{path} defines no class {name}{more}")
+
+
+def _top_level(body: list[ast.stmt]) -> tuple[list[str], set[str]]:
+    """Names of the classes that a module defines, and the names of what else could be one."""
+    classes: list[str] = []
+    others: set[str] = set()
+    for statement in body:
+        match statement:
+            case ast.ClassDef():
+                classes.append(statement.name)
+            case ast.FunctionDef():  # a function that makes the module does as well
+                others.add(statement.name)
+            case ast.Import() | ast.ImportFrom():
+                others.update((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
+            case ast.Assign():
+                others.update(target.id for target in statement.targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                others.add(name)
+            case ast.If() | ast.Try() | ast.With():
+                inner = [*statement.body, *getattr(statement, "orelse", []), *getattr(statement, "finalbody", [])]
+                for handler in getattr(statement, "handlers", []):
+                    inner += handler.body
+                more_classes, more_others = _top_level(inner)
+                classes += more_classes
+                others |= more_others
+    return classes, others

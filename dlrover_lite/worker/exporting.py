@@ -1,0 +1,52 @@
+"""Writing the trained model: dense parameters and every row of every table, scanned from the parameter servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dlrover_lite.data.base import Schema
+from dlrover_lite.models.check import fields_of_model
+from dlrover_lite.models.export import ExportWriter, Manifest
+from dlrover_lite.ps.engine import group_tables
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.messages import Export, Exported
+from dlrover_lite.worker.loop import Trainer
+
+__all__ = ["export"]
+
+_ROWS_A_SCAN = 1 << 16
+
+
+def export(node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export) -> Exported:
+    """Write the model to ``task.destination``. Raises JobError when the destination can't be written."""
+    manifest = Manifest(
+        model=recipe.model,
+        schema=schema,
+        fields=fields_of_model(trainer.module),
+        seed=recipe.training.seed,
+        data_format=str(type(recipe.data).__struct_config__.tag),
+    )
+    rows = 0
+    directory = Path(task.destination)
+    with ExportWriter(directory, manifest, task.format, model_directory=Path(recipe.directory)) as writer:
+        ticket = trainer.ps.pull([])
+        while ticket.missing:
+            trainer.ps.wait()
+        trainer.ps.dense(ticket, trainer.placement, trainer.flat.values)
+        writer.write_dense(trainer.flat.named_arrays())
+        for group, tables in enumerate(group_tables(trainer.layout.tables)):
+            for part in range(trainer.ps.parts):
+                start: int | None = 0
+                while start is not None:
+                    answer, (ids, positions, flat) = trainer.ps.scan(part, group, start, _ROWS_A_SCAN)
+                    values = flat.reshape(len(ids), tables[0].dim)
+                    for position in np.unique(positions).tolist():
+                        mine = positions == position
+                        writer.add_rows(tables[position].name, ids[mine], values[mine])
+                    rows += len(ids)
+                    start = answer.next_start
+        written = writer.finish()
+    size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+    return Exported(node, rows, size)

@@ -1,0 +1,159 @@
+"""The worker's process: builds the model, meets the parameter servers, and trains until the master needs nothing more."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.data.base import Dataset, Schema
+from dlrover_lite.data.open import open_data
+from dlrover_lite.errors import DataError, DeadlineExceeded, DlroverLiteError, ModelError, RecipeError
+from dlrover_lite.models.check import fields_of_model
+from dlrover_lite.models.registry import build_model
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.client import Client
+from dlrover_lite.wire.messages import (
+    Configure,
+    DenseSpec,
+    Hello,
+    MasterReplies,
+    NodeFailed,
+    Topology,
+    TopologyRequest,
+    Welcome,
+)
+from dlrover_lite.worker.client import PsClient
+from dlrover_lite.worker.embedding import EmbeddingLayout
+from dlrover_lite.worker.exporting import export
+from dlrover_lite.worker.leases import LeaseBook
+from dlrover_lite.worker.loop import Trainer, TrainingLoop
+
+__all__ = ["main"]
+
+USER_ERROR = 3
+"""Exit code of a node that failed through the person's own code or data."""
+
+_PS_DEADLINE_SECONDS = 300.0
+_LEAVE_SECONDS = 5.0
+
+
+class _Stop:
+    """Set by SIGTERM: the loop ends after the minibatch it is in."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        signal.signal(signal.SIGTERM, self._request)
+
+    def _request(self, _signal: int, _frame: object) -> None:
+        self.requested = True
+
+    def __call__(self) -> bool:
+        return self.requested
+
+
+def main(spec: NodeSpec, _job_directory: Path) -> int:
+    """Train; the exit code says how it ended."""
+    stop = _Stop()
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        return _run(spec, context, stop)
+    finally:
+        context.destroy(linger=0)
+
+
+def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
+    master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
+    try:
+        welcome = master.call(Hello(spec.id, "worker")).body
+        if not isinstance(welcome, Welcome):
+            raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
+        try:
+            _train(spec, welcome.recipe, master, context, stop)
+        except (ModelError, DataError, RecipeError) as error:
+            own = getattr(error, "user_traceback", "") or ""
+            master.call(NodeFailed(spec.id, True, str(error), own))
+            print(f"{error}\n{own}")
+            return USER_ERROR
+        except DeadlineExceeded as error:
+            print(error)
+            return 1
+        except DlroverLiteError as error:
+            master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc()))
+            print(traceback.format_exc())
+            return 1
+    finally:
+        master.close()
+    return 0
+
+
+def _train(spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[Any], stop: _Stop) -> None:
+    directory = Path(recipe.directory)
+    train = open_data(recipe.data, directory=directory, part="train")
+    evaluation = open_data(recipe.data, directory=directory, part="eval")
+    if train is None:
+        raise DataError("there is no data to train on")
+    book: LeaseBook | None = None
+    ps: PsClient | None = None
+    try:
+        trainer = _meet_parameter_servers(spec, recipe, train.schema, master, context, stop)
+        if trainer is None:
+            return
+        ps = trainer.ps
+        book = LeaseBook(spec.id, spec.master_endpoint, context=context)
+        TrainingLoop(recipe, trainer, book, train=train, evaluation=evaluation, stop=stop).run()
+        if book.export is not None and not stop():
+            master.call(export(spec.id, recipe, trainer, train.schema, book.export), deadline_seconds=60)
+        else:
+            book.leave(_LEAVE_SECONDS)
+    finally:
+        _close(train, evaluation, book, ps)
+
+
+def _close(*things: Dataset | LeaseBook | PsClient | None) -> None:
+    for thing in things:
+        if thing is not None:
+            thing.close()
+
+
+def _meet_parameter_servers(
+    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, context: zmq.Context[Any], stop: _Stop
+) -> Trainer | None:
+    """Build the model and tell every PS its part of it; None when asked to stop meanwhile."""
+    module = build_model(recipe.model, schema, directory=Path(recipe.directory), seed=recipe.training.seed)
+    topology = _topology(spec, master, stop)
+    if topology is None:
+        return None
+    ps = PsClient(topology, context=context)
+    layout = EmbeddingLayout(fields_of_model(module), schema)
+    trainer = Trainer(module, layout, ps)
+    configurations = []
+    for part, length in enumerate(trainer.placement.lengths):
+        dense = DenseSpec(length, trainer.placement.before(part, trainer.flat.averaged_from))
+        message = Configure(
+            recipe.training.seed,
+            layout.tables,
+            dense,
+            recipe.training.optimizer,
+            recipe.training.embedding_optimizer or recipe.training.optimizer,
+        )
+        configurations.append((message, trainer.placement.take(part, trainer.flat.values)))
+    ps.configure(configurations)
+    return trainer
+
+
+def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
+    """The slot map, once all parameter servers are up. The master answers when they are, or after a while with version 0."""
+    end = time.monotonic() + _PS_DEADLINE_SECONDS
+    while time.monotonic() < end and not stop():
+        body = master.call(TopologyRequest(spec.id)).body
+        if isinstance(body, Topology) and body.version:
+            return body
+    if stop():
+        return None
+    raise DeadlineExceeded(f"the parameter servers were not up within {_PS_DEADLINE_SECONDS:g} s")

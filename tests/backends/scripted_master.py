@@ -1,0 +1,50 @@
+"""A master for tests: ``python scripted_master.py WHAT… JOBDIR``.
+
+WHAT is ``idle`` (end on SIGTERM), ``deaf`` (ignore it), ``exit CODE``, ``result STATE`` (write a result and end) or
+``nodes N`` (launch N nodes that stay, then idle).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from dlrover_lite.jobs.store import Job, Result
+
+
+def main(what: str, *arguments: str) -> int:
+    job = Job(Path(arguments[-1]))
+    print("master is up", flush=True)
+    match what:
+        case "exit":
+            print("last words", flush=True)
+            return int(arguments[0])
+        case "result":
+            job.write_result(Result(arguments[0], time.time(), "as told"))  # type: ignore[arg-type]
+            return 0
+        case "nodes":
+            _launch(job, int(arguments[0]))
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        signal.pause()
+
+
+def _launch(job: Job, count: int) -> None:
+    import zmq
+
+    from dlrover_lite.backends.base import NodeSpec
+    from dlrover_lite.backends.local.client import LocalBackend
+    from dlrover_lite.units import Resources
+
+    with zmq.Context() as context:
+        backend = LocalBackend(job.record().keeper_endpoint, context=context)
+        for i in range(count):
+            backend.launch(NodeSpec(f"worker-{i}", "worker", Resources(1, 1 << 28), "children" if i == 0 else "stay"))
+        backend.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

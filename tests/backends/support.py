@@ -1,0 +1,69 @@
+"""Jobs whose master and nodes are scripts, in directories of their own; and looking for what they leave."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.jobs.handle import JobHandle, launch
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.recipe.schema import Model, Recipe, SyntheticData
+
+HERE = Path(__file__).parent
+NODES = "tests.backends.scripted_nodes"
+
+
+def recipe(name: str = "scripted", **sections: Any) -> Recipe:
+    return Recipe(version=1, name=name, model=Model(use="wide_deep"), data=SyntheticData(samples=1), **sections)
+
+
+def options(*master: str, **changes: Any) -> KeeperOptions:
+    return KeeperOptions(
+        **{
+            "master": [sys.executable, str(HERE / "scripted_master.py"), *master],
+            "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:busy"},
+            "imports": [],
+            "node_grace_seconds": 0.3,
+            **changes,
+        }
+    )
+
+
+def start(*master: str, detach: bool = False, name: str = "scripted", **changes: Any) -> JobHandle:
+    return launch(recipe(name), "name: scripted\n", detach=detach, options=options(*master, **changes))
+
+
+def processes_of(job: Job) -> list[psutil.Process]:
+    """Every process that carries the job's directory in its command: keeper, master, template, nodes, their children."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            arguments = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if str(job.directory) in arguments or any(f'"{job.directory}"' in argument for argument in arguments):
+            found.append(process)
+    return found
+
+
+def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 20.0) -> Any:
+    """For things in other processes that nothing announces, as a line in a log."""
+    end = time.monotonic() + timeout_seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"{what}: not within {timeout_seconds:g} s"
+        time.sleep(0.01)
+    return value
+
+
+def assert_nothing_runs(job: Job) -> None:
+    _, alive = psutil.wait_procs(processes_of(job), timeout=5)
+    lines = [f"{process.pid} {process.name()} {process.cmdline()[:6]}" for process in alive]
+    for process in alive:
+        process.kill()
+    assert not lines

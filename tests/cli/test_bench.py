@@ -1,0 +1,58 @@
+"""What the bench scripts share: figures, targets, interleaving."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("common", BENCH / "common.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "common", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "ok"),
+    [(">= 1.5", 1.5, True), (">= 1.5", 1.4, False), ("<= 4", 4.1, False), (">= 3,000", 3001, True), ("", 1, None)],
+)
+def test_targets(common: ModuleType, target: str, value: float, ok: bool | None) -> None:
+    assert common.Figure("a.b", value, "x", target).ok is ok
+
+
+def test_a_figure_as_json(common: ModuleType) -> None:
+    line = common.Figure("train.ratio", 1.12, "x", ">= 1.0", baseline=3.0).as_json()
+    wanted = {"figure": "train.ratio", "value": 1.12, "unit": "x", "target": ">= 1.0", "ok": True, "baseline": 3.0}
+    assert wanted.items() <= json.loads(line).items()
+
+
+def test_medians_of_interleaved_rounds(common: ModuleType) -> None:
+    calls: list[str] = []
+    values = iter([99, 1, 5, 3])
+
+    def first() -> float:
+        calls.append("a")
+        return next(values)
+
+    def second() -> float:
+        calls.append("b")
+        return 2.0
+
+    assert common.medians({"a": first, "b": second}, rounds=3) == {"a": 3, "b": 2.0}
+    assert sorted(calls) == ["a"] * 4 + ["b"] * 4
+    assert calls[2:4] != calls[4:6]  # the order turns around
+
+
+def test_a_table_of_figures(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    common.print_table([json.loads(common.Figure("cli.help_ratio", 5.0, "x", "<= 4").as_json())])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["cli.help_ratio", "5", "x", "<=", "4", "NO", "-"]

@@ -1,0 +1,112 @@
+"""validate, recipe schema, recipe init."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.cli.main import main
+from dlrover_lite.recipe.load import load_recipe
+
+Capture = pytest.CaptureFixture[str]
+RECIPE = """\
+version: 1
+name: clicks
+model: {use: dcn, options: {embedding_dim: 8}}
+data: {format: criteo, train: day.tsv}
+training: {epochs: 2, embedding_optimizer: ftrl, schedule: cosine, evaluate_every: 5000}
+resources: {total: {cores: 2, memory: 4GiB}, worker: {count: 2, cores: 0.5, memory: 512MiB}}
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(RECIPE)
+    (tmp_path / "day.tsv").write_text("1\n")
+    return tmp_path
+
+
+def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> None:
+    assert main(["validate", "job.yaml"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.splitlines() == [
+        "job        clicks",
+        "model      dcn (embedding_dim=8)",
+        "data       criteo: day.tsv; 0.1 of it held out",
+        "training   2 epochs in batches of 1,024, shuffled, evaluated every 5,000 samples",
+        "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
+        "resources  PS: auto; 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
+        "export     npz",
+    ]
+
+
+def test_validate_shows_all_errors(directory: Path, capsys: Capture) -> None:
+    (directory / "job.yaml").write_text(RECIPE.replace("epochs", "epocs").replace("day.tsv", "dya.tsv"))
+    assert main(["validate", "job.yaml", "--set", "training.seed=-1"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines() == [
+        f"job.yaml:4: data.train: {directory}/dya.tsv: no such file; did you mean day.tsv?",
+        "job.yaml:5: training.epocs: unknown key; did you mean epochs?",
+        "override training.seed: expected a whole number of at least 0, found -1",
+        "--data FILE takes the place of data.train.",
+    ]
+
+
+def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
+    assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=64"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["ok"] is True
+    assert result["recipe"]["training"]["batch_size"] == 64
+    assert result["recipe"]["data"]["format"] == "criteo"
+    assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=0"]) == 2
+    result = json.loads(capsys.readouterr().out)
+    message = "expected a whole number of at least 1, found 0"
+    assert result["errors"] == [{"file": None, "line": None, "key": "training.batch_size", "message": message}]
+    (directory / "job.yaml").write_text("version: 1\nname: [\n")
+    assert main(["validate", "job.yaml", "--json"]) == 2
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert (error["file"], error["line"]) == ("job.yaml", 3)
+
+
+def test_data_paths_start_here_not_at_the_recipe(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (directory / "elsewhere").mkdir()
+    (directory / "elsewhere" / "mine.tsv").write_text("1\n")
+    monkeypatch.chdir(directory / "elsewhere")
+    assert main(["validate", "../job.yaml", "--data", "mine.tsv", "--json"]) == 0
+    recipe = json.loads(capsys.readouterr().out)["recipe"]
+    assert recipe["data"]["train"] == [str(directory / "elsewhere" / "mine.tsv")]
+
+
+def test_init_prints_a_recipe(capsys: Capture) -> None:
+    assert main(["recipe", "init"]) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("# A dlrover-lite recipe") and output.err == ""
+
+
+def test_init_writes_a_recipe_and_never_over_another(directory: Path, capsys: Capture) -> None:
+    assert main(["recipe", "init", "My Clicks.yaml"]) == 0
+    assert capsys.readouterr().out == ""
+    assert load_recipe("My Clicks.yaml").name == "my-clicks"
+    assert main(["recipe", "init", "job.yaml"]) == 2
+    assert capsys.readouterr().err == "Error: job.yaml exists already\n--force replaces it.\n"
+    assert (directory / "job.yaml").read_text() == RECIPE
+    assert main(["recipe", "init", "--force", "job.yaml"]) == 0
+    assert load_recipe("job.yaml").name == "job"
+
+
+@pytest.mark.parametrize("path", ["nowhere/job.yaml", "."])
+def test_init_where_nothing_can_be_written(path: str, directory: Path, capsys: Capture) -> None:
+    assert main(["recipe", "init", "--force", path]) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {path} can't be written: ")
+
+
+def test_schema_is_json(capsys: Capture) -> None:
+    assert main(["recipe", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "dlrover-lite recipe"

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.data.files import atomic_file
+from dlrover_lite.data.index import find_index, index_text
+from dlrover_lite.data.lines import LineReader, line_starts
+from dlrover_lite.errors import DataError
+
+
+def text_of(count: int) -> bytes:
+    return b"".join(b"%d%s\n" % (i, b"x" * (i * 7919 % 40)) for i in range(count))
+
+
+def lines_read(path: Path, numbers: list[int]) -> list[bytes]:
+    reader = LineReader([index_text(path)])
+    found: dict[int, bytes] = {}
+    for spans in reader.find(0, np.array(numbers)):
+        for row, start, end in zip(spans.rows, spans.starts, spans.ends, strict=True):
+            found[int(row)] = bytes(spans.buffer[start:end])
+    reader.close()
+    return [found[row] for row in range(len(numbers))]
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 2048, 70_000])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_every_line_is_found(tmp_path: Path, count: int, end: bytes) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text_of(count)[:-1] + end)
+    index = index_text(path)
+    assert index.lines == count
+    wanted = sorted({0, count - 1, count // 2, min(count - 1, 1024), min(count - 1, 32_768)}, reverse=True)
+    assert lines_read(path, wanted) == [path.read_bytes().split(b"\n")[number] for number in wanted]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=30), st.integers(0, 20))
+def test_line_starts_agree_with_split(parts: list[bytes], junk: int) -> None:
+    text = b"\n".join(parts)
+    lines = text.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if not lines:
+        return
+    buffer = np.frombuffer(b"j" * junk + text, np.uint8)
+    starts = line_starts(buffer, junk, len(lines))
+    assert starts is not None
+    ends = starts[1:] - 1
+    assert [bytes(buffer[a:b]) for a, b in zip(starts, ends, strict=False)] == lines
+    assert line_starts(buffer, junk, len(lines) + 1) is None
+
+
+def test_an_index_is_kept_until_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text_of(3000))
+    assert find_index(path) is None
+    calls: list[tuple[str, int, int]] = []
+    index_text(path, lambda *call: calls.append(call))
+    assert calls[-1][1:] == (path.stat().st_size, path.stat().st_size)
+    calls.clear()
+    index_text(path, lambda *call: calls.append(call))
+    assert calls == []
+    os.utime(path, ns=(1, 1))
+    assert find_index(path) is None
+    path.write_bytes(text_of(10))
+    assert index_text(path).lines == 10
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"\0" * 4096])
+def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, home: Path, damage: bytes) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text_of(3000))
+    index_text(path)
+    (cached,) = (home / "cache" / "indexes").iterdir()
+    cached.write_bytes(damage)
+    assert find_index(path) is None
+    assert index_text(path).lines == 3000
+    assert find_index(path) is not None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_without_a_writable_cache_all_works_uncached(tmp_path: Path, home: Path, packed: bool) -> None:
+    home.write_bytes(b"a file where the directory would be")
+    path = tmp_path / "a.txt"
+    path.write_bytes(gzip.compress(text_of(3000)) if packed else text_of(3000))
+    assert lines_read(path, [2999, 5]) == [text_of(3000).split(b"\n")[2999], text_of(3000).split(b"\n")[5]]
+    assert find_index(path) is None
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.txt", "home"]
+
+
+def test_a_gz_is_unpacked_once_and_again_when_it_changes(tmp_path: Path, home: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text_of(5000)) + gzip.compress(b"second member"))
+    whats: list[str] = []
+    first = index_text(path, lambda what, done, total: whats.append(what))
+    assert first.text.read_bytes() == text_of(5000) + b"second member"
+    assert set(whats) == {"unpacking a.gz"}
+    assert index_text(path).text == first.text
+    assert lines_read(path, [5000]) == [b"second member"]
+    path.write_bytes(gzip.compress(b"new\n"))
+    assert lines_read(path, [0]) == [b"new"]
+    assert len(list((home / "cache" / "indexes").iterdir())) == 2
+
+
+def test_an_unpacked_text_that_vanishes_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text_of(100)))
+    index_text(path).text.unlink()
+    assert find_index(path) is None
+    assert lines_read(path, [0]) == [b"0"]
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.999])
+@pytest.mark.parametrize("size", [100, 600_000])
+def test_a_truncated_gz_is_named(tmp_path: Path, home: Path, keep: float, size: int) -> None:
+    path = tmp_path / "cut.tsv.gz"
+    data = gzip.compress(text_of(size))
+    path.write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(DataError, match=r"cut\.tsv\.gz is cut short"):
+        index_text(path)
+    assert not list((home / "cache").rglob("*.txt"))
+    assert not list((home / "cache").rglob("*.tmp"))
+
+
+def test_a_corrupt_gz_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.tsv.gz"
+    data = bytearray(gzip.compress(text_of(10_000)))
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"bad\.tsv\.gz is (not intact|cut short)"):
+        index_text(path)
+
+
+def test_too_little_disk_is_said_before_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "big.gz"
+    path.write_bytes(gzip.compress(text_of(1000)))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 0))
+    with pytest.raises(DataError, match=r"big\.gz needs about 2\d\.\d KiB in .*, where 0 B are free"):
+        index_text(path)
+
+
+def test_a_file_changed_after_indexing_is_noticed_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(text_of(3000))
+    reader = LineReader([index_text(path)])
+    next(reader.find(0, np.array([1])))
+    os.truncate(path, 10)
+    with pytest.raises(DataError, match=r"a\.txt was changed"):
+        next(reader.find(0, np.array([2999])))
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError), atomic_file(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    with atomic_file(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,64 @@
+"""The check at the end of a run of the tests finds what the tests left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ROOT
+
+CONFTEST = """
+from pathlib import Path
+
+import tests.leftovers
+
+tests.leftovers.SHARED_MEMORY = Path(__file__).parent / "shm"
+tests.leftovers.PATIENCE_SECONDS = 1.0
+pytest_plugins = ["tests.conftest"]
+"""
+
+LEAVES = {
+    "a child": ("subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])", "process"),
+    "one that cut loose": (
+        "subprocess.run('setsid sleep 60 </dev/null >/dev/null 2>&1 &', shell=True, check=True)",
+        "process",
+    ),
+    "shared memory": ("(Path(__file__).parent / 'shm' / 'psm_1').touch()", "shared memory"),
+    "a socket": (
+        "socket.socket(socket.AF_UNIX).bind(os.environ['XDG_RUNTIME_DIR'] + '/ps.sock')",
+        "in the runtime directory",
+    ),
+    "a temp file": ("tempfile.mkstemp()", "temp file"),
+}
+
+
+def _run(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
+    (directory / "shm").mkdir()
+    (directory / "conftest.py").write_text(CONFTEST)
+    (directory / "test_inner.py").write_text(
+        f"import os, socket, subprocess, sys, tempfile\nfrom pathlib import Path\n\ndef test_inner():\n    {body}\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider"],
+        cwd=directory,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("body", "what"), LEAVES.values(), ids=list(LEAVES))
+def test_what_is_left_fails_the_run(tmp_path: Path, body: str, what: str) -> None:
+    done = _run(tmp_path, body)
+    assert done.returncode == 1, done.stdout
+    assert f"\n  {what}" in done.stdout
+    assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
+
+
+def test_a_tidy_run_passes(tmp_path: Path) -> None:
+    done = _run(tmp_path, "subprocess.run([sys.executable, '-c', ''], check=True)")
+    assert done.returncode == 0, done.stdout

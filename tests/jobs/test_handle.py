@@ -1,0 +1,191 @@
+"""Jobs from start to end, with real processes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.handle import JobHandle, launch
+from dlrover_lite.jobs.store import Job, list_jobs, sweep
+from tests.backends.support import assert_nothing_runs, options, processes_of, recipe, start, until
+
+LAUNCHER = """
+import signal, sys
+from tests.backends.support import start
+handle = start("nodes", "2", detach=sys.argv[1] == "detach")
+print(handle.id, flush=True)
+if sys.argv[1] == "stay":
+    signal.pause()
+"""
+
+
+def assert_nothing_is_left(job: Job, own_directories: Path) -> None:
+    assert_nothing_runs(job)
+    assert list((own_directories / "r").iterdir()) == []
+
+
+def nodes_run(job: Job) -> bool:
+    return all("node" in (log.read_text() if log.exists() else "") for log in map(job.log, ("worker-0", "worker-1")))
+
+
+def test_a_job_that_stops_when_asked(own_directories: Path) -> None:
+    handle = start("nodes", "2")
+    assert handle.state() == "running"
+    assert handle.result() is None
+    until(lambda: nodes_run(handle.job), "both nodes")
+    assert handle.status().state == "starting"  # this master serves no one
+    with pytest.raises(TimeoutError):
+        handle.wait(0.01)
+    handle.stop()
+    result = handle.wait(20)
+    assert (result.state, result.message, result.ok) == ("stopped", "stopped by request", False)
+    assert handle.state() == handle.status().state == "stopped"
+    record = handle.job.record()
+    assert (record.state, record.master_exit_code) == ("ended", -15)
+    assert {"keeper", "master", "template", "worker-0"} <= handle.logs().keys()
+    assert_nothing_is_left(handle.job, own_directories)
+    handle.stop()  # of an ended job: nothing happens
+
+
+def test_results_of_the_master_are_kept(own_directories: Path) -> None:
+    handle = start("result", "succeeded")
+    assert handle.wait(20).message == "as told"
+    assert handle.state() == "succeeded"
+    assert JobHandle.find(handle.id).wait(0).ok
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+def test_a_master_that_ends_without_a_result(own_directories: Path) -> None:
+    handle = start("exit", "4")
+    result = handle.wait(20)
+    assert result.state == "failed"
+    assert "exit code 4" in result.message
+    assert "last words" in result.message
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+def test_a_deaf_master_is_killed_after_its_grace(own_directories: Path) -> None:
+    handle = start("deaf", master_grace_seconds=0.1)
+    until(lambda: "up" in handle.job.log("master").read_text(), "the master")
+    handle.stop()
+    assert handle.wait(20).state == "stopped"
+    assert handle.job.record().master_exit_code == -9
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+@pytest.mark.parametrize("how", ["kill", "twice"])
+def test_killing_at_once(own_directories: Path, how: str) -> None:
+    handle = start("deaf", master_grace_seconds=1000)
+    until(lambda: "up" in handle.job.log("master").read_text(), "the master")
+    if how == "kill":
+        handle.stop(kill=True)
+    else:
+        handle.stop()
+        until(lambda: "Stopping" in handle.job.log("keeper").read_text(), "the first signal")
+        handle.stop()
+    assert handle.wait(20).state == "stopped"
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+def test_two_jobs_at_once(own_directories: Path) -> None:
+    one, two = start("nodes", "2"), start("nodes", "2")
+    for handle in (one, two):
+        until(lambda job=handle.job: nodes_run(job), "both nodes")
+    one.stop()
+    assert one.wait(20).state == "stopped"
+    assert two.state() == "running"
+    assert_nothing_runs(one.job)
+    two.stop()
+    assert two.wait(20).state == "stopped"
+    assert_nothing_is_left(two.job, own_directories)
+
+
+def test_a_master_that_cannot_be_started(own_directories: Path) -> None:
+    with pytest.raises(JobError, match=r"Can't start the job's processes: .*no-such-program"):
+        launch(recipe(), "", options=KeeperOptions(master=["no-such-program"]))
+    job = list_jobs()[-1]
+    assert job.state() == "failed"
+    assert_nothing_is_left(job, own_directories)
+
+
+def test_a_keeper_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_directories: Path) -> None:
+    (tmp_path / "zmq.py").write_text("raise ImportError('broken installation')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(JobError, match=r"did not come up(.|\n)*broken installation"):
+        launch(recipe(), "", options=options("idle"))
+    assert_nothing_is_left(list_jobs()[-1], own_directories)
+
+
+def launcher(what: str) -> tuple[subprocess.Popen[str], JobHandle]:
+    process = subprocess.Popen([sys.executable, "-c", LAUNCHER, what], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    handle = JobHandle.find(process.stdout.readline().strip())
+    process.stdout.close()
+    return process, handle
+
+
+def test_the_job_ends_with_the_interpreter_that_started_it(own_directories: Path) -> None:
+    process, handle = launcher("leave")
+    process.wait()
+    result = handle.wait(20)
+    assert (result.state, result.message) == ("stopped", "the command that started the job has ended")
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+def test_a_detached_job_outlives_it(own_directories: Path) -> None:
+    process, handle = launcher("detach")
+    process.wait()
+    until(lambda: nodes_run(handle.job), "both nodes")
+    assert handle.state() == "running"
+    handle.stop()
+    handle.wait(20)
+    assert_nothing_is_left(handle.job, own_directories)
+
+
+@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("victim", ["launcher", "keeper"])
+def test_killed_at_any_moment(own_directories: Path, victim: str, round_: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    moment = random.Random(seed).choice([0.0, 0.02, 0.1, 0.3]) * random.Random(seed + 1).random()
+    process, handle = launcher("stay")
+    # The moment is what is tested; nothing is waited for.
+    time.sleep(moment)
+    if victim == "launcher":
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert handle.wait(20).state == "stopped"
+    else:
+        keeper = handle.job.record().keeper
+        assert keeper is not None
+        psutil.Process(keeper.pid).kill()
+        assert handle.wait(20).state == "lost"
+        assert handle.state() == "lost"
+        assert handle.status().state == "failed"
+    sweep()
+    assert_nothing_is_left(handle.job, own_directories)
+    process.kill()
+    process.wait()
+
+
+def test_killed_while_everything_runs(own_directories: Path) -> None:
+    process, handle = launcher("stay")
+    until(lambda: nodes_run(handle.job) and "child" in handle.job.log("worker-0").read_text(), "both nodes")
+    keeper = handle.job.record().keeper
+    assert keeper is not None
+    assert len(processes_of(handle.job)) == 6  # keeper, master, template, two nodes and a node's own child
+    psutil.Process(keeper.pid).kill()
+    handle.wait(20)
+    # The kernel has ended what is tied to the keeper; what a node had started itself is found when the result is asked for.
+    assert_nothing_is_left(handle.job, own_directories)
+    process.kill()
+    process.wait()

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.jobs import store
+from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
+from dlrover_lite.jobs.store import Job, Result, create_job, find_job, list_jobs
+from tests.backends.support import recipe
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    return tmp_path / "state" / "jobs"
+
+
+def create(name: str = "quick", at: float = 1_800_000_000.0) -> Job:
+    return create_job(recipe(name), f"name: {name}\n", clock=lambda: at)
+
+
+def gone() -> ProcessIdentity:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    identity = identify(process.pid)
+    process.communicate()
+    assert identity is not None
+    return identity
+
+
+def test_a_new_job_has_its_recipe_and_places(home: Path) -> None:
+    job = create()
+    assert job.directory.parent == home
+    assert (job.directory / "recipe.yaml").read_text() == "name: quick\n"
+    assert job.recipe == recipe("quick")
+    assert job.logs.is_dir()
+    assert job.export.is_dir()
+    assert job.state() == "starting"
+    assert not [path for path in home.iterdir() if path.name.startswith(".")]
+
+
+def test_ids_are_unique_at_the_same_instant_and_sort_by_creation(home: Path) -> None:
+    jobs: list[Job] = []
+    threads = [threading.Thread(target=lambda: jobs.append(create())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({job.id for job in jobs}) == 8
+    later, earlier = create(at=1_800_000_100.0), create("z", at=1_700_000_000.0 + 5e7)
+    ids = [job.id for job in list_jobs()]
+    assert ids[0] == earlier.id
+    assert ids[-1] == later.id
+    assert len(ids) == 10
+
+
+def test_finding_jobs(home: Path) -> None:
+    with pytest.raises(JobError, match="There are no jobs"):
+        find_job("last")
+    first, second = create("census", at=1_800_000_000.0), create("quick", at=1_800_000_001.0)
+    assert find_job("last").id == second.id
+    for reference in (first.id, "cen", first.short_id):
+        assert find_job(reference).id == first.id
+    with pytest.raises(JobError, match=f"nearest: {first.id}"):
+        find_job(first.id.replace("census", "cencus"))
+    with pytest.raises(JobError, match=f"2 jobs start with '{first.short_id[:4]}'"):
+        find_job(first.short_id[:4])
+    with pytest.raises(JobError, match="No job is called ''"):
+        find_job("")
+
+
+def test_the_first_result_counts(home: Path) -> None:
+    job = create()
+    assert job.result() is None
+    assert job.write_result(Result("failed", 1.0, "no luck"))
+    assert not job.write_result(Result("stopped", 2.0))
+    assert job.result() == Result("failed", 1.0, "no luck")
+    assert job.state() == "failed"
+
+
+def test_states_follow_the_processes(home: Path) -> None:
+    job = create()
+    me = identify(os.getpid())
+    job.write_record(msgspec.structs.replace(job.record(), state="running", keeper=me))
+    assert job.state() == "running"
+    job.write_record(msgspec.structs.replace(job.record(), keeper=gone()))
+    assert job.state() == "lost"
+    # Its pid now belongs to somebody else: to us.
+    job.write_record(msgspec.structs.replace(job.record(), keeper=ProcessIdentity(os.getpid(), gone().started)))
+    assert job.state() == "lost"
+
+
+def test_an_unreadable_record_is_an_error_that_names_it(home: Path) -> None:
+    job = create()
+    path = job.directory / "job.json"
+    path.write_text('{"state": "run')
+    with pytest.raises(JobError, match=str(path)):
+        job.state()
+
+
+def test_a_state_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "file"))
+    with pytest.raises(JobError, match=f"{tmp_path}/file/state/jobs: Not a directory"):
+        create()
+
+
+def test_a_full_disk_leaves_nothing_half_made(home: Path, full_disk: FullDisk) -> None:
+    with full_disk, pytest.raises(JobError, match=f"disk is full: can't write {home}/"):
+        create()
+    assert list(home.iterdir()) == []
+
+
+def test_a_result_fits_on_a_full_disk(home: Path, full_disk: FullDisk) -> None:
+    job = create()
+    full_disk.reserve = job.directory / ".reserve"
+    with full_disk:
+        assert job.write_result(Result("failed", 1.0, "disk full"))
+    assert job.state() == "failed"
+    assert not list(job.directory.glob(".result*"))
+
+
+class FullDisk:
+    """fsync fails while the disk is full: until the file ``reserve`` is removed."""
+
+    reserve: Path | None = None
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._fsync = os.fsync
+
+    def __enter__(self) -> None:
+        self._patch.setattr(store.os, "fsync", self._full)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.setattr(store.os, "fsync", self._fsync)
+
+    def _full(self, descriptor: int) -> None:
+        if self.reserve is None or self.reserve.exists():
+            raise OSError(28, "No space left on device")
+        self._fsync(descriptor)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+def test_processes_are_told_apart() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    identity = identify(process.pid)
+    assert identity is not None
+    assert is_alive(identity)
+    assert not wait_for_end(identity, 0)
+    assert send_signal(identity, 0)
+    impostor = ProcessIdentity(process.pid, f"{identity.started}0")
+    assert not send_signal(impostor, 9)
+    assert wait_for_end(impostor, 0)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert wait_for_end(identity, 20)
+    assert not is_alive(identity)  # though nobody has reaped it yet
+    process.wait()
+    assert wait_for_end(identity, 20)
+    assert not send_signal(identity, 9)

@@ -1,0 +1,89 @@
+"""What a run of the tests may leave behind: nothing. ``Session`` gives it its own directories, and looks at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+
+__all__ = ["Session"]
+
+SHARED_MEMORY = Path("/dev/shm")
+PATIENCE_SECONDS = 5.0
+"""How long processes get to end by themselves."""
+
+
+class Session:
+    """The directories of one run of pytest, named in the environment that its processes inherit.
+
+    They are directly under the temp directory and short: the path of a unix socket has at most 107 bytes.
+    """
+
+    def __init__(self) -> None:
+        self._saved = dict(os.environ)
+        self.directory = Path(tempfile.mkdtemp(prefix="dl-"))
+        self.home = self.directory / "h"
+        self.runtime = self.directory / "r"
+        self.temp = self.directory / "t"
+        for directory in (self.home, self.runtime, self.temp):
+            directory.mkdir(mode=0o700)
+        self._shared_memory = _names_in(SHARED_MEMORY)
+        # pytest's own tmp_path stays where it was, so that a failed test's files can be read afterwards.
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        os.environ.update(DLROVER_LITE_HOME=str(self.home), XDG_RUNTIME_DIR=str(self.runtime), TMPDIR=str(self.temp))
+        tempfile.tempdir = None
+
+    def leftovers(self) -> list[str]:
+        """A line for each thing left. Processes are killed, so that one run's don't disturb the next."""
+        return self._processes() + self._files()
+
+    def close(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        os.environ.clear()
+        os.environ.update(self._saved)
+        tempfile.tempdir = None
+
+    def _processes(self) -> list[str]:
+        _, alive = psutil.wait_procs(self._find_processes(), timeout=PATIENCE_SECONDS)
+        lines = []
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                lines.append(f"process {process.pid}: {' '.join(process.cmdline())[:300] or process.name()}")
+                process.kill()
+        psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
+        return lines
+
+    def _find_processes(self) -> list[psutil.Process]:
+        """Our descendants, and those that have cut loose but carry this session's home in environment or command."""
+        me = psutil.Process()
+        found = {process.pid: process for process in me.children(recursive=True)}
+        home = str(self.home)
+        for process in psutil.process_iter():
+            if process.pid == me.pid or process.pid in found:
+                continue
+            try:
+                ours = process.environ().get("DLROVER_LITE_HOME") == home or any(home in a for a in process.cmdline())
+            except psutil.Error:
+                continue
+            if ours:
+                found[process.pid] = process
+        return list(found.values())
+
+    def _files(self) -> list[str]:
+        lines = [
+            f"shared memory: {SHARED_MEMORY / name}" for name in sorted(_names_in(SHARED_MEMORY) - self._shared_memory)
+        ]
+        for what, directory in (("in the runtime directory", self.runtime), ("temp file", self.temp)):
+            for name in sorted(_names_in(directory)):
+                path = directory / name
+                inside = sorted(_names_in(path)) if path.is_dir() else []
+                lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
+        return lines
+
+
+def _names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()

@@ -1,0 +1,303 @@
+"""Exports are written in pieces, put in place in one step, and load as plain torch modules."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.errors import DataError, JobError, ModelError
+from dlrover_lite.models import export, tables
+from dlrover_lite.models.export import ExportWriter, Manifest
+from dlrover_lite.models.registry import build_model
+from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
+from dlrover_lite.ps.hashing import initial_rows
+from dlrover_lite.recipe.schema import Model
+
+SEED = 11
+DIM = 4
+
+
+class Trained:
+    """A small model as a job would have it: a module, and tables by name."""
+
+    def __init__(self, schema: Schema, directory: Path, use: str = "dlrm") -> None:
+        self.model = Model(use=use, options={"embedding_dim": DIM})
+        self.directory, self.schema = directory, schema
+        self.module = build_model(self.model, schema, directory=directory, seed=1)
+        random = np.random.default_rng(0)
+        self.tables = {}
+        for field in self.module.embedding_fields:
+            ids = random.permutation(np.r_[random.integers(0, 2**64, 300, np.uint64), np.uint64(0)])
+            self.tables[field.table_name] = (ids, random.normal(size=(len(ids), field.dim)).astype(np.float32))
+
+    @property
+    def manifest(self) -> Manifest:
+        fields = list(self.module.embedding_fields)
+        return Manifest(model=self.model, schema=self.schema, fields=fields, seed=SEED, data_format="criteo")
+
+    def write(self, target: Path, format: str = "npz", **options) -> Path:
+        writer = ExportWriter(target, self.manifest, format, model_directory=self.directory, **options)
+        with writer:
+            writer.write_dense({name: tensor.numpy() for name, tensor in self.module.state_dict().items()})
+            for start in range(0, 301, 100):
+                for name, (ids, vectors) in self.tables.items():
+                    writer.add_rows(name, ids[start : start + 100], vectors[start : start + 100])
+            return writer.finish()
+
+    def logits(self, dense: np.ndarray, ids: np.ndarray) -> torch.Tensor:
+        parts = []
+        for row, field in enumerate(self.module.embedding_fields):
+            keys, vectors = self.tables[field.table_name]
+            known = dict(zip(keys.tolist(), vectors, strict=True))
+            initial = initial_rows(ids[row], table=field.table_name, seed=SEED, dim=field.dim, scale=field.init_scale)
+            parts.append(
+                np.stack([known.get(key, start) for key, start in zip(ids[row].tolist(), initial, strict=True)])
+            )
+        with torch.no_grad():
+            return self.module(torch.from_numpy(dense), torch.from_numpy(np.concatenate(parts, 1)))
+
+    def inputs(self, samples: int = 20) -> tuple[np.ndarray, np.ndarray]:
+        """Half of the ids known, half not."""
+        random = np.random.default_rng(1)
+        ids = np.stack([keys[:samples] for keys, _ in self.tables.values()])
+        ids[:, samples // 2 :] = random.integers(0, 2**64, (len(ids), samples - samples // 2), np.uint64)
+        return random.normal(size=(samples, len(self.schema.dense))).astype(np.float32), ids
+
+
+@pytest.fixture
+def trained(schema, tmp_path) -> Trained:
+    return Trained(schema, tmp_path)
+
+
+def leftovers(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+@pytest.mark.parametrize("buffered", [0, 64 << 20])
+def test_a_loaded_export_gives_the_same_logits(trained, tmp_path, format, buffered, monkeypatch):
+    monkeypatch.setattr(export, "BUFFERED_BYTES", buffered)
+    target = trained.write(tmp_path / "out" / "model", format)
+    model = load_model(target)
+    dense, ids = trained.inputs()
+    expected = trained.logits(dense, ids)
+    with torch.no_grad():
+        torch.testing.assert_close(model(dense, ids), expected)
+        torch.testing.assert_close(model(torch.from_numpy(dense), torch.from_numpy(ids.view(np.int64))), expected)
+    torch.testing.assert_close(model.predict(dense, ids), torch.sigmoid(expected))
+    assert model.schema == trained.schema and not model.training
+    assert leftovers(target.parent) == []
+    assert sorted(path.name for path in target.iterdir()) == ["dense.safetensors", "model.json", "tables"]
+    assert {path.suffix for path in (target / "tables").iterdir()} == {f".{format}"}
+
+
+def test_an_npz_table_is_two_plain_arrays(trained, tmp_path):
+    target = trained.write(tmp_path / "model")
+    arrays = np.load(target / "tables" / "C1.npz")
+    ids, vectors = trained.tables["C1"]
+    assert np.array_equal(arrays["ids"], ids) and np.array_equal(arrays["vectors"], vectors)
+    manifest = json.loads((target / "model.json").read_text())
+    assert manifest["version"] == 1 and manifest["tables"][0]["rows"] == 301
+
+
+def test_writing_needs_no_torch():
+    code = "import sys, dlrover_lite.models.export, dlrover_lite.metrics; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_tables_without_rows_start_from_initial_values(trained, tmp_path):
+    for format in ("npz", "parquet"):
+        writer = ExportWriter(tmp_path / format, trained.manifest, format)
+        writer.write_dense({name: tensor.numpy() for name, tensor in trained.module.state_dict().items()})
+        model = load_model(writer.finish())
+        rows = model.tables["C2"].lookup(np.array([5, 6], np.uint64))
+        assert np.array_equal(
+            rows, initial_rows(np.array([5, 6], np.uint64), table="C2", seed=SEED, dim=DIM, scale=0.05)
+        )
+
+
+def test_a_user_model_brings_its_code_along(schema, tmp_path):
+    source = tmp_path / "source"
+    (source / "parts_of_mine").mkdir(parents=True)
+    (source / "my_model.py").write_text(
+        "import torch\nfrom torch import nn\nfrom layers_of_mine import head\n"
+        "from dlrover_lite.models.fields import EmbeddingField\n"
+        "class Mine(nn.Module):\n"
+        "    def __init__(self, embedding_dim):\n"
+        "        super().__init__()\n"
+        "        self.embedding_fields = [EmbeddingField('C1', embedding_dim, table='t'),"
+        " EmbeddingField('C3', embedding_dim, table='t')]\n"
+        "        self.head = head(2 * embedding_dim)\n"
+        "    def forward(self, dense, embedded):\n"
+        "        return self.head(embedded)\n"
+    )
+    (source / "layers_of_mine.py").write_text(
+        "from torch import nn\nfrom parts_of_mine.more import ONE\ndef head(n):\n    return nn.Linear(n, ONE)\n"
+    )
+    (source / "parts_of_mine" / "__init__.py").write_text("")
+    (source / "parts_of_mine" / "more.py").write_text("ONE = 1\n")
+    (source / "unrelated.py").write_text("")
+    trained = Trained(schema, source, "my_model.py:Mine")
+    target = trained.write(tmp_path / "export")
+    copied = {str(path.relative_to(target / "model")) for path in (target / "model").rglob("*.py")}
+    assert copied == {"my_model.py", "layers_of_mine.py", "parts_of_mine/__init__.py", "parts_of_mine/more.py"}
+    (source / "my_model.py").unlink()
+    ids = np.stack([trained.tables["t"][0][:5]] * 4)
+    logits = load_model(target)(np.zeros((5, 3), np.float32), ids)
+    vectors = torch.from_numpy(trained.tables["t"][1][:5])
+    torch.testing.assert_close(logits, trained.module.head(torch.cat([vectors, vectors], 1)).squeeze(1))
+
+
+def test_only_exports_and_empty_directories_are_replaced(trained, tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    trained.write(target)
+    (target / "stray").write_text("from the older export")
+    trained.write(target, "parquet")
+    assert not (target / "stray").exists() and leftovers(tmp_path) == []
+    with pytest.raises(JobError, match="holds an exported model already"):
+        trained.write(target, overwrite=False)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("x")
+    with pytest.raises(JobError, match="not an exported model"):
+        trained.write(precious)
+    with pytest.raises(JobError, match="not an exported model"):
+        trained.write(precious / "thesis.tex")
+    assert (precious / "thesis.tex").read_text() == "x"
+
+
+def test_abort_leaves_the_older_export_and_nothing_else(trained, tmp_path):
+    target = trained.write(tmp_path / "model")
+    before = (target / "model.json").read_bytes()
+    for format in ("npz", "parquet"):
+        with ExportWriter(target, trained.manifest, format) as writer:
+            writer.add_rows("C1", *trained.tables["C1"])
+    assert (target / "model.json").read_bytes() == before and leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("code, message", [(errno.ENOSPC, "disk is full"), (errno.EROFS, "can't be exported")])
+def test_a_full_disk_names_the_directory_and_cleans_up(trained, tmp_path, monkeypatch, code, message):
+    def full(self, ids, vectors):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(tables._NpzWriter, "add", full)
+    with pytest.raises(JobError, match=message) as raised:
+        trained.write(tmp_path / "model")
+    assert str(tmp_path / "model") in raised.value.message and raised.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_another_shape_are_refused(trained, tmp_path):
+    with ExportWriter(tmp_path / "model", trained.manifest) as writer:
+        with pytest.raises(ValueError, match="no table 'C9'"):
+            writer.add_rows("C9", np.zeros(1, np.uint64), np.zeros((1, DIM), np.float32))
+        with pytest.raises(ValueError, match="vectors"):
+            writer.add_rows("C1", np.zeros(2, np.uint64), np.zeros((2, DIM + 1), np.float32))
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+@pytest.mark.parametrize("file", ["model.json", "dense.safetensors", "tables/C2"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage"])
+def test_missing_and_damaged_files_are_named(trained, tmp_path, format, file, damage):
+    target = trained.write(tmp_path / "model", format)
+    path = target / (f"{file}.{format}" if file.startswith("tables") else file)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage == "truncated" else b"\x00" * 500)
+    with pytest.raises(ModelError) as raised:
+        load_model(target)
+    assert str(path) in raised.value.message and raised.value.hint
+
+
+def test_a_newer_format_names_the_upgrade(trained, tmp_path):
+    target = trained.write(tmp_path / "model")
+    (target / "model.json").write_text('{"version": 2, "whatever": 1}')
+    with pytest.raises(ModelError, match="format 2") as raised:
+        read_manifest(target)
+    assert "pip install --upgrade" in raised.value.hint
+
+
+def test_other_dense_parameters_are_refused(trained, tmp_path):
+    with ExportWriter(tmp_path / "model", trained.manifest) as writer:
+        state = {name: tensor.numpy() for name, tensor in trained.module.state_dict().items()}
+        state.pop("top.0.bias")
+        writer.write_dense(state)
+        target = writer.finish()
+    with pytest.raises(ModelError, match=r"top\.0\.bias"):
+        load_model(target)
+
+
+def test_inputs_of_another_shape_are_explained(trained, tmp_path):
+    model = load_model(trained.write(tmp_path / "model"))
+    dense, ids = trained.inputs()
+    for wrong in ((dense, ids.T), (dense[:, :2], ids), (dense[:3], ids)):
+        with pytest.raises(ModelError, match="got dense") as raised:
+            model(*wrong)
+        assert "[n, 3]" in raised.value.hint
+    with pytest.raises(ModelError, match="float64"):
+        model(dense, ids.astype(np.float64))
+
+
+@given(st.text(max_size=12), st.booleans())
+def test_table_names_become_safe_file_names_and_back(name, every):
+    file = tables.escape(name, every=every)
+    assert tables.unescape(file) == name
+    assert file and not file.startswith(".") and all(c.isascii() and (c.isalnum() or c in "%_.-") for c in file)
+
+
+def test_tables_named_alike_or_oddly_get_a_file_each(schema, tmp_path):
+    names = ("a/b", "A", "a", "..", "ü")
+    odd = Trained(Schema(("I1",), names), tmp_path)
+    target = odd.write(tmp_path / "model")
+    files = [entry.file for entry in read_manifest(target).tables]
+    assert len({file.casefold() for file in files}) == len(names)
+    dense, ids = odd.inputs()
+    torch.testing.assert_close(load_model(target)(dense, ids).detach(), odd.logits(dense, ids))
+
+
+class Rows:
+    """A dataset of known samples, of which number 7 is bad."""
+
+    def __init__(self, schema: Schema, dense: np.ndarray, ids: np.ndarray, labels: np.ndarray) -> None:
+        self.schema, self.samples = schema, len(labels)
+        self.dense, self.ids, self.labels = dense, ids, labels
+
+    def read(self, numbers: np.ndarray) -> Batch:
+        good = numbers[numbers != 7]
+        return Batch(self.labels[good], self.dense[good], self.ids[:, good], [])
+
+    def close(self) -> None: ...
+
+
+def test_evaluation_of_an_export(trained, tmp_path):
+    target = trained.write(tmp_path / "model")
+    dense, ids = trained.inputs(20)
+    labels = np.tile([0.0, 1.0], 10).astype(np.float32)
+    seen: list[int] = []
+    result = evaluate_export(target, Rows(trained.schema, dense, ids, labels), 6, seen.append)
+    logits = np.delete(trained.logits(dense, ids).numpy(), 7)
+    positive = np.delete(labels, 7) == 1
+    pairs = logits[positive][:, None] - logits[~positive][None, :]
+    assert result.samples == 19 and seen == [6, 12, 18, 20]
+    assert result.auc == pytest.approx(np.mean(pairs > 0), abs=0.02)
+    assert result.loss == pytest.approx(np.mean(np.logaddexp(0, np.where(positive, -logits, logits))), rel=1e-5)
+
+
+def test_evaluation_on_other_columns_is_refused(trained, tmp_path):
+    target = trained.write(tmp_path / "model")
+    other = Rows(Schema(("I1",), ("C1",)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1))
+    with pytest.raises(DataError, match="it has no C2, C3, C4, I2, I3"):
+        evaluate_export(target, other)
