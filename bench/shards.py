@@ -82,14 +82,16 @@ def ask(node: str) -> None:
         endpoint, start, seconds = line.split()
         if endpoint not in clients:
             clients[endpoint] = Client(endpoint, MasterReplies, context=zmq.Context.instance())
-        client, lease, count = clients[endpoint], leases.get(endpoint), 0
+        client, count = clients[endpoint], 0
+        lease: Lease | None = leases.get(endpoint)
         time.sleep(max(0.0, float(start) - time.monotonic()))
         end = float(start) + float(seconds)
         while time.monotonic() < end:
             request = LeaseRequest(node, lease.token, [(lease.start, lease.stop)]) if lease else LeaseRequest(node)
             lease = client.call(request).body
             count += 1
-        leases[endpoint] = lease
+        if lease:
+            leases[endpoint] = lease
         print(count, flush=True)
     for client in clients.values():
         client.close()
