@@ -218,9 +218,7 @@ class Status(_Message, frozen=True):
     """Why the job failed or was stopped, or what it waits for."""
 
 
-MasterRequests = (
-    Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
-)
+MasterRequests = Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
 MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status
 
 
