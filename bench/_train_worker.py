@@ -81,7 +81,7 @@ def main(spec: NodeSpec, job_directory: Path) -> int:
         opened.append(timed)
         return timed
 
-    product.open_data = opener  # type: ignore[assignment]
+    product.open_data = opener  # type: ignore[assignment,attr-defined]
     try:
         return product.main(spec, job_directory)
     finally:

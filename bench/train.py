@@ -56,7 +56,7 @@ def job_samples_per_second(directory: Path, data: dict[str, Any], workers: int, 
     start = max(reads[0] for reads in times) + WARM_UP_SECONDS
     end = min(reads[-1] for reads in times)
     minibatches = sum(start <= at < end for reads in times for at in reads)
-    return minibatches * BATCH_SIZE / (end - start)
+    return float(minibatches * BATCH_SIZE / (end - start))
 
 
 def data_samples(data: dict[str, Any]) -> int:
@@ -99,12 +99,14 @@ def read_in_another_process(file: Path, minibatches: int) -> Any:
     from torch.utils.data import DataLoader
     from torch.utils.data import Dataset as TorchDataset
 
+    from dlrover_lite.data.base import Dataset
     from dlrover_lite.data.open import open_data
     from dlrover_lite.data.order import EpochOrder
     from dlrover_lite.recipe.schema import CriteoData
 
     dataset = open_data(CriteoData(train=[str(file)], eval_share=0.0), directory=file.parent, part="train")
     assert dataset is not None
+    reader: Dataset = dataset
     order = EpochOrder(dataset.samples, seed=0, epoch=0)
     per_epoch = dataset.samples // BATCH_SIZE
 
@@ -114,7 +116,7 @@ def read_in_another_process(file: Path, minibatches: int) -> Any:
 
         def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             at = i % per_epoch * BATCH_SIZE
-            batch = dataset.read(order.numbers(at, at + BATCH_SIZE))
+            batch = reader.read(order.numbers(at, at + BATCH_SIZE))
             indices = (batch.ids % np.uint64(IDS)).astype(np.int64).T
             return (
                 torch.from_numpy(batch.dense),

@@ -116,4 +116,4 @@ def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes]
 
 def is_readable(socket: zmq.Socket[Any]) -> bool:
     """Whether a message is there; cheaper than an attempt that fails."""
-    return bool(socket.get(zmq.EVENTS) & zmq.POLLIN)
+    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)

@@ -18,8 +18,8 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=lambda: {"ps": "dlrover_lite.ps.main:main", "worker": "dlrover_lite.worker.main:main"}
     )
     """``module:function`` of each role, called in the node with (NodeSpec, job directory as Path); returns the exit code or None."""
-    imports: list[str] = msgspec.field(default_factory=lambda: ["torch", "numpy", "numba"])
-    """What the template imports before it forks nodes, beside the modules of ``entries``."""
+    imports: list[str] = msgspec.field(default_factory=lambda: ["torch", "dlrover_lite.worker.warm:compile_kernels"])
+    """Modules that the template imports before it forks nodes, beside those of ``entries``; ``module:function`` is called, too."""
     master_grace_seconds: float = 20.0
     """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
     node_grace_seconds: float = 5.0

@@ -51,7 +51,10 @@ class Template:
         signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in options.imports:
-            import_module(name)
+            module, _, function = name.partition(":")
+            imported = import_module(module)
+            if function:
+                getattr(imported, function)()
         # What is imported stays: children needn't look at it in their collections, which would copy its pages.
         gc.collect()
         gc.freeze()

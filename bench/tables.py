@@ -1,0 +1,104 @@
+"""Rows/s of a PS's embedding table in process, on one thread: look-ups over ``torch.embedding_bag`` gathers, Adagrad updates over
+``torch.optim.Adagrad`` with sparse gradients, on the same indices (4 M rows, dim 16; Zipf 1.2 and uniform; the worse of both counts).
+
+Our side hashes 64-bit ids and, in updates, sums the duplicates itself; torch's side gets row numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from common import Figure, arguments, emit, medians
+from numpy.typing import NDArray
+from reference import zipf_ids
+
+from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import TableSpec
+
+ROWS, DIM = 4_000_000, 16
+BATCH = 26 * 1024
+"""Ids of a minibatch of 1,024 samples with 26 features."""
+
+
+def filled_table() -> TableGroup:
+    """All ids present, their rows in random order."""
+    table = TableGroup([TableSpec("t", DIM, 0.05)], Optimizer(use="adagrad", learning_rate=0.01), seed=0)
+    ids = np.random.default_rng(0).permutation(ROWS).astype(np.uint64)
+    for part in np.array_split(ids, 40):
+        table.update(part, np.array([len(part)]), np.zeros((len(part), DIM), np.float32), unique=True)
+    return table
+
+
+def draw(kind: str, batches: int) -> list[NDArray[np.int64]]:
+    random = np.random.default_rng(1)
+    if kind == "zipf":
+        drawn = zipf_ids(batches * BATCH, ids=ROWS, exponent=1.2, random=random)
+    else:
+        drawn = random.integers(0, ROWS, batches * BATCH)
+    return list(drawn.reshape(batches, BATCH))
+
+
+def rate(one: Callable[[int], object], batches: int) -> Callable[[], float]:
+    """Rows/s of ``one(i)`` over all batches."""
+
+    def measure() -> float:
+        start = time.perf_counter()
+        for i in range(batches):
+            one(i)
+        return batches * BATCH / (time.perf_counter() - start)
+
+    return measure
+
+
+def measure(*, rounds: int, batches: int) -> list[Figure]:
+    torch.set_num_threads(1)
+    table = filled_table()
+    weight = torch.nn.Parameter(torch.full((ROWS, DIM), 0.01))
+    adagrad = torch.optim.Adagrad([weight], 0.01)
+    counts, offsets = np.array([BATCH]), torch.arange(BATCH)
+    grads = np.random.default_rng(2).standard_normal((BATCH, DIM)).astype(np.float32)
+    torch_grads = torch.from_numpy(grads)
+    results: dict[str, dict[str, float]] = {}
+    for kind in ("zipf", "uniform"):
+        drawn = draw(kind, batches)
+        ids = [part.astype(np.uint64) for part in drawn]
+        indices = [torch.from_numpy(part) for part in drawn]
+
+        def torch_update(i: int, indices: list[torch.Tensor] = indices) -> None:
+            weight.grad = torch.sparse_coo_tensor(indices[i][None], torch_grads, (ROWS, DIM), check_invariants=False)
+            adagrad.step()
+
+        def torch_lookup(i: int, indices: list[torch.Tensor] = indices) -> None:
+            torch.nn.functional.embedding_bag(indices[i], weight, offsets, mode="sum")
+
+        with torch.no_grad():
+            results[kind] = medians(
+                {
+                    "lookup": rate(lambda i, ids=ids: table.gather(ids[i], counts), batches),  # type: ignore[misc]
+                    "torch lookup": rate(torch_lookup, batches),
+                    "update": rate(lambda i, ids=ids: table.update(ids[i], counts, grads), batches),  # type: ignore[misc]
+                    "torch update": rate(torch_update, max(4, batches // 8)),
+                },
+                rounds,
+            )
+    return [figure("lookup", ">= 1.0", results), figure("update", ">= 3", results)]
+
+
+def figure(what: str, target: str, results: dict[str, dict[str, float]]) -> Figure:
+    ratios = {kind: rates[what] / rates[f"torch {what}"] for kind, rates in results.items()}
+    worse = min(ratios, key=ratios.__getitem__)
+    detail = {"worse_of": ratios, "rows_per_second": {kind: rates[what] for kind, rates in results.items()}}
+    return Figure(f"tables.{what}_ratio", ratios[worse], "x", target, results[worse][f"torch {what}"], detail)
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    emit(options, measure(rounds=3 if options.quick else 11, batches=16 if options.quick else 40))
+
+
+if __name__ == "__main__":
+    main()
