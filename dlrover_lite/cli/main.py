@@ -21,13 +21,13 @@ __all__ = ["COMMANDS", "cli", "main"]
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130
 
 COMMANDS = {
-    "run": LazyCommand("dlrover_lite.cli.jobs:run", "Train a recipe."),
+    "run": LazyCommand("dlrover_lite.cli.run:run", "Train a recipe."),
     "jobs": LazyCommand("dlrover_lite.cli.jobs:jobs", "List the jobs of this machine."),
     "status": LazyCommand("dlrover_lite.cli.jobs:status", "Show how a job is doing."),
-    "logs": LazyCommand("dlrover_lite.cli.jobs:logs", "Print what a job's processes wrote."),
+    "logs": LazyCommand("dlrover_lite.cli.logs:logs", "Print what a job's processes wrote."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
-    "evaluate": LazyCommand("dlrover_lite.cli.jobs:evaluate", "Evaluate a trained model on data."),
-    "export": LazyCommand("dlrover_lite.cli.jobs:export_", "Write a job's model to files."),
+    "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
+    "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make and inspect training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),

@@ -22,9 +22,10 @@ from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, f
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.plan import Plan
     from dlrover_lite.wire.messages import Status
 
-__all__ = ["JobHandle", "launch", "run"]
+__all__ = ["JobHandle", "launch", "planned", "run"]
 
 _STATUS_DEADLINE_SECONDS = 5.0
 
@@ -59,6 +60,14 @@ def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from _dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def planned(recipe: Recipe) -> Plan:
+    """The nodes that a job of this recipe would get on this machine."""
+    from dlrover_lite.backends.local.machine import machine_resources
+    from dlrover_lite.brain.plan import initial_plan
+
+    return initial_plan(recipe.resources, machine_resources())
 
 
 class JobHandle:
