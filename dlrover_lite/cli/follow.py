@@ -46,7 +46,9 @@ class Signals:
                 self._before[number] = signal.signal(number, self._take)
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -60,7 +62,9 @@ class Signals:
         # Not through the stream's own buffer, which may be in the middle of a write.
         text = "killing" if again else "stopping (ctrl-C again to kill)"
         with suppress(OSError, ValueError):
-            os.write(self._stream.fileno(), f"\r\x1b[K{text}\n".encode() if self._stream.isatty() else f"{text}\n".encode())
+            os.write(
+                self._stream.fileno(), f"\r\x1b[K{text}\n".encode() if self._stream.isatty() else f"{text}\n".encode()
+            )
         with suppress(DlroverLiteError):
             self._handle.stop(kill=again)
 

@@ -54,7 +54,9 @@ def _job_json(job: Job) -> dict[str, Any]:
     """One entry of ``jobs --json``. A job whose files can't be read is in the list too."""
     from dlrover_lite.jobs.handle import JobHandle
 
-    entry: dict[str, Any] = dict.fromkeys(("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples"))
+    entry: dict[str, Any] = dict.fromkeys(
+        ("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
+    )
     entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
     try:
         record, result = job.record(), job.result()
@@ -96,6 +98,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.live import progress_text
     from dlrover_lite.cli.output import cleaned, table
     from dlrover_lite.cli.summary import summary_lines
+    from dlrover_lite.cli.words import count, metric
 
     lines = [f"{handle.id}: {now.state}{f' ({now.message.splitlines()[0]})' if now.message else ''}"]
     if result is None:
@@ -103,7 +106,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     else:
         lines += [part for part in result.message.splitlines()[1:] + result.hint.splitlines() if part]
     if now.total_samples:
-        lines += ["", *summary_lines(result, now, None)]
+        lines += ["", *summary_lines(result.export if result else None, now, None)]
     lines.append(f"{'limits':<10} {LIMITS}")
     click.echo("\n".join(map(cleaned, lines)))
     if now.nodes:
@@ -116,7 +119,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         click.echo()
         table(
             ("evaluated at", "samples", "auc", "loss"),
-            [(f"{e.at_samples:,}", f"{e.samples:,}", _rounded(e.auc), _rounded(e.loss)) for e in now.evaluations],
+            [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
         )
 
 
@@ -127,10 +130,6 @@ def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
     rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second else None
     memory = format_bytes(node.used_memory) if node.used_memory else None
     return node.id, node.state, rate, node.cores, round(used, 2), memory, format_bytes(node.memory)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or value != value else round(value, 4)  # noqa: PLR0124 - NaN
 
 
 @click.command(short_help="Stop a job.")

@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING
 from dlrover_lite.cli.words import compact, count, metric, remaining
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
 
 __all__ = ["JobLine", "evaluation_text", "progress_text"]
@@ -23,9 +25,8 @@ def progress_text(status: Status, width: int | None = None) -> str:
     """What the job is doing, in at most ``width`` characters: what matters least gives way first."""
     short = [part for part in _parts(status, compact) if part]
     full = [part for part in _parts(status, count) if part]
-    for parts in (full, short):
-        if width is None or len(GAP.join(parts)) <= width:
-            return GAP.join(parts)
+    if width is None or len(GAP.join(full)) <= width:
+        return GAP.join(full)
     while len(short) > 1 and len(GAP.join(short)) > width:
         del short[-1]
     text = GAP.join(short)
@@ -133,7 +134,7 @@ class JobLine:
             console.print(Text(text, no_wrap=True), end="", crop=False, soft_wrap=True)
         self._stream.flush()
 
-    def _console(self):  # type: ignore[no-untyped-def]
+    def _console(self) -> Console:
         from rich.console import Console
 
         return Console(file=self._stream, highlight=False)

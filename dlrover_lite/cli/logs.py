@@ -30,7 +30,9 @@ _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
 @click.option("--role", type=click.Choice(["ps", "worker", "master", "keeper"]), help="Only processes of this role.")
 @click.option("--node", metavar="ID", help="Only this process, such as worker-0.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="At most this many lines of each process, the last ones.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), help="At most this many lines of each process, the last ones."
+)
 def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int | None) -> None:
     """Print what the processes of JOB wrote. JOB is an id, the start of one, or "last", which is the default.
 
@@ -140,7 +142,7 @@ def _start_of_last_lines(path: Path, count: int) -> int:
                 while (at := chunk.rfind(b"\n", 0, at)) >= 0:
                     # The newline at the very end ends the last line; it doesn't start another.
                     newlines += position + at != end - 1
-                    if newlines == count or count == 0:
+                    if count in (0, newlines):
                         return end if count == 0 else position + at + 1
     except FileNotFoundError:
         return 0

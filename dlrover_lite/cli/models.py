@@ -66,7 +66,9 @@ def _exported(directory: Path, files: list[str]) -> _Source:
     from dlrover_lite.models.serving import read_manifest
 
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no directory.", hint="Name a job, or a directory that a model was exported to.")
+        raise UsageError(
+            f"{directory} is no directory.", hint="Name a job, or a directory that a model was exported to."
+        )
     manifest = read_manifest(directory)
     if not files:
         raise UsageError(
@@ -83,7 +85,8 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
     if manifest.data_format in ("criteo", "synthetic"):
         return CriteoData(train=files, eval_share=0.0)
     options: dict[str, Any] = dict(manifest.data_options)
-    kind = {"csv": CsvData, "parquet": ParquetData}.get(manifest.data_format)
+    kinds: dict[str, type[CsvData] | type[ParquetData]] = {"csv": CsvData, "parquet": ParquetData}
+    kind = kinds.get(manifest.data_format)
     if kind is None or "label" not in options:
         raise UsageError(
             f"The model in {directory} doesn't say how its training data was read.",
@@ -175,8 +178,12 @@ def _open(source: _Source) -> Dataset:
 
 @click.command("export", short_help="Write a job's model to files.")
 @job_argument
-@click.option("--to", "target", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Directory to write.")
-@click.option("--format", "table_format", type=click.Choice(["npz", "parquet"]), help="Of the tables; default: as they are.")
+@click.option(
+    "--to", "target", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Directory to write."
+)
+@click.option(
+    "--format", "table_format", type=click.Choice(["npz", "parquet"]), help="Of the tables; default: as they are."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an exported model that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def export_(job: str, target: Path, table_format: str | None, overwrite: bool, as_json: bool) -> None:
@@ -208,5 +215,7 @@ def export_(job: str, target: Path, table_format: str | None, overwrite: bool, a
     from dlrover_lite.cli.words import count
     from dlrover_lite.units import format_bytes
 
-    click.echo(f"Wrote {written}: {result['tables']} tables with {count(total)} rows ({result['format']}), {format_bytes(size)}.")
+    click.echo(
+        f"Wrote {written}: {result['tables']} tables with {count(total)} rows ({result['format']}), {format_bytes(size)}."
+    )
     print(f"Load it in Python: dlrover_lite.load_model({str(written)!r})", file=sys.stderr)

@@ -5,6 +5,7 @@ A terminal gets colours (unless NO_COLOR is set) and lines that fit it; a pipe o
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ __all__ = ["Reporter", "cleaned", "emit_json", "note", "progress", "table"]
 
 GAP = "  "
 PLAIN_INTERVAL_SECONDS = 10.0
+_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?")
+"""Numbers written out already."""
 
 
 def emit_json(value: Any) -> None:
@@ -44,6 +47,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int 
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(_NUMBER.fullmatch(value))
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 

@@ -115,13 +115,17 @@ def _report(handle: JobHandle, result: Result, recipe_path: str, as_json: bool, 
     if as_json:
         emit_json(run_json(handle.job, result, status, best))
     elif result.ok:
-        lines = [f"{handle.id} succeeded", *summary_lines(result, status, best), ""]
+        lines = [f"{handle.id} succeeded", *summary_lines(result.export, status, best), ""]
         lines += next_commands(handle.job, result, recipe_path)
         click.echo("\n".join(map(cleaned, lines)))
     if result.ok:
         return 0
     if result.state == "stopped":
-        done = f"after {count(status.samples)} of {count(status.total_samples)} samples" if status.samples else "before it trained"
+        done = (
+            f"after {count(status.samples)} of {count(status.total_samples)} samples"
+            if status.samples
+            else "before it trained"
+        )
         print(f"{handle.id}: {result.message or 'stopped'} {done}; no model was exported.", file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)

@@ -68,12 +68,12 @@ def _average(status: Status) -> float:
     return status.samples / status.elapsed_seconds if status.elapsed_seconds > 0 else 0.0
 
 
-def summary_lines(result: Result, status: Status, best: float | None) -> list[str]:
+def summary_lines(export: str | None, status: Status, best: float | None) -> list[str]:
     """A line for each thing that is known of an ended job."""
-    return [f"{name:<10} {text}" for name, text in _known(result, status, best)]
+    return [f"{name:<10} {text}" for name, text in _known(export, status, best)]
 
 
-def _known(result: Result, status: Status, best: float | None) -> list[tuple[str, str]]:
+def _known(export: str | None, status: Status, best: float | None) -> list[tuple[str, str]]:
     lines = [
         ("samples", f"{count(status.samples)} of {count(status.total_samples)} ({plural(status.epochs, 'epoch')})"),
         ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s from start to end"),
@@ -95,9 +95,14 @@ def _known(result: Result, status: Status, best: float | None) -> list[tuple[str
         lines.append(("bad lines", f"{count(status.bad_lines)}, left out"))
         lines += [("", example) for example in status.bad_examples]
     if status.quarantined:
-        lines.append(("skipped", f"{plural(status.quarantined, 'minibatch')[:-1]}es" if status.quarantined > 1 else "1 minibatch"))
-    if result.export:
-        lines.append(("model", result.export))
+        lines.append(
+            (
+                "skipped",
+                f"{plural(status.quarantined, 'minibatch')[:-1]}es" if status.quarantined > 1 else "1 minibatch",
+            )
+        )
+    if export:
+        lines.append(("model", export))
     return lines
 
 

@@ -48,6 +48,8 @@ class WorkerGone(msgspec.Struct, frozen=True):
 
 
 class FailJob(msgspec.Struct, frozen=True):
+    """``JOB`` in the hint stands for the job's id."""
+
     message: str
     hint: str = ""
 
@@ -101,7 +103,9 @@ class Nodes(msgspec.Struct, frozen=True):
         if node is None or node.state == "ended":
             return self, []
         if event.kind == "started":
-            return (self._with(msgspec.structs.replace(node, state="started")) if node.state == "launched" else self), []
+            return (
+                self._with(msgspec.structs.replace(node, state="started")) if node.state == "launched" else self
+            ), []
         reason = event.reason or "Unknown"
         told = f"{reason}: {event.detail}" if event.detail else reason
         nodes = self._with(msgspec.structs.replace(node, state="ended", reason=told))

@@ -180,14 +180,15 @@ class Master:
         work = answer.work
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
-        if isinstance(work, Finished) and request.want:
-            return self._export_task(request.node) or work
+        if isinstance(work, Finished) and not request.give_back and (task := self._export_task(request.node)):
+            # A worker that only reported asks next, and would leave if it were told now that all is finished.
+            return task if request.want else Ack()
         return work
 
     def _export_task(self, node: str) -> Export | None:
         """The first worker to find nothing left writes the model; should it die, the next one."""
         wanted = self.recipe.export.format
-        if wanted == "none" or self.shards.failure is not None or self.exported is not None:
+        if wanted == "none" or self.shards.failure or not self.shards.finished or self.exported is not None:
             return None
         if self._exporter and self._exporter != node:
             return None
@@ -224,7 +225,10 @@ class Master:
             message, _, hint = failed.message.partition("\n")
             self._end(Outcome("failed", message, hint, failed.traceback))
         else:
-            self._end(Outcome("failed", f"{failed.node}: {failed.message}", traceback=failed.traceback))
+            print(f"{failed.node}: {failed.traceback}", flush=True)
+            message, _, hint = failed.message.partition("\n")
+            hint = hint or f"Its log: dlrover-lite logs {self.job} --node {failed.node}"
+            self._end(Outcome("failed", f"{failed.node}: {message}", hint))
 
     def _topology(self) -> Topology:
         servers = [(node.id, node.endpoint) for node in self.nodes.of("ps")]
@@ -269,7 +273,7 @@ class Master:
                     if self._exporter == node:
                         self._exporter = ""
                 case lifecycle.FailJob(message, hint):
-                    self._end(Outcome("failed", message, hint))
+                    self._end(Outcome("failed", message, hint.replace("JOB", self.job)))
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

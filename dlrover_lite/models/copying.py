@@ -38,7 +38,9 @@ def copy_export(
         try:
             writer.write_dense(load_file(source / DENSE_FILE))
         except (SafetensorError, FileNotFoundError) as error:
-            raise ModelError(f"{source / DENSE_FILE} can't be used: {error}.", hint="Export the model again.") from error
+            raise ModelError(
+                f"{source / DENSE_FILE} can't be used: {error}.", hint="Export the model again."
+            ) from error
         for entry in manifest.tables:
             for ids, vectors in iterate_table(source / entry.file, rows=entry.rows, dim=entry.dim):
                 writer.add_rows(entry.name, ids, vectors)

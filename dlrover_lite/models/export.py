@@ -209,7 +209,8 @@ class ExportWriter:
             )
         if not empty and not self._overwrite:
             raise JobError(
-                f"{target} holds an exported model already.", hint="Allow overwriting it (--overwrite), or choose another."
+                f"{target} holds an exported model already.",
+                hint="Allow overwriting it (--overwrite), or choose another.",
             )
 
     @contextmanager

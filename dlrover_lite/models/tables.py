@@ -170,7 +170,10 @@ def _npz_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
             for start in range(0, rows, count):
                 size = min(count, rows - start)
                 read_ids, read_vectors = ids.read(size * 8), vectors.read(size * 4 * dim)
-                yield np.frombuffer(read_ids, "<u8", size), np.frombuffer(read_vectors, "<f4", size * dim).reshape(size, dim)
+                yield (
+                    np.frombuffer(read_ids, "<u8", size),
+                    np.frombuffer(read_vectors, "<f4", size * dim).reshape(size, dim),
+                )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise _damaged(path, str(error)) from error
 
