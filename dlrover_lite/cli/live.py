@@ -41,8 +41,8 @@ def _parts(status: Status, number: Callable[[float], str]) -> list[str]:
     left = (status.total_samples - status.samples) / rate if rate > 0 else 0.0
     return [
         "" if status.state == "training" else status.state + waiting,
-        f"{math.floor(share * 100)}%",
-        f"{number(status.samples)}/{number(status.total_samples)}",
+        "" if status.state == "starting" else f"{math.floor(share * 100)}%",
+        "" if status.state == "starting" else f"{number(status.samples)}/{number(status.total_samples)}",
         f"{number(rate)}/s" if rate > 0 else "",
         "" if status.loss is None else f"loss {metric(status.loss)}",
         "" if status.auc is None else f"AUC {metric(status.auc)}",

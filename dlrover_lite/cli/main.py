@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "dlrover-lite runs on Linux and macOS; on Windows, use it inside WSL2: https://aka.ms/wsl", file=sys.stderr
         )
         return EXIT_USAGE
+    _open_closed_streams()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -60,6 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
+
+
+def _open_closed_streams() -> None:
+    """Started with stdout or stderr closed (">&-"), Python has none, and the next file opened would be taken for it."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -47,7 +47,9 @@ def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: b
             return 0
         signals.hold(handle)
         result = _stay(handle)
-    return _report(handle, result, recipe, as_json, signals.first)
+    again = [recipe, *(word for path in data for word in ("--data", path))]
+    again += [word for setting in settings for word in ("--set", setting)]
+    return _report(handle, result, again, as_json, signals.first)
 
 
 def _prepare_data(recipe: Recipe) -> int:
@@ -105,7 +107,7 @@ def _stay(handle: JobHandle) -> Result:
     return result
 
 
-def _report(handle: JobHandle, result: Result, recipe_path: str, as_json: bool, signal_number: int | None) -> int:
+def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
     from dlrover_lite.cli.output import cleaned, emit_json
     from dlrover_lite.cli.summary import best_auc, next_commands, run_json, summary_lines
     from dlrover_lite.cli.words import count
@@ -116,7 +118,7 @@ def _report(handle: JobHandle, result: Result, recipe_path: str, as_json: bool, 
         emit_json(run_json(handle.job, result, status, best))
     elif result.ok:
         lines = [f"{handle.id} succeeded", *summary_lines(result.export, status, best), ""]
-        lines += next_commands(handle.job, result, recipe_path)
+        lines += next_commands(handle.job, result, again, _width())
         click.echo("\n".join(map(cleaned, lines)))
     if result.ok:
         return 0
@@ -129,6 +131,13 @@ def _report(handle: JobHandle, result: Result, recipe_path: str, as_json: bool, 
         print(f"{handle.id}: {result.message or 'stopped'} {done}; no model was exported.", file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)
+
+
+def _width() -> int | None:
+    """Of the terminal; None where stdout is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def job_error(handle: JobHandle, result: Result) -> DlroverLiteError:

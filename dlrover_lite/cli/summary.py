@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,24 +107,26 @@ def _known(export: str | None, status: Status, best: float | None) -> list[tuple
     return lines
 
 
-def next_commands(job: Job, result: Result, recipe_path: str | None = None) -> list[str]:
-    """What is useful now, with everything filled in."""
+def next_commands(job: Job, result: Result, again: Sequence[str], width: int | None = None) -> list[str]:
+    """What is useful now, with everything filled in. ``again``: the arguments that ``run`` was given.
+
+    In lines longer than ``width`` the explanation is left out.
+    """
     import shlex
 
-    recipe = shlex.quote(recipe_path or str(job.directory / "recipe.yaml"))
     rows = []
     if result.export:
-        rows.append((f"evaluate {job.id}", "evaluate it again, or on other files: --data FILE"))
-        rows.append((f"export {job.id} --to DIR", "copy the model out: --format parquet"))
+        rows.append((f"evaluate {job.id}", "also on other files: --data FILE"))
+        rows.append((f"export {job.id} --to DIR", "or with --format parquet"))
     rows.append((f"status {job.id}", "nodes, evaluations, staleness"))
     rows.append((f"logs {job.id}", "what its processes wrote"))
-    rows.append((f"run {recipe} --set training.epochs={2 * _epochs(job.recipe)}", "the same, for longer"))
-    wide = max(len(command) for command, _ in rows[:-1])
-    return ["Next:", *(f"  dlrover-lite {command:<{wide}}  {what}" for command, what in rows)]
-
-
-def _epochs(recipe: Recipe) -> int:
-    return recipe.training.epochs
+    wide = max(len(command) for command, _ in rows)
+    lines = ["Next:"]
+    for command, what in rows:
+        line = f"  dlrover-lite {command:<{wide}}  {what}"
+        lines.append(line if width is None or len(line) <= width else f"  dlrover-lite {command}")
+    longer = [*again, "--set", f"training.epochs={2 * job.recipe.training.epochs}"]
+    return [*lines, f"  dlrover-lite run {shlex.join(longer)}"]
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.backends.base import Backend, NodeSpec
-from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.errors import DlroverLiteError, JobError, ModelError
 from dlrover_lite.intervals import Range
 from dlrover_lite.master import lifecycle
 from dlrover_lite.master.ledger_data import Pass
@@ -283,7 +283,8 @@ class Master:
             return
         failure = self.shards.failure or self.progress.judge_bad_lines(at_end=self.shards.finished)
         if failure is not None:
-            self._end(Outcome("failed", failure.message, failure.hint))
+            trace = failure.user_traceback if isinstance(failure, ModelError) else ""
+            self._end(Outcome("failed", failure.message, failure.hint, trace))
         elif self.shards.finished:
             if self.exported is not None or self.recipe.export.format == "none":
                 self._end(Outcome("succeeded"))
