@@ -28,7 +28,7 @@ COMMANDS = {
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
-    "data": LazyCommand("dlrover_lite.cli.data:data", "Make and inspect training data."),
+    "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
 }

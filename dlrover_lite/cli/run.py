@@ -123,12 +123,8 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
     if result.ok:
         return 0
     if result.state == "stopped":
-        done = (
-            f"after {count(status.samples)} of {count(status.total_samples)} samples"
-            if status.samples
-            else "before it trained"
-        )
-        print(f"{handle.id}: {result.message or 'stopped'} {done}; no model was exported.", file=sys.stderr)
+        done = f" after {count(status.samples)} of {count(status.total_samples)} samples" if status.samples else ""
+        print(f"{handle.id}: {result.message or 'stopped'}{done}; no model was exported.", file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)
 

@@ -134,10 +134,7 @@ def what_runs(recipe: Recipe, samples: int) -> str:
     from dlrover_lite.jobs.handle import planned
 
     plan = planned(recipe)
-    roles = [
-        f"{plural(role.count, name)} with {role.each.cores:g} cores{' each' if role.count > 1 else ''}"
-        for name, role in (("parameter server", plan.ps), ("worker", plan.worker))
-    ]
-    epochs = f", {plural(recipe.training.epochs, 'epoch')}"
+    workers = plural(plan.worker.count, "worker")
+    nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
     model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
-    return f"{recipe.name}: {model} on {count(samples)} samples{epochs}; {', '.join(roles)}"
+    return f"{model} on {count(samples)} samples, {plural(recipe.training.epochs, 'epoch')}; {nodes}"

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
-from dlrover_lite.errors import JobError, RemoteError, WireError
+from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, WireError
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
@@ -229,17 +231,26 @@ def launch(
         for end in ends:
             os.close(end)
     _all_started.append(started)
-    up = False
     try:
         with os.fdopen(ready, "rb") as pipe:
             _check(job, pipe.read())
-        up = True
-    finally:
-        if not up:  # also when interrupted: what was started must not go on unseen
-            started.process.terminate()
-            started.process.wait()
-            started.release()
+    except BaseException as error:  # also when interrupted: what was started must not go on unseen
+        started.process.terminate()
+        started.process.wait()
+        started.release()
+        _record_false_start(job, error)
+        raise
     return JobHandle(job, started)
+
+
+def _record_false_start(job: Job, error: BaseException) -> None:
+    """So that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
+    if isinstance(error, DlroverLiteError):
+        result = Result("failed", time.time(), error.message, error.hint)
+    else:
+        result = Result("stopped", time.time(), "interrupted while it started")
+    with suppress(JobError):
+        job.write_result(result)
 
 
 def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:

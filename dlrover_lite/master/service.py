@@ -312,7 +312,14 @@ class Master:
                 for event in self._backend.events(self._events_seen, timeout_seconds=0.1):
                     self._events_seen = event.number
                     self.nodes, _ = self.nodes.event(event)
-        self.shards.commit()
+        self._commit_late()
+
+    def _commit_late(self) -> None:
+        """A ledger that can't be written must not take the job's result with it."""
+        try:
+            self.shards.commit()
+        except DlroverLiteError as error:
+            print(error, flush=True)
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
@@ -321,7 +328,7 @@ class Master:
             return
         if isinstance(request.body, LeaseRequest):
             self._lease(request.body)
-            self.shards.commit()
+            self._commit_late()
         self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
 
     def status(self) -> Status:
