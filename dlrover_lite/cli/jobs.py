@@ -112,7 +112,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     if now.nodes:
         click.echo()
         table(
-            ("node", "state", "samples/s", "cores", "cpu used", "memory", "of"),
+            ("node", "state", "samples/s", "cores used", "of", "memory used", "of"),
             [_node_row(node, now.elapsed_seconds) for node in now.nodes],
         )
     if now.evaluations:
@@ -127,9 +127,9 @@ def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
     from dlrover_lite.units import format_bytes
 
     used = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
-    rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second else None
+    rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second and not node.state.startswith("ended") else None
     memory = format_bytes(node.used_memory) if node.used_memory else None
-    return node.id, node.state, rate, node.cores, round(used, 2), memory, format_bytes(node.memory)
+    return node.id, node.state, rate, round(used, 2), node.cores, memory, format_bytes(node.memory)
 
 
 @click.command(short_help="Stop a job.")

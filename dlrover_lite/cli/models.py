@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -218,4 +217,4 @@ def export_(job: str, target: Path, table_format: str | None, overwrite: bool, a
     click.echo(
         f"Wrote {written}: {result['tables']} tables with {count(total)} rows ({result['format']}), {format_bytes(size)}."
     )
-    print(f"Load it in Python: dlrover_lite.load_model({str(written)!r})", file=sys.stderr)
+    click.echo(f"Load it in Python: dlrover_lite.load_model({str(written)!r})")

@@ -142,7 +142,7 @@ def test_export_in_both_formats_and_evaluate_on_a_file(
     assert main(["export", trained["job"], "--to", "tables"]) == 1
     assert "--overwrite" in capsys.readouterr().err
     assert main(["export", trained["job"], "--to", "tables", "--overwrite"]) == 0
-    assert "dlrover_lite.load_model(" in capsys.readouterr().err
+    assert "dlrover_lite.load_model(" in capsys.readouterr().out
     assert list(Path("tables", "tables").glob("*.npz"))
 
 
