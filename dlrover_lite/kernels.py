@@ -44,11 +44,11 @@ def _make_prefetch() -> Any:
         """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
 
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data
+            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data  # type: ignore[no-untyped-call]
             pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
             i32 = ir.IntType(32)
             kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
             builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep in all caches, data
             return context.get_dummy_value()
 

@@ -23,9 +23,7 @@ DENSE = 13
 CATEGORICAL = 26
 FIELDS = 1 + DENSE + CATEGORICAL
 LEAST_FIELDS = 1 + DENSE + 1
-CRITEO_SCHEMA = Schema(
-    tuple(f"I{i}" for i in range(1, DENSE + 1)), tuple(f"C{i}" for i in range(1, CATEGORICAL + 1))
-)
+CRITEO_SCHEMA = Schema(tuple(f"I{i}" for i in range(1, DENSE + 1)), tuple(f"C{i}" for i in range(1, CATEGORICAL + 1)))
 
 _EMPTY, _LABEL, _FEW, _MANY, _INTEGER = 1, 2, 3, 4, 5
 _CODE_BITS = 8  # a code is the kind, and above these bits the number of the dense column
@@ -160,10 +158,8 @@ def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, 
         value, negative, good, position = _integer(buffer, position + one, end)
         if not good:
             return _INTEGER | (j << _CODE_BITS)
-        if value < np.uint64(_TABLE_SIZE):
-            feature = logarithms[value]
-        else:
-            feature = np.float32(math.log1p(np.float64(value)))
+        small = value < np.uint64(_TABLE_SIZE)
+        feature = logarithms[value] if small else np.float32(math.log1p(np.float64(value)))
         dense[row, np.uint64(j)] = -feature if negative else feature
     if position == end:
         return _FEW

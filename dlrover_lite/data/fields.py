@@ -68,45 +68,49 @@ def integer_ids(values: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 
 @kernel
+def _digits(buffer, position, stop):  # type: ignore[no-untyped-def]
+    """(value, where the digits end)."""
+    value = 0.0
+    while position < stop and 48 <= buffer[position] <= 57:
+        value = value * 10.0 + (buffer[position] - 48)
+        position += 1
+    return value, position
+
+
+@kernel
+def _sign(buffer, position, stop):  # type: ignore[no-untyped-def]
+    """(1 or -1, where the number's digits start)."""
+    if position < stop and buffer[position] == 45:
+        return -1.0, position + 1
+    if position < stop and buffer[position] == 43:
+        return 1.0, position + 1
+    return 1.0, position
+
+
+@kernel
 def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
     """``buffer[start:stop]`` as (value, True), or (0, False) when it isn't an integer, decimal or exponent number
     that a float32 can hold. Nothing at all is 0."""
-    position = start
-    negative = False
-    if position < stop and (buffer[position] == 45 or buffer[position] == 43):
-        negative = buffer[position] == 45
-        position += 1
-    value = 0.0
-    digits = 0
-    shift = 0
-    point = False
-    while position < stop:
-        byte = buffer[position]
-        if 48 <= byte <= 57:
-            value = value * 10.0 + (byte - 48)
-            digits += 1
-            shift -= point
-        elif byte == 46 and not point:
-            point = True
-        else:
-            break
-        position += 1
-    if digits == 0:
-        return 0.0, start == stop
-    if position < stop and (buffer[position] == 101 or buffer[position] == 69):
-        position += 1
-        down = False
-        if position < stop and (buffer[position] == 45 or buffer[position] == 43):
-            down = buffer[position] == 45
-            position += 1
-        exponent = 0
-        first = position
-        while position < stop and 48 <= buffer[position] <= 57:
-            exponent = min(exponent * 10 + (buffer[position] - 48), 100000)
-            position += 1
+    if start == stop:
+        return 0.0, True
+    sign, first = _sign(buffer, start, stop)
+    value, position = _digits(buffer, first, stop)
+    given = position - first
+    shift = 0.0
+    if position < stop and buffer[position] == 46:
+        point = position + 1
+        fraction, position = _digits(buffer, point, stop)
+        shift = np.float64(point - position)
+        value = value * 10.0**-shift + fraction
+        given += position - point
+    if given == 0:
+        return 0.0, False
+    if position < stop and (buffer[position] | 32) == 101:
+        exponent_sign, first = _sign(buffer, position + 1, stop)
+        exponent, position = _digits(buffer, first, stop)
         if position == first:
             return 0.0, False
-        shift += -exponent if down else exponent
+        shift += exponent_sign * min(exponent, 100000.0)
     if position < stop:
         return 0.0, False
     # In two steps, so that neither a long fraction nor a small number leaves the range on the way.
@@ -115,4 +119,4 @@ def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
         value = value * 10.0**half * 10.0 ** (shift - half)
     if not value < 3.4028235e38:
         return 0.0, False
-    return (-value if negative else value), True
+    return sign * value, True

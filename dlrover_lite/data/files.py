@@ -28,15 +28,17 @@ def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
     """
     files: list[Path] = []
     for pattern in patterns:
-        path = Path(os.path.abspath(directory / Path(pattern).expanduser()))
+        # Not Path.resolve: a link keeps its name, in messages and in the cache.
+        path = Path(os.path.abspath(os.path.join(directory, os.path.expanduser(pattern))))  # noqa: PTH100, PTH111, PTH118
         if glob.has_magic(pattern) and not os.path.lexists(path):
-            matches = sorted(match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir())
-            if not matches:
+            matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207  # Path.glob refuses absolute ones
+            found = [Path(match) for match in matches if not Path(match).is_dir()]
+            if not found:
                 raise DataError(
                     f"no file matches {str(path)!r}",
                     hint=f"Check the pattern; relative ones are taken from {directory}.",
                 )
-            files += map(Path, matches)
+            files += found
         else:
             files.append(path)
     for file in files:
@@ -49,7 +51,9 @@ def _check(path: Path) -> None:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
     except FileNotFoundError:
-        raise DataError(f"data file {path} doesn't exist", hint="Check the path in the recipe's data section.") from None
+        raise DataError(
+            f"data file {path} doesn't exist", hint="Check the path in the recipe's data section."
+        ) from None
     except IsADirectoryError:
         raise DataError(
             f"{path} is a directory, not a data file", hint=f'Name its files with a glob, such as "{path}/*".'
@@ -59,7 +63,9 @@ def _check(path: Path) -> None:
             f"data file {path} can't be read: {error.strerror}", hint="Check the permissions of the file."
         ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path} is not a regular file", hint="Samples are read in any order: write the data to a file.")
+        raise DataError(
+            f"{path} is not a regular file", hint="Samples are read in any order: write the data to a file."
+        )
     if status.st_size == 0:
         raise DataError(f"data file {path} is empty", hint="Remove it from the recipe, or write it again.")
 
@@ -71,7 +77,7 @@ def is_disk_full(error: OSError) -> bool:
 
 def unnamed_file(directory: Path) -> BinaryIO:
     """A new file without a name: gone when it is closed, also by SIGKILL."""
-    return tempfile.TemporaryFile(dir=directory)  # type: ignore[return-value]
+    return tempfile.TemporaryFile(dir=directory)
 
 
 @contextlib.contextmanager

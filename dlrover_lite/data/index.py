@@ -56,7 +56,9 @@ class TextIndex:
     def open(self) -> int:
         """A descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
         try:
-            descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else os.open(self.text, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = (
+                os.dup(self.unnamed.fileno()) if self.unnamed else os.open(self.text, os.O_RDONLY | os.O_CLOEXEC)
+            )
         except OSError as error:
             raise DataError(f"data file {self.text} can't be read: {error.strerror}") from None
         try:
@@ -78,24 +80,16 @@ def find_index(source: Path) -> TextIndex | None:
     status = source.stat()
     try:
         stored = np.fromfile(_index_path(source), np.int64)
+        if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
+            return None
+        _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
+        offsets = stored[_HEADER:]
+        # A text that was unpacked has a modification time of its own.
+        text = source if (size, mtime) == (source_size, source_mtime) else _unpacked_path(source, status)
+        fits = (source_size, source_mtime) == _version(status) and (size, mtime) == _version(text.stat())
     except OSError:
         return None
-    if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
-        return None
-    _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
-    offsets = stored[_HEADER:]
-    if (source_size, source_mtime) != (status.st_size, status.st_mtime_ns) or len(offsets) != _marks(lines):
-        return None
-    if (size, mtime) == (source_size, source_mtime):
-        return TextIndex(source, source, size, mtime, lines, offsets)
-    text = _unpacked_path(source, status)
-    try:
-        unpacked = text.stat()
-    except OSError:
-        return None
-    if (unpacked.st_size, unpacked.st_mtime_ns) != (size, mtime):
-        return None
-    return TextIndex(source, text, size, mtime, lines, offsets)
+    return TextIndex(source, text, size, mtime, lines, offsets) if fits and len(offsets) == _marks(lines) else None
 
 
 def index_text(source: Path, progress: Progress | None = None) -> TextIndex:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +16,9 @@ from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData, SyntheticData
+
+if TYPE_CHECKING:
+    from dlrover_lite.data.text import LineParser
 
 __all__ = ["Description", "View", "describe", "open_data"]
 
@@ -64,18 +68,16 @@ def open_data(
         return _open_synthetic(data, part)
     if part == "eval" and data.eval:
         return _open_files(data, data.eval, directory, progress)
-    if part == "eval" and data.eval_share == 0:
-        return None
+    if part == "train" and data.eval:
+        return _open_files(data, data.train, directory, progress)
     whole = _open_files(data, data.train, directory, progress)
-    if data.eval:
-        return whole
     train, held_out = _split(data, whole.samples)
     if part == "train":
-        return View(whole, first=0, samples=train) if held_out else whole
-    if not held_out:
-        whole.close()
-        return None
-    return View(whole, first=train, samples=held_out)
+        return View(whole, first=0, samples=train)
+    if held_out:
+        return View(whole, first=train, samples=held_out)
+    whole.close()
+    return None
 
 
 def describe(data: Data, directory: Path) -> Description:
@@ -87,7 +89,7 @@ def describe(data: Data, directory: Path) -> Description:
         from dlrover_lite.data.criteo import CRITEO_SCHEMA
 
         settings = msgspec.structs.replace(data, samples=1, eval_samples=0)
-        return Description(data.samples, data.eval_samples, CRITEO_SCHEMA, _fingerprint(settings, []))
+        return Description(data.samples, data.eval_samples, CRITEO_SCHEMA, _fingerprint(settings))
     train = resolve(data.train, directory)
     held_out = resolve(data.eval, directory)
     schema, train_samples = _examine(data, train)
@@ -98,8 +100,8 @@ def describe(data: Data, directory: Path) -> Description:
         train_samples, eval_samples = _split(data, train_samples)
     elif data.eval_share:
         eval_samples = None
-    settings = msgspec.structs.replace(data, train=[], eval=[], eval_share=0.0, max_bad_share=0.0)
-    return Description(train_samples, eval_samples, schema, _fingerprint(settings, [*train, *held_out]))
+    decisive = msgspec.structs.replace(data, train=[], eval=[], max_bad_share=0.0)
+    return Description(train_samples, eval_samples, schema, _fingerprint(decisive, train, held_out))
 
 
 def _open_synthetic(data: SyntheticData, part: str) -> Dataset | None:
@@ -121,7 +123,7 @@ def _open_files(data: FileData, patterns: Sequence[str], directory: Path, progre
     return TextDataset(files, _parser(data, files), progress)
 
 
-def _parser(data: CriteoData | CsvData, files: Sequence[Path]):  # type: ignore[no-untyped-def]
+def _parser(data: CriteoData | CsvData, files: Sequence[Path]) -> LineParser:
     if isinstance(data, CriteoData):
         from dlrover_lite.data.criteo import CriteoParser
 
@@ -154,9 +156,11 @@ def _split(data: FileData, samples: int) -> tuple[int, int]:
     return samples - held_out, held_out
 
 
-def _fingerprint(settings: Data, files: Sequence[Path]) -> str:
+def _fingerprint(settings: Data, *parts: Sequence[Path]) -> str:
     digest = hashlib.blake2b(msgspec.json.encode(settings, order="deterministic"), digest_size=16)
-    for path in files:
-        status = path.stat()
-        digest.update(f"\0{path.name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    for files in parts:
+        digest.update(b"\1")
+        for path in files:
+            status = path.stat()
+            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode() + os.fsencode(path.name))
     return digest.hexdigest()

@@ -24,9 +24,7 @@ def minibatch_count(samples: int, batch_size: int) -> int:
 class EpochOrder:
     """A permutation of ``range(samples)``; with ``shuffle=False`` the identity."""
 
-    def __init__(
-        self, samples: int, seed: int, epoch: int, shuffle: bool = True, block_size: int = BLOCK_SIZE
-    ) -> None:
+    def __init__(self, samples: int, seed: int, epoch: int, shuffle: bool = True, block_size: int = BLOCK_SIZE) -> None:
         if samples < 0 or block_size < 1:
             raise ValueError(f"samples={samples} must be at least 0, block_size={block_size} at least 1")
         self.samples = samples

@@ -93,8 +93,9 @@ class ParquetDataset:
             columns.dense[rows] = decoded.dense[local]
             columns.ids[:, rows] = decoded.ids[:, local]
             columns.codes[rows] = codes = decoded.codes[local]
-            for i in np.flatnonzero(codes).tolist():
-                bad.append((int(rows[i]), self._bad_line(group, int(local[i]), decoded)))
+            bad += [
+                (int(rows[i]), self._bad_line(group, int(local[i]), decoded)) for i in np.flatnonzero(codes).tolist()
+            ]
         return keep_good(columns, [line for _, line in sorted(bad)])
 
     def close(self) -> None:
@@ -184,12 +185,15 @@ def _check_types(path: Path, found: pa.Schema, label: str, schema: Schema) -> No
 
     for name in (label, *schema.dense):
         kind = found.field(name).type
-        if not (whole(kind) or types.is_floating(kind)):
-            raise DataError(f"column {name!r} of {path} is of type {kind}", hint="Use an integer, float or bool column.")
+        empty = types.is_null(kind) and name != label
+        if not (empty or whole(kind) or types.is_floating(kind)):
+            raise DataError(
+                f"column {name!r} of {path} is of type {kind}", hint="Use an integer, float or bool column."
+            )
     for name in schema.categorical:
         kind = found.field(name).type
         inner = kind.value_type if types.is_dictionary(kind) else kind
-        if not (whole(inner) or text(inner)):
+        if not (types.is_null(inner) or whole(inner) or text(inner)):
             raise DataError(f"column {name!r} of {path} is of type {kind}", hint="Use an integer or string column.")
 
 
@@ -198,7 +202,9 @@ def _numbers(pa: Any, column: pa.ChunkedArray, *, empty: float) -> NDArray[np.fl
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     with np.errstate(over="ignore"):
-        values: NDArray[np.float32] = column.cast(pa.float64(), safe=False).fill_null(empty).to_numpy().astype(np.float32)
+        values: NDArray[np.float32] = (
+            column.cast(pa.float64(), safe=False).fill_null(empty).to_numpy().astype(np.float32)
+        )
     return values
 
 
@@ -207,6 +213,8 @@ def _ids(pa: Any, column: pa.ChunkedArray) -> NDArray[np.uint64]:
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.uint64)
     empty = column.is_null().to_numpy()
     if pa.types.is_integer(column.type):
         ids = integer_ids(column.fill_null(0).to_numpy())

@@ -107,7 +107,7 @@ def write_tsv(path: Path, spec: SyntheticData, samples: int, gz: bool, progress:
             for numbers in _chunks(0, samples):
                 labels, _, ids, counts, logits = _generate(teacher, numbers)
                 tally.add(labels, logits)
-                file.write(text[: format_lines(labels, counts, ids, text)])
+                file.write(text[: format_lines(labels, counts, ids, text)].tobytes())
                 if progress:
                     progress(f"writing {path.name}", int(numbers[-1]) + 1, samples)
     except OSError as error:

@@ -37,7 +37,9 @@ def _unit(bits):  # type: ignore[no-untyped-def]
 def _normal(bits):  # type: ignore[no-untyped-def]
     """About normal, mean 0, deviation 1, within 3.47: the sum of four 16-bit uniform numbers."""
     mask = np.uint64(0xFFFF)
-    total = (bits & mask) + ((bits >> np.uint64(16)) & mask) + ((bits >> np.uint64(32)) & mask) + (bits >> np.uint64(48))
+    total = (
+        (bits & mask) + ((bits >> np.uint64(16)) & mask) + ((bits >> np.uint64(32)) & mask) + (bits >> np.uint64(48))
+    )
     return (np.float64(total) - 131070.0) * (1.7320508075688772 / 65536.0)
 
 

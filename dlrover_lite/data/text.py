@@ -139,9 +139,7 @@ class TextDataset:
     def close(self) -> None:
         self._reader.close()
 
-    def _bad_lines(
-        self, numbers: NDArray[np.int64], owners: NDArray[np.int64], columns: Columns
-    ) -> list[BadLine]:
+    def _bad_lines(self, numbers: NDArray[np.int64], owners: NDArray[np.int64], columns: Columns) -> list[BadLine]:
         lines = []
         for row in np.flatnonzero(columns.codes).tolist():
             file = int(owners[row])

@@ -15,6 +15,8 @@ from dlrover_lite.wire.messages import Configure, TableSpec
 
 __all__ = ["Engine", "PushResult", "group_tables"]
 
+_THE_ONE_ROW = np.zeros(1, np.uint64)
+
 
 class PushResult(NamedTuple):
     version: int
@@ -72,8 +74,8 @@ class Engine:
         self._hyper = optimizers.hyperparameters(configuration.optimizer)
         parts = optimizers.STATE_PARTS[configuration.optimizer.use]
         self._dense_state = np.zeros(max(1, len(dense) * parts), np.float32)
-        start, length = np.uint64(0), np.uint64(configuration.dense.averaged_from)
-        optimizers.init_state(self._kind, self._hyper, self._dense, start, self._dense_state, start, length)
+        parameters = np.uint64(configuration.dense.averaged_from)
+        optimizers.init_state(self._kind, self._hyper, self._dense, self._dense_state, parameters, np.uint64(0))
         self._dense_steps = 0
         self.configuration = configuration
 
@@ -110,18 +112,17 @@ class Engine:
         assert self.configuration is not None
         self._dense_steps += 1
         parameters = self.configuration.dense.averaged_from
-        start = np.uint64(0)
-        optimizers.update_span(
+        optimizers.update_rows(
             self._kind,
             self._hyper,
             np.float32(learning_rate_factor),
             self._dense,
-            start,
             self._dense_state,
-            start,
             np.uint64(parameters),
+            _THE_ONE_ROW,
+            np.uint64(1),
             dense,
-            start,
-            np.uint32(self._dense_steps),
+            np.uint64(0),
+            np.array([self._dense_steps], np.uint32),
         )
         self._dense[parameters:] -= dense[parameters:]

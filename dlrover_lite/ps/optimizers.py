@@ -1,7 +1,7 @@
 """What a gradient does to values and optimizer state: SGD, Adagrad, lazy Adam, FTRL.
 
-One kernel serves rows and dense parameters alike: a *span* of ``n`` float32 values with its state somewhere in the same
-array, ``n`` values a state part. Sources: Duchi et al. 2011 (Adagrad), Kingma and Ba 2015 (Adam; "lazy": a row counts its own
+One kernel serves rows and dense parameters alike: the dense vector is one long row. A row has ``dim`` float32 values and, in an array
+of its own, ``dim`` values for each state part. Sources: Duchi et al. 2011 (Adagrad), Kingma and Ba 2015 (Adam; "lazy": a row counts its own
 steps, and an absent row doesn't decay), McMahan et al. 2013 (FTRL-Proximal).
 """
 
@@ -41,61 +41,78 @@ def hyperparameters(optimizer: Optimizer) -> NDArray[np.float32]:
 
 
 @kernel
-def init_state(kind, hyper, values, value, state, start, n):  # type: ignore[no-untyped-def]
-    """State of a span before its first update: zeros; FTRL's z such that the weights it stands for are the values given."""
+def init_state(kind, hyper, values, state, dim, row):  # type: ignore[no-untyped-def]
+    """State of a row before its first update: zeros; FTRL's z such that the weights it stands for are the values given."""
     parts = np.uint64(0 if kind == SGD else (1 if kind == ADAGRAD else 2))
-    for j in range(parts * n):
+    start = row * dim * parts
+    for j in range(parts * dim):
         state[start + j] = np.float32(0.0)
     if kind == FTRL:
         scale = hyper[BETA] / hyper[LEARNING_RATE] + hyper[L2]
-        for j in range(n):
-            w = values[value + j]
+        for j in range(dim):
+            w = values[row * dim + j]
             state[start + j] = -w * scale - np.sign(w) * hyper[L1]
 
 
 @kernel
-def update_span(kind, hyper, factor, values, value, state, start, n, grads, grad, step):  # type: ignore[no-untyped-def]
-    """Apply ``grads[grad : grad + n]`` to ``values[value : value + n]`` with state from ``state[start]`` on.
+def update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, first, steps):  # type: ignore[no-untyped-def]
+    """Apply gradients to rows ``rows[:n]``: values at ``row * dim``, state at ``row * dim * parts``, gradients one row after the other
+    from ``grads[first]`` on (all arrays flat).
 
-    Positions and ``n`` are uint64 (numba then leaves out the check for negative indices, and the loops vectorise). ``factor``
-    scales the learning rate; ``step`` counts this span's updates, this one included (Adam).
+    Positions and counts are uint64 (numba then leaves out the check for negative indices, and the inner loops vectorise); many rows a
+    call, since a call with this many arrays costs more than a row. ``factor`` scales the learning rate; ``steps[i]`` counts row i's
+    updates, this one included (Adam).
     """
     lr = hyper[LEARNING_RATE] * factor
     eps = hyper[EPSILON]
     one = np.float32(1.0)
     if kind == ADAGRAD:
-        for j in range(n):
-            g = grads[grad + j]
-            s = state[start + j] + g * g
-            state[start + j] = s
-            values[value + j] -= lr * g / (np.sqrt(s) + eps)
+        for i in range(n):
+            value = rows[i] * dim
+            grad = first + i * dim
+            for j in range(dim):
+                g = grads[grad + j]
+                s = state[value + j] + g * g
+                state[value + j] = s
+                values[value + j] -= lr * g / (np.sqrt(s) + eps)
     elif kind == SGD:
-        for j in range(n):
-            values[value + j] -= lr * grads[grad + j]
+        for i in range(n):
+            value = rows[i] * dim
+            grad = first + i * dim
+            for j in range(dim):
+                values[value + j] -= lr * grads[grad + j]
     elif kind == ADAM:
         b1 = hyper[BETA1]
         b2 = hyper[BETA2]
-        c1 = np.float32(1.0 / (1.0 - np.float64(b1) ** np.int64(step)))
-        c2 = np.float32(1.0 / (1.0 - np.float64(b2) ** np.int64(step)))
-        second = start + n
-        for j in range(n):
-            g = grads[grad + j]
-            m = b1 * state[start + j] + (one - b1) * g
-            v = b2 * state[second + j] + (one - b2) * g * g
-            state[start + j] = m
-            state[second + j] = v
-            values[value + j] -= lr * (m * c1) / (np.sqrt(v * c2) + eps)
+        for i in range(n):
+            value = rows[i] * dim
+            start = value + value
+            second = start + dim
+            grad = first + i * dim
+            c1 = np.float32(1.0 / (1.0 - np.float64(b1) ** np.int64(steps[i])))
+            c2 = np.float32(1.0 / (1.0 - np.float64(b2) ** np.int64(steps[i])))
+            for j in range(dim):
+                g = grads[grad + j]
+                m = b1 * state[start + j] + (one - b1) * g
+                v = b2 * state[second + j] + (one - b2) * g * g
+                state[start + j] = m
+                state[second + j] = v
+                values[value + j] -= lr * (m * c1) / (np.sqrt(v * c2) + eps)
     else:
         l1 = hyper[L1]
-        second = start + n
-        for j in range(n):
-            g = grads[grad + j]
-            old = state[second + j]
-            new = old + g * g
-            z = state[start + j] + g - (np.sqrt(new) - np.sqrt(old)) / lr * values[value + j]
-            state[start + j] = z
-            state[second + j] = new
-            shrunk = max(np.float32(0.0), abs(z) - l1)
-            rate = (hyper[BETA] + np.sqrt(new)) / lr + hyper[L2]
-            # rate is 0 only with beta = l2 = 0 and no gradient yet: then there is nothing to learn from
-            values[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)
+        for i in range(n):
+            value = rows[i] * dim
+            start = value + value
+            second = start + dim
+            grad = first + i * dim
+            for j in range(dim):
+                g = grads[grad + j]
+                old = state[second + j]
+                new = old + g * g
+                z = state[start + j] + g - (np.sqrt(new) - np.sqrt(old)) / lr * values[value + j]
+                state[start + j] = z
+                state[second + j] = new
+                shrunk = max(np.float32(0.0), abs(z) - l1)
+                rate = (hyper[BETA] + np.sqrt(new)) / lr + hyper[L2]
+                # rate is 0 only with beta = l2 = 0 and no gradient yet: then there is nothing to learn from
+                values[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)

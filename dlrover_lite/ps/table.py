@@ -24,7 +24,7 @@ from dlrover_lite.ps import optimizers
 from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, initial_value, mix64, table_salt
-from dlrover_lite.ps.optimizers import init_state, update_span
+from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import TableSpec
 
@@ -38,6 +38,8 @@ _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _TABLE_SHIFT = np.uint64(48)
 _ROW_MASK = np.uint64((1 << 48) - 1)
 _META = np.uint64(_META_WORDS)
+_LINE = np.uint64(16)
+"""float32 values in a cache line."""
 
 
 @kernel
@@ -74,10 +76,8 @@ def _gather(keys, counts, salts, init_salts, scales, index, mask, values, dim, o
             for i in range(n):
                 row = index[_probe(hashes[i], t, index, mask) * _U2 + _U1] & _ROW_MASK
                 rows[i] = row
-                first = np.int64((row - _U1) * dim)
-                prefetch(values, first)
-                if dim > np.uint64(16):
-                    prefetch(values, first + 16)
+                for line in range(_U0, dim, _LINE):
+                    prefetch(values, np.int64((row - _U1) * dim + line))
             for i in range(n):
                 row = rows[i]
                 target = (start + i) * dim
@@ -119,6 +119,8 @@ def _update(  # type: ignore[no-untyped-def]
     """
     hashes = np.empty(_CHUNK, np.uint64)
     rows = np.empty(_CHUNK, np.uint64)
+    steps = np.empty(_CHUNK, np.uint32)
+    row_state = dim * parts
     start = _U0
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
@@ -130,9 +132,11 @@ def _update(  # type: ignore[no-untyped-def]
                 entry = index[position * _U2 + _U1]
                 if entry != _U0:
                     row = (entry & _ROW_MASK) - _U1
-                    prefetch(values, np.int64(row * dim))
-                    prefetch(state, np.int64(row * dim * parts))
                     prefetch(meta, np.int64(row * _META))
+                    for line in range(_U0, dim, _LINE):
+                        prefetch(values, np.int64(row * dim + line))
+                    for line in range(_U0, row_state, _LINE):
+                        prefetch(state, np.int64(row * row_state + line))
                 else:
                     row = used
                     used += _U1
@@ -143,26 +147,14 @@ def _update(  # type: ignore[no-untyped-def]
                     meta[row * _META + np.uint64(_COUNT)] = np.uint32(0)
                     for j in range(dim):
                         values[row * dim + j] = initial_value(hashes[i], init_salts[t], j, scales[t])
-                    init_state(kind, hyper, values, row * dim, state, row * dim * parts, dim)
+                    init_state(kind, hyper, values, state, dim, row)
                 rows[i] = row
             for i in range(n):
-                row = rows[i]
-                step = meta[row * _META + np.uint64(_COUNT)] + np.uint32(1)
-                meta[row * _META + np.uint64(_COUNT)] = step
-                meta[row * _META + np.uint64(_CHANGED)] = clock
-                update_span(
-                    kind,
-                    hyper,
-                    factor,
-                    values,
-                    row * dim,
-                    state,
-                    row * dim * parts,
-                    dim,
-                    grads,
-                    (start + i) * dim,
-                    step,
-                )
+                at = rows[i] * _META
+                steps[i] = meta[at + np.uint64(_COUNT)] + np.uint32(1)
+                meta[at + np.uint64(_COUNT)] = steps[i]
+                meta[at + np.uint64(_CHANGED)] = clock
+            update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
             start += n
     return used
 

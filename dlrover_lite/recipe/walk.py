@@ -58,7 +58,7 @@ class Walker:
     def recipe(self, root: Section) -> Any:
         return self._value(mi.type_info(Recipe), root, "")
 
-    def _value(self, kind: mi.Type, node: Node, key: str) -> Any:  # noqa: PLR0911 - one for each kind
+    def _value(self, kind: mi.Type, node: Node, key: str) -> Any:
         match kind:
             case mi.Metadata():
                 return self._value(kind.type, node, key)

@@ -16,7 +16,7 @@ _PATTERNS = {
 }
 
 
-def expected(kind: mi.Type) -> str:  # noqa: PLR0911 - one for each kind
+def expected(kind: mi.Type) -> str:
     """What this type accepts: "a whole number of at least 1"."""
     match kind:
         case mi.UnionType():
@@ -74,7 +74,7 @@ def _text(kind: mi.StrType) -> str:
     return "text"
 
 
-def found(node: Node) -> str:  # noqa: PLR0911 - one for each kind
+def found(node: Node) -> str:
     """What stands there: "the text 'abc'", "0", "a list"."""
     if isinstance(node, List):
         return "a list"

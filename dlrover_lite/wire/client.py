@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from dlrover_lite.errors import DeadlineExceeded, RemoteError
-from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Reply, ReplyCodec
+from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Reply, ReplyCodec, receive_frames
 from dlrover_lite.wire.server import send_frames
 
 DEFAULT_DEADLINE_SECONDS = 30.0
@@ -58,7 +58,8 @@ class Client:
         """The next reply, whichever request it answers; None after the timeout. Replies that make no sense are dropped."""
         while self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
             try:
-                return self._codec.decode(self.socket.recv_multipart(copy=False))
+                (header,), frames = receive_frames(self.socket, copied=1)
+                return self._codec.decode(header, frames)
             except MalformedMessage:
                 continue
         return None

@@ -60,16 +60,14 @@ class RequestCodec:
         self._decoder = msgspec.msgpack.Decoder(tuple[int, int, int, requests])
         self._encoder = msgspec.msgpack.Encoder()
 
-    def decode(self, peer: bytes, frames: list[zmq.Frame]) -> Request:
-        if not 1 <= len(frames) <= MAX_FRAMES:
-            raise MalformedMessage(f"{len(frames)} frames")
+    def decode(self, peer: bytes, header: bytes, frames: list[zmq.Frame]) -> Request:
         try:
-            version, session, sequence, body = self._decoder.decode(frames[0].buffer)
+            version, session, sequence, body = self._decoder.decode(header)
         except msgspec.MsgspecError as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
-        return Request(peer, session, sequence, body, frames[1:])
+        return Request(peer, session, sequence, body, frames)
 
     def encode(self, sequence: int, body: Any) -> bytes:
         return self._encoder.encode((WIRE_VERSION, sequence, body))
@@ -85,13 +83,37 @@ class ReplyCodec:
     def encode(self, session: int, sequence: int, body: Any) -> bytes:
         return self._encoder.encode((WIRE_VERSION, session, sequence, body))
 
-    def decode(self, frames: list[zmq.Frame]) -> Reply:
-        if not 1 <= len(frames) <= MAX_FRAMES:
-            raise MalformedMessage(f"{len(frames)} frames")
+    def decode(self, header: bytes, frames: list[zmq.Frame]) -> Reply:
         try:
-            version, sequence, body = self._decoder.decode(frames[0].buffer)
+            version, sequence, body = self._decoder.decode(header)
         except msgspec.MsgspecError as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
-        return Reply(sequence, body, frames[1:])
+        return Reply(sequence, body, frames)
+
+
+def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes], list[zmq.Frame]]:
+    """One message that is there: its first ``copied`` frames as bytes (cheaper for short ones), the others in place.
+
+    Raises MalformedMessage, with the whole message taken, when it has fewer frames than that or too many.
+    """
+    heads = [socket.recv(zmq.NOBLOCK)]
+    frames: list[zmq.Frame] = []
+    more = socket.get(zmq.RCVMORE)
+    while more:
+        if len(heads) < copied:
+            heads.append(socket.recv())
+            more = socket.get(zmq.RCVMORE)
+        else:
+            frame = socket.recv(copy=False)
+            frames.append(frame)
+            more = frame.more
+    if len(heads) < copied or len(frames) > MAX_FRAMES:
+        raise MalformedMessage(f"{len(heads) + len(frames)} frames")
+    return heads, frames
+
+
+def is_readable(socket: zmq.Socket[Any]) -> bool:
+    """Whether a message is there; cheaper than an attempt that fails."""
+    return bool(socket.get(zmq.EVENTS) & zmq.POLLIN)

@@ -220,9 +220,7 @@ class Status(_Message, frozen=True):
     """Of the bad lines: ``file:line: why``, at most a few."""
 
 
-MasterRequests = (
-    Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
-)
+MasterRequests = Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
 MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status
 
 

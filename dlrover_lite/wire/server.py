@@ -14,7 +14,15 @@ import msgspec
 import zmq
 
 from dlrover_lite.errors import WireError
-from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Request, RequestCodec
+from dlrover_lite.wire.frames import (
+    MAX_FRAME_BYTES,
+    Failure,
+    MalformedMessage,
+    Request,
+    RequestCodec,
+    is_readable,
+    receive_frames,
+)
 
 ZERO_COPY_BYTES = 1 << 16
 """Shorter frames are cheaper to copy than to track."""
@@ -53,13 +61,10 @@ class Server:
         if not self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
             return []
         received: list[Request] = []
-        while len(received) < limit:
+        while len(received) < limit and is_readable(self.socket):
             try:
-                peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
-            try:
-                request = self._codec.decode(peer.bytes, frames)
+                (peer, header), frames = receive_frames(self.socket, copied=2)
+                request = self._codec.decode(peer, header, frames)
             except MalformedMessage:
                 self.malformed += 1
                 continue

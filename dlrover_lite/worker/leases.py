@@ -240,4 +240,3 @@ class LeaseBook:
                 raise JobError(f"the master: {message}", hint=hint)
             case other:
                 raise JobError(f"the master answered a lease request with {type(other).__name__}")
-

@@ -89,7 +89,7 @@ class Trainer:
                 f"the loss is {loss.item()} in minibatch {k} of epoch {epoch}",
                 hint="Try a lower training.optimizer.learning_rate, or look for extreme values in the dense columns.",
             )
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         grads = self.layout.collect(prepared.ticket.groups, _gradient(embedded))
         dense = self.flat.take_gradient()
         shares = [self.placement.take(part, dense) for part in range(self.ps.parts)]
@@ -239,4 +239,3 @@ class TrainingLoop:
             staleness: dict[int, int] = held.work.staleness
             staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
         self._pushes = open_pushes
-

@@ -107,7 +107,19 @@ def test_the_shortest_line_has_one_category(tmp_path: Path) -> None:
 
 
 def test_categories_of_any_form_have_ids_of_their_own(tmp_path: Path) -> None:
-    texts = ["0", "ff", "FFFFFFFF", "0123456789abcdef", "f" * 16, "f" * 17, "hello", "hellohel", "0x12", "1234567g", "ü"]
+    texts = [
+        "0",
+        "ff",
+        "FFFFFFFF",
+        "0123456789abcdef",
+        "f" * 16,
+        "f" * 17,
+        "hello",
+        "hellohel",
+        "0x12",
+        "1234567g",
+        "ü",
+    ]
     lines = [changed(14, text.encode()) for text in texts]
     ids = dataset(tmp_path / "a", lines).read(np.arange(len(texts))).ids[0].tolist()
     assert ids[:4] == [1, 256, 0x100000000, 0x0123456789ABCDF0]

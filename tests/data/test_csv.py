@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.data.csv import CsvParser
@@ -21,8 +21,8 @@ from dlrover_lite.recipe.schema import CsvData
 def dataset(path: Path, text: str | bytes | None = None, **changes: Any) -> TextDataset:
     if text is not None:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
-    settings: dict[str, Any] = {"label": "y", "dense": ["a", "b"], "categorical": ["c", "d"], **changes}
-    return TextDataset([path], CsvParser(CsvData(train=[str(path)], **settings), [path]))
+    options: dict[str, Any] = {"label": "y", "dense": ["a", "b"], "categorical": ["c", "d"], **changes}
+    return TextDataset([path], CsvParser(CsvData(train=[str(path)], **options), [path]))
 
 
 def test_columns_are_found_by_name(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_each_file_has_a_header_of_its_own(tmp_path: Path) -> None:
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     paths[0].write_text("y,a,b,c,d\n1,2,3,x,y\n")
     paths[1].write_text("d,c,b,a,y\ny,x,3,2,1\n")
-    settings = CsvData(train=["*.csv"], label="y", dense=["a", "b"], categorical=["c", "d"])
-    batch = TextDataset(paths, CsvParser(settings, paths)).read(np.array([0, 1]))
+    recipe = CsvData(train=["*.csv"], label="y", dense=["a", "b"], categorical=["c", "d"])
+    batch = TextDataset(paths, CsvParser(recipe, paths)).read(np.array([0, 1]))
     assert batch.dense.tolist() == [[2, 3], [2, 3]]
     assert np.array_equal(batch.ids[:, 0], batch.ids[:, 1])
 
@@ -89,7 +89,10 @@ def test_a_bad_line_is_a_hole_with_its_number_and_reason(tmp_path: Path, line: s
         ("y,a,b,c,d,d\n1,1,1,1,1,1\n", r"a\.csv has several columns named 'd'"),
         ("y,a,b,c,d\n", r"a\.csv holds no samples: it has a header line only"),
         (b"\xff\xfe\x00\x01\n1", r"first line of .*a\.csv is not a header"),
-        ("y,a,b,c,d\nyes,1,1,1,1\n", r"none of the first 1 lines of .*a\.csv can be used; line 2: label column 'y' is 'yes'"),
+        (
+            "y,a,b,c,d\nyes,1,1,1,1\n",
+            r"none of the first 1 lines of .*a\.csv can be used; line 2: label column 'y' is 'yes'",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_the_recipe(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -111,6 +114,7 @@ def test_impossible_delimiters(tmp_path: Path, delimiter: str) -> None:
 plain_text = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), max_size=12)
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.tuples(plain_text, plain_text), min_size=1, max_size=5))
 def test_what_the_csv_module_writes_is_read_back(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
     text = io.StringIO()
@@ -128,6 +132,7 @@ def parsed(text: str) -> tuple[float, bool]:
     return float(value), bool(good)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(-(10**30), 10**30)))
 def test_numbers_in_any_notation(number: float) -> None:
     for text in (repr(number), f"{number:e}", f"{number:.12f}", f"{number:+.9E}"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.data.order import EpochOrder, minibatch_count
@@ -11,6 +11,7 @@ sizes = st.integers(1, 700)
 blocks = st.integers(1, 100)
 
 
+@settings(deadline=None)
 @given(samples=sizes, block_size=blocks, seed=st.integers(0, 2**70), epoch=st.integers(0, 50))
 def test_is_a_permutation_of_all_samples(samples: int, block_size: int, seed: int, epoch: int) -> None:
     numbers = EpochOrder(samples, seed, epoch, block_size=block_size).numbers(0, samples)
@@ -18,6 +19,7 @@ def test_is_a_permutation_of_all_samples(samples: int, block_size: int, seed: in
     assert np.array_equal(np.sort(numbers), np.arange(samples))
 
 
+@settings(deadline=None)
 @given(samples=sizes, block_size=blocks, data=st.data())
 def test_stretches_agree_with_the_whole_in_any_order(samples: int, block_size: int, data: st.DataObject) -> None:
     whole = EpochOrder(samples, 1, 2, block_size=block_size).numbers(0, samples)
