@@ -44,6 +44,8 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 USAGE_SECONDS = 1.0
 GRACE_SECONDS = 10.0
+WITHOUT_SERVERS_SECONDS = 1.0
+"""Grace for workers that wait for a parameter server which isn't there: they can't finish what they are in."""
 SLOTS = 4096
 
 
@@ -301,10 +303,12 @@ class Master:
 
     def _wind_down(self) -> None:
         """Workers first: they give their leases back. Then the parameter servers."""
+        workers_grace = GRACE_SECONDS if self.nodes.all_ps_up else WITHOUT_SERVERS_SECONDS
         for role in ("worker", "ps"):
             for node in self.nodes.running:
                 if node.role == role:
-                    self._backend.terminate(node.id, grace_seconds=GRACE_SECONDS)
+                    grace = workers_grace if role == "worker" else GRACE_SECONDS
+                    self._backend.terminate(node.id, grace_seconds=grace)
             end = self._clock() + GRACE_SECONDS + 5
             while any(node.role == role for node in self.nodes.running) and self._clock() < end:
                 for request in self._server.receive(0.0):
