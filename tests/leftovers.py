@@ -35,6 +35,8 @@ class Session:
         # pytest's own tmp_path stays where it was, so that a failed test's files can be read afterwards.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         os.environ.update(DLROVER_LITE_HOME=str(self.home), XDG_RUNTIME_DIR=str(self.runtime), TMPDIR=str(self.temp))
+        # torch makes this directory as soon as one of its own optimizers is used.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.directory / "i")
         tempfile.tempdir = None
 
     def leftovers(self) -> list[str]:

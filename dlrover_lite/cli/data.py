@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrover_lite.cli.groups import CommandGroup
+
 if TYPE_CHECKING:
     from dlrover_lite.data.files import Progress
 
 __all__ = ["data"]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def data() -> None:
     """Make training data."""
 

@@ -21,13 +21,13 @@ __all__ = ["COMMANDS", "cli", "main"]
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130
 
 COMMANDS = {
-    "run": LazyCommand("dlrover_lite.cli.jobs:run", "Train a recipe."),
+    "run": LazyCommand("dlrover_lite.cli.run:run", "Train a recipe."),
     "jobs": LazyCommand("dlrover_lite.cli.jobs:jobs", "List the jobs of this machine."),
     "status": LazyCommand("dlrover_lite.cli.jobs:status", "Show how a job is doing."),
-    "logs": LazyCommand("dlrover_lite.cli.jobs:logs", "Print what a job's processes wrote."),
+    "logs": LazyCommand("dlrover_lite.cli.logs:logs", "Print what a job's processes wrote."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
-    "evaluate": LazyCommand("dlrover_lite.cli.jobs:evaluate", "Evaluate a trained model on data."),
-    "export": LazyCommand("dlrover_lite.cli.jobs:export_", "Write a job's model to files."),
+    "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
+    "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "dlrover-lite runs on Linux and macOS; on Windows, use it inside WSL2: https://aka.ms/wsl", file=sys.stderr
         )
         return EXIT_USAGE
+    _open_closed_streams()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -60,6 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
+
+
+def _open_closed_streams() -> None:
+    """Started with stdout or stderr closed (">&-"), Python has none, and the next file opened would be taken for it."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

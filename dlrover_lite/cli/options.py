@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["overrides", "recipe_options"]
+__all__ = ["job_argument", "overrides", "recipe_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +26,11 @@ def recipe_options(command: F) -> F:
         help="Change one key of the recipe, as in training.epochs=2; may be repeated.",
     )
     return click.argument("recipe", type=click.Path())(settings(data(command)))
+
+
+def job_argument(command: F) -> F:
+    """JOB, the newest by default: parameter ``job`` (str), for ``JobHandle.find``."""
+    return click.argument("job", metavar="[JOB]", default="last")(command)
 
 
 def overrides(settings: Sequence[str] = (), data: Sequence[str] = ()) -> dict[str, Any]:

@@ -5,16 +5,19 @@ A terminal gets colours (unless NO_COLOR is set) and lines that fit it; a pipe o
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
-__all__ = ["Reporter", "emit_json", "note", "progress", "table"]
+__all__ = ["Reporter", "cleaned", "emit_json", "note", "progress", "table"]
 
 GAP = "  "
 PLAIN_INTERVAL_SECONDS = 10.0
+_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?")
+"""Numbers written out already."""
 
 
 def emit_json(value: Any) -> None:
@@ -26,7 +29,7 @@ def emit_json(value: Any) -> None:
 
 def note(text: str) -> None:
     """A remark for the person: stderr, so that it never mixes with data."""
-    print(_clean(text, keep_lines=True), file=sys.stderr, flush=True)
+    print(cleaned(text, keep_lines=True), file=sys.stderr, flush=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int = 0) -> None:
@@ -44,6 +47,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int 
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(_NUMBER.fullmatch(value))
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -52,10 +57,10 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _clean(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return cleaned(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
-def _clean(text: str, *, keep_lines: bool = False) -> str:
+def cleaned(text: str, *, keep_lines: bool = False) -> str:
     """Without control characters, which could move the cursor or recolour what follows."""
     kept = "\n" if keep_lines else ""
     return "".join(char if char.isprintable() or char in kept else " " for char in text)
@@ -140,7 +145,7 @@ def _live_progress(label: str, total: float | None, stream: IO[str]) -> Iterator
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     console = Console(file=stream, highlight=False)
-    label = _clean(label)
+    label = cleaned(label)
     bar = [BarColumn(bar_width=20), TaskProgressColumn()] if total is not None else []
     # The texts are cut here: rich would take the room from the bar and the label.
     room_beside = len("  20  100%  ") + 20 if bar else 1
@@ -150,7 +155,7 @@ def _live_progress(label: str, total: float | None, stream: IO[str]) -> Iterator
 
         def show(done: float | None = None, note: str = "") -> None:
             room = max(0, console.width - min(cell_len(label), console.width // 2) - room_beside)
-            note = _clean(note)
+            note = cleaned(note)
             if cell_len(note) > room:
                 note = set_cell_size(note, max(room - 1, 0)) + "…"[:room]
             live.update(task, completed=done, note=note)
@@ -166,7 +171,7 @@ def _plain_progress(label: str, total: float | None, clock: Callable[[], float],
     def show(done: float | None = None, note: str = "") -> None:
         nonlocal shown_at, line, last
         share = f" {done / total:.0%}" if done is not None and total else ""
-        line = _clean(f"{label}{share}{': ' if note else ''}{note}")
+        line = cleaned(f"{label}{share}{': ' if note else ''}{note}")
         if clock() - shown_at >= PLAIN_INTERVAL_SECONDS:
             print(line, file=stream, flush=True)
             shown_at, last = clock(), line

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
-from dlrover_lite.errors import JobError, RemoteError, WireError
+from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, WireError
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.plan import Plan
     from dlrover_lite.wire.messages import Status
 
-__all__ = ["JobHandle", "launch", "run"]
+__all__ = ["JobHandle", "launch", "planned", "run"]
 
 _STATUS_DEADLINE_SECONDS = 5.0
 
@@ -59,6 +62,14 @@ def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from _dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def planned(recipe: Recipe) -> Plan:
+    """The nodes that a job of this recipe would get on this machine."""
+    from dlrover_lite.backends.local.machine import machine_resources
+    from dlrover_lite.brain.plan import initial_plan
+
+    return initial_plan(recipe.resources, machine_resources())
 
 
 class JobHandle:
@@ -220,17 +231,26 @@ def launch(
         for end in ends:
             os.close(end)
     _all_started.append(started)
-    up = False
     try:
         with os.fdopen(ready, "rb") as pipe:
             _check(job, pipe.read())
-        up = True
-    finally:
-        if not up:  # also when interrupted: what was started must not go on unseen
-            started.process.terminate()
-            started.process.wait()
-            started.release()
+    except BaseException as error:  # also when interrupted: what was started must not go on unseen
+        started.process.terminate()
+        started.process.wait()
+        started.release()
+        _record_false_start(job, error)
+        raise
     return JobHandle(job, started)
+
+
+def _record_false_start(job: Job, error: BaseException) -> None:
+    """So that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
+    if isinstance(error, DlroverLiteError):
+        result = Result("failed", time.time(), error.message, error.hint)
+    else:
+        result = Result("stopped", time.time(), "interrupted while it started")
+    with suppress(JobError):
+        job.write_result(result)
 
 
 def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:

@@ -44,4 +44,5 @@ def _blank(job_id: str) -> dict[str, Any]:
         "staleness_max": None,
         "rows": 0,
         "message": "",
+        "bad_examples": [],
     }

@@ -111,7 +111,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: the result must say that this is a bug of ours
         trace = traceback.format_exc()
         print(trace)
-        job.write_result(Result("failed", time.time(), f"the master failed: {error!r}", "This is a bug.", trace))
+        hint = f"This is a bug in dlrover-lite; the traceback is in {job.log('master')}"
+        job.write_result(Result("failed", time.time(), f"The job's master failed: {error!r}", hint))
         return 1
     print(f"{outcome.state} {outcome.message}")
     return 0 if outcome.state == "succeeded" else 1

@@ -48,6 +48,8 @@ class WorkerGone(msgspec.Struct, frozen=True):
 
 
 class FailJob(msgspec.Struct, frozen=True):
+    """``JOB`` in the hint stands for the job's id."""
+
     message: str
     hint: str = ""
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.backends.base import Backend, NodeSpec
-from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.errors import DlroverLiteError, JobError, ModelError
 from dlrover_lite.intervals import Range
 from dlrover_lite.master import lifecycle
 from dlrover_lite.master.ledger_data import Pass
@@ -44,6 +44,8 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 USAGE_SECONDS = 1.0
 GRACE_SECONDS = 10.0
+WITHOUT_SERVERS_SECONDS = 1.0
+"""Grace for workers that wait for a parameter server which isn't there: they can't finish what they are in."""
 SLOTS = 4096
 
 
@@ -180,14 +182,15 @@ class Master:
         work = answer.work
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
-        if isinstance(work, Finished) and request.want:
-            return self._export_task(request.node) or work
+        if isinstance(work, Finished) and not request.give_back and (task := self._export_task(request.node)):
+            # A worker that only reported asks next, and would leave if it were told now that all is finished.
+            return task if request.want else Ack()
         return work
 
     def _export_task(self, node: str) -> Export | None:
         """The first worker to find nothing left writes the model; should it die, the next one."""
         wanted = self.recipe.export.format
-        if wanted == "none" or self.shards.failure is not None or self.exported is not None:
+        if wanted == "none" or self.shards.failure or not self.shards.finished or self.exported is not None:
             return None
         if self._exporter and self._exporter != node:
             return None
@@ -224,7 +227,10 @@ class Master:
             message, _, hint = failed.message.partition("\n")
             self._end(Outcome("failed", message, hint, failed.traceback))
         else:
-            self._end(Outcome("failed", f"{failed.node}: {failed.message}", traceback=failed.traceback))
+            print(f"{failed.node}: {failed.traceback}", flush=True)
+            message, _, hint = failed.message.partition("\n")
+            hint = hint or f"Its log: dlrover-lite logs {self.job} --node {failed.node}"
+            self._end(Outcome("failed", f"{failed.node}: {message}", hint))
 
     def _topology(self) -> Topology:
         servers = [(node.id, node.endpoint) for node in self.nodes.of("ps")]
@@ -269,7 +275,7 @@ class Master:
                     if self._exporter == node:
                         self._exporter = ""
                 case lifecycle.FailJob(message, hint):
-                    self._end(Outcome("failed", message, hint))
+                    self._end(Outcome("failed", message, hint.replace("JOB", self.job)))
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
@@ -279,7 +285,8 @@ class Master:
             return
         failure = self.shards.failure or self.progress.judge_bad_lines(at_end=self.shards.finished)
         if failure is not None:
-            self._end(Outcome("failed", failure.message, failure.hint))
+            trace = failure.user_traceback if isinstance(failure, ModelError) else ""
+            self._end(Outcome("failed", failure.message, failure.hint, trace))
         elif self.shards.finished:
             if self.exported is not None or self.recipe.export.format == "none":
                 self._end(Outcome("succeeded"))
@@ -296,10 +303,12 @@ class Master:
 
     def _wind_down(self) -> None:
         """Workers first: they give their leases back. Then the parameter servers."""
+        workers_grace = GRACE_SECONDS if self.nodes.all_ps_up else WITHOUT_SERVERS_SECONDS
         for role in ("worker", "ps"):
             for node in self.nodes.running:
                 if node.role == role:
-                    self._backend.terminate(node.id, grace_seconds=GRACE_SECONDS)
+                    grace = workers_grace if role == "worker" else GRACE_SECONDS
+                    self._backend.terminate(node.id, grace_seconds=grace)
             end = self._clock() + GRACE_SECONDS + 5
             while any(node.role == role for node in self.nodes.running) and self._clock() < end:
                 for request in self._server.receive(0.0):
@@ -307,7 +316,14 @@ class Master:
                 for event in self._backend.events(self._events_seen, timeout_seconds=0.1):
                     self._events_seen = event.number
                     self.nodes, _ = self.nodes.event(event)
-        self.shards.commit()
+        self._commit_late()
+
+    def _commit_late(self) -> None:
+        """A ledger that can't be written must not take the job's result with it."""
+        try:
+            self.shards.commit()
+        except DlroverLiteError as error:
+            print(error, flush=True)
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
@@ -316,7 +332,7 @@ class Master:
             return
         if isinstance(request.body, LeaseRequest):
             self._lease(request.body)
-            self.shards.commit()
+            self._commit_late()
         self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
 
     def status(self) -> Status:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dlrover_lite.errors import JobError
+from dlrover_lite.errors import JobError, ModelError
 from dlrover_lite.intervals import Range
 from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size
 from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
@@ -69,7 +69,7 @@ class ShardService:
     ) -> None:
         self.plan = plan
         self.ledger = store.load(block_minibatches=plan.block_minibatches)
-        self.failure: JobError | None = None
+        self.failure: ModelError | None = None
         """Why the job can't succeed any more; nothing is leased once it is set."""
         self._store = store
         self._policy = policy
@@ -323,4 +323,5 @@ class ShardService:
 
     def _fail(self, what: str, error: str, hint: str) -> None:
         if self.failure is None:
-            self.failure = JobError(f"{what}:\n{error.rstrip()}", hint=hint)
+            error = error.rstrip()
+            self.failure = ModelError(f"{what}: {error.rpartition(chr(10))[2]}", hint=hint, user_traceback=error)

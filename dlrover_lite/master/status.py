@@ -54,6 +54,7 @@ def describe(master: Master) -> Status:
         staleness_max=max(progress.staleness, default=None),
         rows=sum(report.rows for report in master.ps_reports.values()),
         message=message,
+        bad_examples=progress.bad_examples,
     )
 
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -65,6 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The job's: unknown ids get their initial values by it."""
     data_format: str = ""
     """Format of the training data: criteo, csv, parquet or synthetic."""
+    data_options: dict[str, Any] = {}
+    """How its lines are read, of CSV and Parquet: label, delimiter and columns, as in the recipe."""
     transform: str = ""
     """What the reader does with a line's values before they are ids and dense features, by name."""
     tables: list[TableEntry] = []
@@ -207,7 +209,8 @@ class ExportWriter:
             )
         if not empty and not self._overwrite:
             raise JobError(
-                f"{target} holds an exported model already.", hint="Allow overwriting it, or choose another."
+                f"{target} holds an exported model already.",
+                hint="Allow overwriting it (--overwrite), or choose another.",
             )
 
     @contextmanager

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError, ModelError
 
-__all__ = ["TableWriter", "escape", "read_table", "table_writer", "unescape"]
+__all__ = ["TableWriter", "escape", "iterate_table", "read_table", "table_writer", "unescape"]
 
 Rows = tuple[NDArray[np.uint64], NDArray[np.float32]]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _COPY_BYTES = 1 << 20
+_CHUNK_BYTES = 8 << 20
 
 
 def escape(name: str, *, every: bool = False) -> str:
@@ -141,6 +143,57 @@ def read_table(path: Path, *, rows: int, dim: int) -> Rows:
     if ids.shape != (rows,) or vectors.shape != (rows, dim):
         raise _damaged(path, f"it holds {list(ids.shape)} ids and {list(vectors.shape)} vectors, not {rows} of {dim}")
     return ids, vectors
+
+
+def iterate_table(path: Path, *, rows: int, dim: int) -> Iterator[Rows]:
+    """The rows of a table file in chunks of some megabytes. Raises ModelError as ``read_table`` does."""
+    if not path.is_file():
+        raise _damaged(path, "it is missing")
+    count = max(1, _CHUNK_BYTES // (8 + 4 * dim))
+    seen = 0
+    chunks = _parquet_chunks(path, dim, count) if path.suffix == ".parquet" else _npz_chunks(path, dim, count)
+    for ids, vectors in chunks:
+        if vectors.shape != (len(ids), dim):
+            raise _damaged(path, f"it holds vectors {list(vectors.shape)} for {len(ids)} ids, not of {dim}")
+        seen += len(ids)
+        yield ids, vectors
+    if seen != rows:
+        raise _damaged(path, f"it holds {seen} rows, not {rows}")
+
+
+def _npz_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("ids.npy") as ids, archive.open("vectors.npy") as vectors:
+            (rows,), (_, width) = _npy_shape(ids), _npy_shape(vectors)
+            if width != dim:
+                raise ValueError(f"its vectors have {width} values, not {dim}")
+            for start in range(0, rows, count):
+                size = min(count, rows - start)
+                read_ids, read_vectors = ids.read(size * 8), vectors.read(size * 4 * dim)
+                yield (
+                    np.frombuffer(read_ids, "<u8", size),
+                    np.frombuffer(read_vectors, "<f4", size * dim).reshape(size, dim),
+                )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _npy_shape(file: IO[bytes]) -> tuple[int, ...]:
+    np.lib.format.read_magic(file)
+    shape, _, _ = np.lib.format.read_array_header_1_0(file)
+    return tuple(shape)
+
+
+def _parquet_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
+    pa = _import_parquet(ModelError)
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=count):
+                ids = batch.column("id").to_numpy(zero_copy_only=False).astype(np.uint64)
+                values = batch.column("vector").flatten().to_numpy(zero_copy_only=False)
+                yield ids, values.astype(np.float32).reshape(-1, dim)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise _damaged(path, str(error)) from error
 
 
 def _damaged(path: Path, why: str) -> ModelError:

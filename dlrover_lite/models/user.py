@@ -15,7 +15,7 @@ from typing import Any
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.options import did_you_mean
 
-__all__ = ["load_user_class", "split_use", "user_code"]
+__all__ = ["load_user_class", "split_use", "user_code", "user_traceback"]
 
 
 def split_use(use: str) -> tuple[str, str] | None:
@@ -24,7 +24,7 @@ def split_use(use: str) -> tuple[str, str] | None:
     return (file, name) if colon else None
 
 
-def _user_traceback(error: BaseException, directory: Path) -> str:
+def user_traceback(error: BaseException, directory: Path) -> str:
     """The traceback with only the frames of files under ``directory``, those of an environment in it left out."""
     report = traceback.TracebackException.from_exception(error)
     mine = [
@@ -44,12 +44,12 @@ def user_code(doing: str, directory: Path, *, hint: str = "") -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        error.user_traceback = error.user_traceback or _user_traceback(error, directory)
+        error.user_traceback = error.user_traceback or user_traceback(error, directory)
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ModelError(
-            f"{doing} failed: {text}", hint=hint, user_traceback=_user_traceback(error, directory)
+            f"{doing} failed: {text}", hint=hint, user_traceback=user_traceback(error, directory)
         ) from error
 
 

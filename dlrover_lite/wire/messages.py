@@ -216,6 +216,8 @@ class Status(_Message, frozen=True):
     rows: int
     message: str = ""
     """Why the job failed or was stopped, or what it waits for."""
+    bad_examples: list[str] = []
+    """Of the bad lines: ``file:line: why``, at most a few."""
 
 
 MasterRequests = Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest

@@ -27,6 +27,9 @@ def export(node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Ex
         fields=fields_of_model(trainer.module),
         seed=recipe.training.seed,
         data_format=str(type(recipe.data).__struct_config__.tag),
+        data_options={
+            name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
+        },
     )
     rows = 0
     directory = Path(task.destination)

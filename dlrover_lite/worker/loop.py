@@ -7,6 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.errors import DlroverLiteError, ModelError
 from dlrover_lite.models.check import loss_of
+from dlrover_lite.models.user import user_traceback
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.client import PsClient, PullTicket, PushTicket
 from dlrover_lite.worker.dense import FlatParameters
@@ -137,6 +139,7 @@ class TrainingLoop:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._recipe = recipe
+        self._code_directory = (Path(recipe.directory) / recipe.model.use.rpartition(":")[0]).resolve().parent
         self._trainer = trainer
         self._book = book
         self._train = train
@@ -202,9 +205,10 @@ class TrainingLoop:
             else:
                 logits, ticket = self._train_one(prepared, held, k)
                 self._pushes.append((ticket, held))
-        except Exception:  # noqa: BLE001 - the person's own code: whatever it raises is reported with the minibatch it failed on
+        except Exception as error:  # noqa: BLE001 - the person's own code: whatever it raises is reported with the minibatch it failed on
             self._trainer.forget_gradients()
-            held.failed(k, traceback.format_exc())
+            print(f"minibatch {k} failed:\n{traceback.format_exc()}", flush=True)
+            held.failed(k, user_traceback(error, self._code_directory))
             return
         held.work.add_scores(logits, prepared.labels.numpy())
         held.work.add_seconds("compute", self._clock() - arrived)

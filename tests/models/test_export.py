@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.errors import DataError, JobError, ModelError
 from dlrover_lite.models import export, tables
+from dlrover_lite.models.copying import copy_export
 from dlrover_lite.models.export import ExportWriter, Manifest
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
@@ -301,3 +302,31 @@ def test_evaluation_on_other_columns_is_refused(trained, tmp_path):
     other = Rows(Schema(("I1",), ("C1",)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1))
     with pytest.raises(DataError, match="it has no C2, C3, C4, I2, I3"):
         evaluate_export(target, other)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("npz", "parquet"), ("parquet", "npz"), ("npz", None), ("parquet", None)]
+)
+def test_a_copy_holds_the_same_whatever_its_format(trained, tmp_path, monkeypatch, first, second) -> None:
+    pytest.importorskip("pyarrow")
+    source = trained.write(tmp_path / "source", first)
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", 1000)  # so that a table comes in several chunks
+    done: list[int] = []
+    written = copy_export(source, tmp_path / "copy", second, progress=done.append)
+    assert {path.suffix[1:] for path in (written / "tables").iterdir()} == {second or first}
+    assert done[-1] == sum(len(ids) for ids, _ in trained.tables.values()) and len(done) > len(trained.tables)
+    one, other = load_model(source), load_model(written)
+    for name, table in one.tables.items():
+        assert np.array_equal(table.ids, other.tables[name].ids)
+        assert np.array_equal(table.vectors, other.tables[name].vectors)
+    inputs = trained.inputs()
+    assert torch.equal(one.predict(*inputs), other.predict(*inputs))
+
+
+def test_a_damaged_table_is_not_copied(trained, tmp_path) -> None:
+    source = trained.write(tmp_path / "source")
+    table = next((source / "tables").iterdir())
+    table.write_bytes(table.read_bytes()[:200])
+    with pytest.raises(ModelError, match="can't be used"):
+        copy_export(source, tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]

@@ -1,0 +1,107 @@
+"""Staying with a job until it ends: its progress line, and what the person's signals do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from dlrover_lite.errors import DlroverLiteError
+
+if TYPE_CHECKING:
+    from dlrover_lite.cli.live import JobLine
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.store import Result
+
+__all__ = ["Signals", "follow", "silence"]
+
+LIVE_SECONDS, PLAIN_SECONDS = 0.5, 1.0
+_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Signals:
+    """While a job is followed, the first signal stops it and the next one kills it; before ``hold`` they end this process.
+
+    A signal that is ignored (nohup, a shell's background job) stays so.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.first: int | None = None
+        """Number of the first signal that came while a job was held."""
+        self._stream = stream
+        self._handle: JobHandle | None = None
+        self._before: dict[int, Any] = {}
+
+    def hold(self, handle: JobHandle) -> None:
+        """From now on signals are about this job."""
+        self._handle = handle
+
+    def __enter__(self) -> Signals:
+        for name in _HANDLED:
+            number = getattr(signal, name)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self._handle is None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(128 + number)
+        again = self.first is not None
+        self.first = self.first or number
+        # Not through the stream's own buffer, which may be in the middle of a write.
+        text = "killing" if again else "stopping (ctrl-C again to kill)"
+        with suppress(OSError, ValueError):
+            os.write(
+                self._stream.fileno(), f"\r\x1b[K{text}\n".encode() if self._stream.isatty() else f"{text}\n".encode()
+            )
+        with suppress(DlroverLiteError):
+            self._handle.stop(kill=again)
+
+
+def follow(handle: JobHandle, line: JobLine, *, on_closed: Callable[[], None]) -> Result:
+    """Show how the job gets on until it has ended; its result.
+
+    When nobody reads the progress any more, ``on_closed`` is called once and the rest is silent.
+    """
+    closed = False
+
+    def shown(show: Callable[..., None], *arguments: Any) -> None:
+        nonlocal closed
+        if closed:
+            return
+        try:
+            show(*arguments)
+        except OSError:  # a pipe or terminal that is gone
+            closed = True
+            on_closed()
+
+    while True:
+        try:
+            result = handle.wait(LIVE_SECONDS if line.live else PLAIN_SECONDS)
+        except TimeoutError:
+            with suppress(DlroverLiteError):  # the master is busy, or just ending
+                shown(line.show, handle.status())
+            continue
+        with suppress(DlroverLiteError):
+            shown(line.show, handle.status())
+        shown(line.clear)
+        return result
+
+
+def silence(stream: IO[str]) -> None:
+    """Keep the interpreter from writing once more to a stream whose reader has gone."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

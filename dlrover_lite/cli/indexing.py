@@ -1,0 +1,31 @@
+"""Progress of long work on data files, on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlrover_lite.cli.output import Reporter
+    from dlrover_lite.data.files import Progress
+
+__all__ = ["indexing"]
+
+
+@contextmanager
+def indexing() -> Iterator[Progress]:
+    """A progress bar for each thing that is worked on, shown from its first report on."""
+    from dlrover_lite.cli.output import progress
+
+    with ExitStack() as stack:
+        current: tuple[str, Reporter] | None = None
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal current
+            if current is None or current[0] != what:
+                stack.close()
+                current = what, stack.enter_context(progress(what, total))
+            current[1](done)
+
+        yield report

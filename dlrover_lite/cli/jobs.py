@@ -1,0 +1,162 @@
+"""``jobs``, ``status`` and ``stop``: what there is, how it is, and an end to it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.cli.options import job_argument
+from dlrover_lite.errors import DlroverLiteError
+
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.store import Job, Result
+    from dlrover_lite.wire.messages import NodeStatus, Status
+
+__all__ = ["jobs", "status", "stop"]
+
+LIMITS = "thread counts only; not enforced yet"
+"""What keeps nodes within their resources in this version."""
+
+
+@click.command(short_help="List the jobs of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def jobs(as_json: bool) -> None:
+    """List all jobs, the newest last."""
+    from dlrover_lite.cli.output import emit_json, note, table
+    from dlrover_lite.cli.words import at_time, count, duration, metric
+    from dlrover_lite.jobs.store import list_jobs
+
+    found = [_job_json(job) for job in list_jobs()]
+    if as_json:
+        emit_json({"jobs": found})
+        return
+    if not found:
+        note("There are no jobs. Start one: dlrover-lite run recipe.yaml")
+        return
+    rows = [
+        (
+            job["id"],
+            job["state"],
+            None if job["started_at"] is None else at_time(job["started_at"]),
+            duration(job["seconds"]),
+            "-" if job["samples"] is None else count(job["samples"]),
+            metric(job["auc"]),
+        )
+        for job in found
+    ]
+    table(("job", "state", "started", "duration", "samples", "auc"), rows)
+
+
+def _job_json(job: Job) -> dict[str, Any]:
+    """One entry of ``jobs --json``. A job whose files can't be read is in the list too."""
+    from dlrover_lite.jobs.handle import JobHandle
+
+    entry: dict[str, Any] = dict.fromkeys(
+        ("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
+    )
+    entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
+    try:
+        record, result = job.record(), job.result()
+        entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
+        entry["ended_at"] = result.ended_at if result else record.ended_at
+        if result or entry["state"] in ("starting", "running"):
+            entry["seconds"] = (entry["ended_at"] or time.time()) - entry["started_at"]
+            now = JobHandle(job).status()
+            entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
+    except DlroverLiteError:
+        pass  # what is known stays
+    return entry
+
+
+def _auc(status: Status) -> float | None:
+    """Of the last evaluation, or of training while there is none."""
+    return status.evaluations[-1].auc if status.evaluations else status.auc
+
+
+@click.command(short_help="Show how a job is doing.")
+@job_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(job: str, as_json: bool) -> None:
+    """Show how JOB is doing, or how it ended. JOB is an id, the start of one, or "last", which is the default."""
+    from dlrover_lite.cli.output import emit_json
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.wire.messages import to_builtins
+
+    handle = JobHandle.find(job)
+    now, result = handle.status(), handle.result()
+    if as_json:
+        ended = {"hint": result.hint if result else "", "export": result.export if result else None}
+        emit_json({**to_builtins(now), **ended, "directory": str(handle.directory), "limits": LIMITS})
+        return
+    _print_status(handle, now, result)
+
+
+def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None:
+    from dlrover_lite.cli.live import progress_text
+    from dlrover_lite.cli.output import cleaned, table
+    from dlrover_lite.cli.summary import summary_lines
+    from dlrover_lite.cli.words import count, metric
+
+    lines = [f"{handle.id}: {now.state}{f' ({now.message.splitlines()[0]})' if now.message else ''}"]
+    if result is None:
+        lines += ["", progress_text(now)] if now.total_samples else []
+    else:
+        lines += [part for part in result.message.splitlines()[1:] + result.hint.splitlines() if part]
+    if now.total_samples:
+        lines += ["", *summary_lines(result.export if result else None, now, None)]
+    lines.append(f"{'limits':<10} {LIMITS}")
+    click.echo("\n".join(map(cleaned, lines)))
+    if now.nodes:
+        click.echo()
+        table(
+            ("node", "state", "samples/s", "cores used", "of", "memory used", "of"),
+            [_node_row(node, now.elapsed_seconds) for node in now.nodes],
+        )
+    if now.evaluations:
+        click.echo()
+        table(
+            ("evaluated at", "samples", "auc", "loss"),
+            [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
+        )
+
+
+def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
+    from dlrover_lite.units import format_bytes
+
+    used = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
+    rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second and not node.state.startswith("ended") else None
+    memory = format_bytes(node.used_memory) if node.used_memory else None
+    return node.id, node.state, rate, round(used, 2), node.cores, memory, format_bytes(node.memory)
+
+
+@click.command(short_help="Stop a job.")
+@job_argument
+@click.option("--kill", is_flag=True, help="End it at once, instead of after the minibatches under way.")
+def stop(job: str, kill: bool) -> None:
+    """Stop JOB, and wait until nothing of it runs any more. JOB is an id, the start of one, or "last" (default)."""
+    from dlrover_lite.cli.output import note
+    from dlrover_lite.jobs.handle import JobHandle
+
+    handle = JobHandle.find(job)
+    if handle.job.is_over():
+        click.echo(f"{handle.id} has ended already ({handle.state()}).")
+        return
+    note(f"{'Killing' if kill else 'Stopping'} {handle.id}")
+    while (result := _stopped(handle, kill)) is None:
+        pass  # it had no keeper to tell yet
+    if result.state in ("succeeded", "failed"):
+        click.echo(f"{handle.id} has {result.state} meanwhile.")
+    else:
+        click.echo(f"{handle.id} has been {'killed' if kill else 'stopped'}.")
+
+
+def _stopped(handle: JobHandle, kill: bool) -> Result | None:
+    known = handle.job.record().keeper is not None
+    handle.stop(kill=kill)
+    try:
+        return handle.wait(None if known else 0.2)
+    except TimeoutError:
+        return None

@@ -1,0 +1,220 @@
+"""``evaluate`` and ``export``: what a job has trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from dlrover_lite.cli.options import job_argument
+from dlrover_lite.errors import JobError, UsageError
+
+if TYPE_CHECKING:
+    from dlrover_lite.data.base import Dataset
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.models.export import Manifest
+    from dlrover_lite.recipe.schema import Data
+
+__all__ = ["evaluate", "export_"]
+
+
+class _Source(NamedTuple):
+    """A model to evaluate, and how to read data for it."""
+
+    directory: Path
+    data: Data
+    data_directory: Path
+    part: str
+    job: str | None
+
+
+@click.command(short_help="Evaluate a trained model on data.")
+@click.argument("model", metavar="[JOB|DIRECTORY]", default="last")
+@click.option("--data", multiple=True, metavar="FILE", help="Evaluate on all samples of this file; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def evaluate(model: str, data: tuple[str, ...], as_json: bool) -> None:
+    """Evaluate a trained model: loss and AUC on the recipe's evaluation data, or on all samples of --data files.
+
+    The model is that of a job (its id, the start of one, or "last", which is the default), or a DIRECTORY that was exported to.
+    Lines that can't be used are left out.
+    """
+    from dlrover_lite.cli.output import emit_json
+
+    files = [str(Path(file).expanduser().absolute()) for file in data]
+    source = _exported(Path(model), files) if _is_directory(model) else _of_job(model, files)
+    result = _evaluate(source)
+    if as_json:
+        emit_json(result)
+        return
+    from dlrover_lite.cli.words import count, metric
+
+    best = "" if result["best_auc"] is None else f"  (best reachable {metric(result['best_auc'])})"
+    click.echo(f"samples  {count(result['samples'])}")
+    if result["bad_lines"]:
+        click.echo(f"left out {count(result['bad_lines'])} bad lines")
+    click.echo(f"loss     {metric(result['loss'])}")
+    click.echo(f"AUC      {metric(result['auc'])}{best}")
+
+
+def _is_directory(model: str) -> bool:
+    return "/" in model or model == "." or (Path(model) / "model.json").is_file()
+
+
+def _exported(directory: Path, files: list[str]) -> _Source:
+    from dlrover_lite.models.serving import read_manifest
+
+    if not directory.is_dir():
+        raise UsageError(
+            f"{directory} is no directory.", hint="Name a job, or a directory that a model was exported to."
+        )
+    manifest = read_manifest(directory)
+    if not files:
+        raise UsageError(
+            f"An exported model comes without data: {directory} can't be evaluated on its own.",
+            hint="Name files to evaluate on: --data FILE",
+        )
+    return _Source(directory, _data_of(manifest, files, directory), Path.cwd(), "train", None)
+
+
+def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
+    """These files, read as the training data was."""
+    from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
+
+    if manifest.data_format in ("criteo", "synthetic"):
+        return CriteoData(train=files, eval_share=0.0)
+    options: dict[str, Any] = dict(manifest.data_options)
+    kinds: dict[str, type[CsvData] | type[ParquetData]] = {"csv": CsvData, "parquet": ParquetData}
+    kind = kinds.get(manifest.data_format)
+    if kind is None or "label" not in options:
+        raise UsageError(
+            f"The model in {directory} doesn't say how its training data was read.",
+            hint="Evaluate the job that trained it: dlrover-lite evaluate JOB --data FILE",
+        )
+    options |= {"dense": list(manifest.schema.dense), "categorical": list(manifest.schema.categorical)}
+    return kind(train=files, eval_share=0.0, **options)
+
+
+def _of_job(reference: str, files: list[str]) -> _Source:
+    import msgspec
+
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.recipe.schema import CriteoData, SyntheticData
+
+    handle = JobHandle.find(reference)
+    directory, recipe = exported_model(handle), handle.job.recipe
+    data: Data = recipe.data
+    if files and isinstance(data, SyntheticData):
+        data = CriteoData(train=files, eval_share=0.0)  # in which generated samples are written
+    elif files:
+        data = msgspec.structs.replace(data, train=files, eval=[], eval_share=0.0)
+    return _Source(directory, data, Path(recipe.directory), "train" if files else "eval", handle.id)
+
+
+def exported_model(handle: JobHandle) -> Path:
+    """The directory of a job's exported model. Raises JobError where there is none, and says what to do."""
+    result = handle.result()
+    if result is None and handle.state() in ("starting", "running"):
+        raise JobError(
+            f"{handle.id} still runs: its model is exported when it has ended.",
+            hint=f"See how far it is: dlrover-lite status {handle.id}",
+        )
+    if result is not None and result.export is not None:
+        directory = Path(result.export)
+        # A job's directory may have been moved, with all that is in it.
+        return directory if directory.is_dir() else handle.job.export
+    if handle.job.recipe.export.format == "none":
+        raise JobError(
+            f"{handle.id} has no exported model: its recipe says so (export: none).",
+            hint="Train again with --set export.format=npz",
+        )
+    raise JobError(
+        f"{handle.id} has no exported model: it {_how_it_ended(handle)}.",
+        hint=f"Why: dlrover-lite status {handle.id}. Other jobs: dlrover-lite jobs",
+    )
+
+
+def _how_it_ended(handle: JobHandle) -> str:
+    state = handle.state()
+    return {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
+
+
+def _evaluate(source: _Source) -> dict[str, Any]:
+    from dlrover_lite.cli.output import progress
+    from dlrover_lite.cli.summary import best_auc
+    from dlrover_lite.models.serving import evaluate_export
+
+    dataset = _open(source)
+    try:
+        with progress("evaluating", dataset.samples) as report:
+            metrics = evaluate_export(source.directory, dataset, progress=report)
+    finally:
+        dataset.close()
+    return {
+        "job": source.job,
+        "model": str(source.directory.absolute()),
+        "samples": metrics.samples,
+        "bad_lines": dataset.samples - metrics.samples,
+        "loss": metrics.loss,
+        "auc": metrics.auc,
+        "best_auc": best_auc(source.data),
+    }
+
+
+def _open(source: _Source) -> Dataset:
+    from dlrover_lite.cli.indexing import indexing
+    from dlrover_lite.data.open import open_data
+
+    with indexing() as report:
+        part = "train" if source.part == "train" else "eval"
+        dataset = open_data(source.data, directory=source.data_directory, part=part, progress=report)  # type: ignore[arg-type]
+    if dataset is None:
+        raise UsageError(
+            f"The recipe of {source.job} has no evaluation data.", hint="Name files to evaluate on: --data FILE"
+        )
+    return dataset
+
+
+@click.command("export", short_help="Write a job's model to files.")
+@job_argument
+@click.option(
+    "--to", "target", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Directory to write."
+)
+@click.option(
+    "--format", "table_format", type=click.Choice(["npz", "parquet"]), help="Of the tables; default: as they are."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an exported model that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def export_(job: str, target: Path, table_format: str | None, overwrite: bool, as_json: bool) -> None:
+    """Write the model of a finished JOB to a directory. JOB is an id, the start of one, or "last", which is the default."""
+    from dlrover_lite.cli.output import emit_json, progress
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.models.copying import copy_export
+    from dlrover_lite.models.serving import read_manifest
+
+    handle = JobHandle.find(job)
+    source = exported_model(handle)
+    total = sum(entry.rows for entry in read_manifest(source).tables)
+    with progress("exporting", total) as report:
+        written = copy_export(source, target, table_format, overwrite=overwrite, progress=report)  # type: ignore[arg-type]
+    size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+    manifest = read_manifest(written)
+    kind = {Path(entry.file).suffix[1:] for entry in manifest.tables}
+    result = {
+        "job": handle.id,
+        "directory": str(written),
+        "format": next(iter(kind), table_format or "npz"),
+        "tables": len(manifest.tables),
+        "rows": sum(entry.rows for entry in manifest.tables),
+        "bytes": size,
+    }
+    if as_json:
+        emit_json(result)
+        return
+    from dlrover_lite.cli.words import count
+    from dlrover_lite.units import format_bytes
+
+    click.echo(
+        f"Wrote {written}: {result['tables']} tables with {count(total)} rows ({result['format']}), {format_bytes(size)}."
+    )
+    click.echo(f"Load it in Python: dlrover_lite.load_model({str(written)!r})")

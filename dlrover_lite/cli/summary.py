@@ -1,0 +1,140 @@
+"""What a job came to: as text for people, and as one object for programs (docs/json.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlrover_lite.cli.words import count, duration, metric, plural
+
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.store import Job, Result
+    from dlrover_lite.recipe.schema import Data, Recipe
+    from dlrover_lite.wire.messages import Status
+
+__all__ = ["best_auc", "next_commands", "run_json", "summary_lines"]
+
+_MOST_JUDGED = 1_000_000
+"""Generated samples that the best reachable AUC is computed from."""
+
+
+def best_auc(data: Data) -> float | None:
+    """Of generated data: the AUC of the model that drew the labels, on the samples that the job evaluates on."""
+    from dlrover_lite.recipe.schema import SyntheticData
+
+    if not isinstance(data, SyntheticData):
+        return None
+    from dlrover_lite.data import synthetic
+
+    start, samples = (data.samples, data.eval_samples) if data.eval_samples else (0, data.samples)
+    value = synthetic.best_auc(data, start, start + min(samples, _MOST_JUDGED))
+    return None if value != value else value  # noqa: PLR0124 - NaN: all labels are the same
+
+
+def run_json(job: Job, result: Result, status: Status, best: float | None) -> dict[str, Any]:
+    """The object that ``run --json`` prints; its keys are documented and stay."""
+    from dlrover_lite.wire.messages import to_builtins
+
+    last = status.evaluations[-1] if status.evaluations else None
+    return {
+        "job": job.id,
+        "state": result.state,
+        "ok": result.ok,
+        "message": result.message,
+        "hint": result.hint,
+        "directory": str(job.directory),
+        "export": result.export,
+        "samples": status.samples,
+        "total_samples": status.total_samples,
+        "epochs": status.epochs,
+        "seconds": status.elapsed_seconds,
+        "samples_per_second": _average(status),
+        "auc": last.auc if last else None,
+        "loss": last.loss if last else None,
+        "best_auc": best,
+        "train_auc": status.auc,
+        "train_loss": status.loss,
+        "evaluations": to_builtins(status)["evaluations"],
+        "staleness_p99": status.staleness_p99,
+        "staleness_max": status.staleness_max,
+        "rows": status.rows,
+        "bad_lines": status.bad_lines,
+        "bad_examples": status.bad_examples,
+        "quarantined": status.quarantined,
+    }
+
+
+def _average(status: Status) -> float:
+    return status.samples / status.elapsed_seconds if status.elapsed_seconds > 0 else 0.0
+
+
+def summary_lines(export: str | None, status: Status, best: float | None) -> list[str]:
+    """A line for each thing that is known of an ended job."""
+    return [f"{name:<10} {text}" for name, text in _known(export, status, best)]
+
+
+def _known(export: str | None, status: Status, best: float | None) -> list[tuple[str, str]]:
+    lines = [
+        ("samples", f"{count(status.samples)} of {count(status.total_samples)} ({plural(status.epochs, 'epoch')})"),
+        ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s from start to end"),
+    ]
+    reachable = "" if best is None else f"; best reachable AUC {metric(best)}"
+    if status.evaluations:
+        last = status.evaluations[-1]
+        at = "" if last.at_samples >= status.samples else f", after {count(last.at_samples)}"
+        text = f"AUC {metric(last.auc)}, loss {metric(last.loss)} on {count(last.samples)} evaluation samples{at}"
+        lines.append(("quality", text + reachable))
+        reachable = ""
+    if status.loss is not None:
+        text = f"AUC {metric(status.auc)}, loss {metric(status.loss)} on the latest training samples"
+        lines.append(("training", text + reachable))
+    if status.staleness_max is not None:
+        text = f"99% of minibatches at most {status.staleness_p99}, largest {status.staleness_max}"
+        lines.append(("staleness", f"{text} (pushes of others in between)"))
+    if status.bad_lines:
+        lines.append(("bad lines", f"{count(status.bad_lines)}, left out"))
+        lines += [("", example) for example in status.bad_examples]
+    if status.quarantined:
+        lines.append(
+            (
+                "skipped",
+                f"{plural(status.quarantined, 'minibatch')[:-1]}es" if status.quarantined > 1 else "1 minibatch",
+            )
+        )
+    if export:
+        lines.append(("model", export))
+    return lines
+
+
+def next_commands(job: Job, result: Result, again: Sequence[str], width: int | None = None) -> list[str]:
+    """What is useful now, with everything filled in. ``again``: the arguments that ``run`` was given.
+
+    In lines longer than ``width`` the explanation is left out.
+    """
+    import shlex
+
+    rows = []
+    if result.export:
+        rows.append((f"evaluate {job.id}", "also on other files: --data FILE"))
+        rows.append((f"export {job.id} --to DIR", "or with --format parquet"))
+    rows.append((f"status {job.id}", "nodes, evaluations, staleness"))
+    rows.append((f"logs {job.id}", "what its processes wrote"))
+    wide = max(len(command) for command, _ in rows)
+    lines = ["Next:"]
+    for command, what in rows:
+        line = f"  dlrover-lite {command:<{wide}}  {what}"
+        lines.append(line if width is None or len(line) <= width else f"  dlrover-lite {command}")
+    longer = [*again, "--set", f"training.epochs={2 * job.recipe.training.epochs}"]
+    return [*lines, f"  dlrover-lite run {shlex.join(longer)}"]
+
+
+def what_runs(recipe: Recipe, samples: int) -> str:
+    """One line on a job that is about to start."""
+    from dlrover_lite.jobs.handle import planned
+
+    plan = planned(recipe)
+    workers = plural(plan.worker.count, "worker")
+    nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
+    model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
+    return f"{model} on {count(samples)} samples, {plural(recipe.training.epochs, 'epoch')}; {nodes}"

@@ -1,0 +1,61 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+import math
+import time
+
+__all__ = ["at_time", "compact", "count", "duration", "metric", "plural", "remaining"]
+
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(number: float) -> str:
+    """1,234,567"""
+    return f"{number:,.0f}"
+
+
+def compact(number: float) -> str:
+    """Three digits: 417, 52.2 k, 1.23 M."""
+    for step, suffix in _STEPS:
+        if abs(number) >= step * 0.9995:
+            value = number / step
+            return f"{value:.{max(0, 2 - len(str(int(value + 0.0005))) + 1)}f} {suffix}"
+    return f"{number:.0f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 epoch, 1,024 epochs"""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def metric(value: float | None) -> str:
+    """A loss or AUC; "-" when there is none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def duration(seconds: float | None) -> str:
+    """13.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h; "-" when unknown."""
+    if seconds is None:
+        return "-"
+    if seconds < 59.95:
+        return f"{max(0.0, seconds):.1f} s"
+    for large, small, unit in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
+        if seconds >= unit:
+            below = {"h": 3600, "min": 60, "s": 1}[small]
+            return f"{int(seconds // unit)} {large} {int(seconds % unit // below)} {small}"
+    return "1 min 0 s"
+
+
+def remaining(seconds: float) -> str:
+    """0:12, 12:05, 3:20:00, 2 d 4 h"""
+    if seconds >= 86400:
+        return duration(seconds)
+    whole = math.ceil(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def at_time(epoch_seconds: float) -> str:
+    """Local time, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch_seconds))

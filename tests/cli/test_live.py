@@ -1,0 +1,148 @@
+"""The progress line's words, and logs that grow."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.cli import words
+from dlrover_lite.cli.live import JobLine, progress_text
+from dlrover_lite.cli.logs import LogFile
+from dlrover_lite.jobs import statuses
+from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
+
+
+def node(name: str, state: str) -> NodeStatus:
+    return NodeStatus(name, name.partition("-")[0], state, 1.0, 1 << 30)
+
+
+def status(**changes: object) -> Status:
+    known = {name: getattr(statuses.blank("a-job", "starting"), name) for name in Status.__struct_fields__}
+    training = {"state": "training", "samples": 1_234_567, "total_samples": 4_000_000, "samples_per_second": 52_236.4}
+    nodes = [node("ps-0", "up"), node("worker-0", "up"), node("worker-1", "up")]
+    return Status(**{**known, **training, "loss": 0.43137, "auc": 0.81657, "nodes": nodes, **changes})
+
+
+def test_everything_is_there_when_there_is_room() -> None:
+    expected = "30%  1,234,567/4,000,000  52,236/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left"
+    assert progress_text(status()) == expected
+    assert progress_text(status(), 79) == expected
+    short = "30%  1.23 M/4.00 M  52.2 k/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left"
+    assert progress_text(status(), 78) == short
+
+
+@pytest.mark.parametrize("width", range(1, 90))
+def test_it_is_never_too_wide_and_begins_with_what_matters(width: int) -> None:
+    text = progress_text(status(), width)
+    assert 0 < len(text) <= width
+    assert text.startswith("30%"[: width - 1])
+
+
+def test_nodes_that_are_not_up_are_counted() -> None:
+    nodes = [node("ps-0", "up"), node("worker-0", "ended (Killed: SIGKILL)"), node("worker-1", "launched")]
+    assert "1/2 nodes" in progress_text(status(nodes=nodes))
+
+
+def test_without_a_terminal_lines_come_now_and_then_and_only_with_news() -> None:
+    now, stream = 0.0, io.StringIO()
+    line = JobLine(stream, clock=lambda: now)
+    for _ in range(100):
+        now += 1.0
+        line.show(status())
+    assert len(stream.getvalue().splitlines()) == 1
+    for samples in range(100):
+        now += 1.0
+        line.show(status(samples=samples))
+    assert len(stream.getvalue().splitlines()) == 1 + 20
+
+
+def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
+    stream = io.StringIO()
+    line = JobLine(stream, clock=lambda: 0.0)
+    first = EvaluationResult(1000, 500, 0.5, 0.75)
+    lost = [node("worker-0", "ended (Killed: SIGKILL, sent by the system)"), node("worker-1", "ended (Succeeded)")]
+    line.show(status(evaluations=[first]))
+    line.show(status(evaluations=[first], nodes=lost))
+    line.show(status(evaluations=[first, EvaluationResult(2000, 500, float("nan"), None)], nodes=lost))
+    lines = [text for text in stream.getvalue().splitlines() if "%" not in text]
+    assert lines == [
+        "evaluated at 1,000 samples: AUC 0.7500, loss 0.5000 (on 500 samples)",
+        "worker-0 ended (Killed: SIGKILL, sent by the system)",
+        "evaluated at 2,000 samples: AUC -, loss - (on 500 samples)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (999.7, "1.00 k"),
+        (1234, "1.23 k"),
+        (52_236, "52.2 k"),
+        (999_600, "1.00 M"),
+        (4e9, "4.00 G"),
+    ],
+)
+def test_compact(number: float, text: str) -> None:
+    assert words.compact(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (59.9, "59.9 s"),
+        (59.97, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (12_000, "3 h 20 min"),
+        (190_000, "2 d 4 h"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_remaining() -> None:
+    assert [words.remaining(seconds) for seconds in (0.2, 59.5, 12_000, 190_000)] == [
+        "0:01",
+        "1:00",
+        "3:20:00",
+        "2 d 4 h",
+    ]
+
+
+def test_a_log_that_grows_is_cut_off_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.log"
+    log = LogFile(path)
+    assert list(log.new_lines()) == []
+    path.write_text("one\ntw")
+    assert list(log.new_lines()) == ["one"]
+    with path.open("a") as file:
+        file.write("o\nthree\n")
+    assert list(log.new_lines()) == ["two", "three"]
+    path.write_text("new\n")
+    assert list(log.new_lines()) == ["new"]
+    (tmp_path / "other").write_text("again\nand more than there was before\nend")
+    (tmp_path / "other").replace(path)
+    assert list(log.new_lines()) == ["again", "and more than there was before"]
+    assert list(log.new_lines(at_end=True)) == ["end"]
+
+
+@pytest.mark.parametrize("text", ["a\nb\nc\n", "a\nb\nc", "\n\n\n", "", "a"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
+def test_the_last_lines(text: str, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    lines = text.splitlines()
+    assert list(LogFile(path, last_lines=count).new_lines(at_end=True)) == lines[max(0, len(lines) - count) :]
+
+
+def test_a_line_without_end_needs_no_memory_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 3_000_000 + b"\ny\n")
+    parts = list(LogFile(path).new_lines())
+    assert "".join(parts[:-1]) == "x" * 3_000_000 and parts[-1] == "y"
+    assert max(map(len, parts)) < 1_000_000

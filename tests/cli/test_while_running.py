@@ -1,0 +1,205 @@
+"""Jobs that are followed, stopped, detached, and that fail; on a terminal and without one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.cli.main import main
+from dlrover_lite.jobs.handle import JobHandle
+from tests.cli.conftest import ENDLESS, start, write_recipe
+from tests.cli.documented import check, fields
+
+Capture = pytest.CaptureFixture[str]
+REDRAWN = "\r\x1b[2K"
+
+
+class Terminal:
+    """A command with stdout and stderr on a terminal of 80 columns of its own, ctrl-C included."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._fd, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = start(
+            arguments, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=_control_terminal
+        )
+        os.close(inner)
+        self.text = ""
+
+    def read_until(self, pattern: str = "") -> None:
+        """Until what it wrote matches; by default until its end."""
+        while not (pattern and re.search(pattern, self.text)):
+            try:
+                new = os.read(self._fd, 1 << 16)
+            except OSError:  # all its ends are closed
+                break
+            if not new:
+                break
+            self.text += new.decode()
+        assert not pattern or re.search(pattern, self.text), self.text
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._fd, b"\x03")
+
+    def end(self) -> int:
+        self.read_until()
+        os.close(self._fd)
+        return self.process.wait(60)
+
+
+def _control_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def job_of(text: str) -> JobHandle:
+    found = re.search(r"^job (\S+)", text.replace(REDRAWN, "\n"), re.MULTILINE)
+    assert found is not None, text
+    return JobHandle.find(found[1])
+
+
+def test_on_a_terminal_with_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    rows = [f"{i * 7 % 3 % 2},0.{i % 9},u{i % 40}" for i in range(3000)]
+    rows[1234] = "maybe,0.5,u1"
+    path.write_text("\n".join(["clicked,price,user", *rows]) + "\n")
+    recipe = tmp_path / "clicks.yaml"
+    recipe.write_text(
+        "version: 1\nname: clicks\nmodel: wide_deep\nexport: {format: none}\n"
+        "data: {format: csv, train: [clicks.csv], label: clicked, dense: [price], categorical: [user]}\n"
+        "training: {batch_size: 128}\n"
+        "resources: {ps: {count: 1, cores: 0.5, memory: 1GiB}, worker: {count: 1, cores: 0.5, memory: 1GiB}}\n"
+    )
+    terminal = Terminal("run", str(recipe), "--set", "training.epochs=2")
+    assert terminal.end() == 0, terminal.text
+    lines = [line.rstrip("\r") for line in terminal.text.replace(REDRAWN, "\n").split("\n")]
+    live = [line for line in lines if re.search(r"\d nodes|starting", line)]
+    assert live and max(map(len, live)) < 80
+    job = job_of(terminal.text)
+    shown = terminal.text
+    assert f"{job.id} succeeded" in shown
+    assert "5,400 of 5,400 (2 epochs)" in shown
+    assert f"{path}:1236: label column 'clicked' is 'maybe', expected 0 or 1" in shown
+    assert f"dlrover-lite status {job.id}" in shown
+    assert f"dlrover-lite run {recipe} --set training.epochs=2 --set training.epochs=4" in shown.replace("\r\n", "")
+    assert "best reachable" not in shown
+    assert main(["evaluate", job.id]) == 1
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    terminal = Terminal("run", str(write_recipe(tmp_path, "stopped", ENDLESS)))
+    terminal.read_until(r"\d nodes")
+    terminal.press_ctrl_c()
+    assert terminal.end() == 130
+    assert "stopping (ctrl-C again to kill)" in terminal.text
+    job = job_of(terminal.text)
+    assert job.state() == "stopped" and job.job.is_over()
+    assert "no model was exported" in terminal.text and "Traceback" not in terminal.text
+
+
+def test_ctrl_c_twice_kills(tmp_path: Path) -> None:
+    terminal = Terminal("run", str(write_recipe(tmp_path, "killed", ENDLESS)))
+    terminal.read_until("starting")
+    terminal.press_ctrl_c()
+    terminal.read_until("stopping")
+    terminal.press_ctrl_c()
+    assert terminal.end() == 130
+    job = job_of(terminal.text)
+    assert job.state() == "stopped" and job.job.is_over()
+
+
+def test_a_job_whose_progress_nobody_reads_any_more_is_stopped(tmp_path: Path) -> None:
+    run = start(["run", str(write_recipe(tmp_path, "unseen", ENDLESS))])
+    assert run.stderr is not None and run.stdout is not None
+    said = [run.stderr.readline(), run.stderr.readline()]
+    run.stderr.close()
+    assert run.stdout.read() == ""
+    run.stdout.close()
+    assert run.wait(60) == 1
+    job = job_of(said[1])
+    assert job.state() == "stopped" and job.job.is_over()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_job_ends_with_its_command(number: int, tmp_path: Path) -> None:
+    run = start(["run", str(write_recipe(tmp_path, "orphan", ENDLESS))])
+    assert run.stderr is not None
+    said = [run.stderr.readline(), run.stderr.readline()]
+    run.send_signal(number)
+    run.communicate(timeout=60)
+    assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    job = job_of(said[1])
+    assert job.wait(30).state == "stopped"
+
+
+def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
+    recipe = write_recipe(tmp_path, "detached", ENDLESS)
+    done = start(["run", str(recipe), "--detach", "--json"])
+    out, said = done.communicate(timeout=60)
+    assert done.returncode == 0, said
+    value = json.loads(out)
+    check("## run --detach", value)
+    job = value["job"]
+    assert f"dlrover-lite logs -f {job}" in said
+    logs = start(["logs", "-f", job])
+    assert logs.stdout is not None
+    assert "plan: 1 ps x 0.5 cores, 1 worker x 0.5 cores" in logs.stdout.readline()
+    assert main(["status", job, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == fields("## status")
+    assert main(["status", job]) == 0
+    assert f"{job}: " in capsys.readouterr().out
+    for command in (["evaluate", job], ["export", job, "--to", str(tmp_path / "out")]):
+        assert main(command) == 1
+        assert f"{job} still runs" in capsys.readouterr().err
+    assert main(["stop", job]) == 0
+    assert capsys.readouterr().out == f"{job} has been stopped.\n"
+    assert "keeper" in logs.communicate(timeout=30)[0]
+    assert logs.returncode == 0
+    assert main(["evaluate", job]) == 1
+    assert "was stopped before its end" in capsys.readouterr().err
+
+
+MODEL = """\
+import torch
+from dlrover_lite import EmbeddingField
+
+class Moody(torch.nn.Module):
+    def __init__(self, schema):
+        super().__init__()
+        self.embedding_fields = [EmbeddingField("C1", 2)]
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, dense, embedded):
+        if len(dense) > 2:
+            raise ValueError("not this many")
+        return self.layer(embedded)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "last_frame"),
+    [(MODEL, 'raise ValueError("not this many")'), ("import no_such_thing\nMoody = 1\n", "import no_such_thing")],
+)
+def test_a_models_error_is_shown_once_with_its_own_traceback(code: str, last_frame: str, tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(code)
+    recipe = write_recipe(tmp_path, "moody")
+    settings = ["--set", "model={use: moody.py:Moody}"]
+    run = start(["run", recipe.name, *settings, "--json"], cwd=tmp_path, stdin=subprocess.DEVNULL)
+    out, said = run.communicate(timeout=60)
+    assert run.returncode == 1
+    value = json.loads(out)
+    assert set(value) == fields("## run")
+    assert (value["state"], value["ok"], value["export"], value["best_auc"]) == ("failed", False, None, None)
+    assert value["message"] and value["hint"]
+    assert said.count("Traceback (most recent call last)") == 1
+    assert said.count(last_frame) == 1
+    assert "dlrover_lite/" not in said.partition("Traceback")[2]
