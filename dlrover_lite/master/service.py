@@ -18,8 +18,9 @@ from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.status import describe
+from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
@@ -36,6 +37,7 @@ from dlrover_lite.wire.messages import (
     Topology,
     TopologyRequest,
     Welcome,
+    WorkReport,
 )
 from dlrover_lite.wire.server import Server
 
@@ -115,7 +117,7 @@ class Master:
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
         try:
-            answers = [(request, self._handle(request)) for request in requests]
+            answers = [(request, self._try(request)) for request in requests]
             self.shards.commit()
         except DlroverLiteError as error:
             self._end(Outcome("failed", error.message, error.hint))
@@ -131,6 +133,13 @@ class Master:
             self._judge()
 
     # --- requests -------------------------------------------------------------------------------------------------------
+
+    def _try(self, request: Request) -> msgspec.Struct | None:
+        try:
+            return self._handle(request)
+        except MalformedMessage:
+            self._server.malformed += 1
+            return None
 
     def _handle(self, request: Request) -> msgspec.Struct | None:
         """The reply, to be sent after the commit; None when there is none yet."""
@@ -166,6 +175,7 @@ class Master:
                 raise JobError(f"no answer is known to {type(other).__name__}")
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
+        metrics = _metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
         answer = self.shards.report_and_lease(
             request.node,
@@ -176,7 +186,7 @@ class Master:
             want=request.want,
             now=self._clock(),
         )
-        self._take_report(request, answer)
+        self._take_report(request, metrics, answer)
         work = answer.work
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
@@ -195,7 +205,7 @@ class Master:
         self.exporting = True
         return Export(str(self._export_directory), wanted)
 
-    def _take_report(self, request: LeaseRequest, answer: Answer) -> None:
+    def _take_report(self, request: LeaseRequest, metrics: BinaryMetrics | None, answer: Answer) -> None:
         report, result = request.report, answer.consumed
         if report is None:
             return
@@ -203,10 +213,10 @@ class Master:
         whole = result.accepted and result.newly == _count(request.consumed)
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
-                state = self.evaluations.add(result.of.index, report.metrics)
+                state = self.evaluations.add(result.of.index, metrics)
                 self.shards.put_metrics(result.of, state)
         elif result.of is not None and whole:
-            self.progress.add(request.node, report, now=self._clock())
+            self.progress.add(request.node, report, metrics, now=self._clock())
 
     def _remember_round(self, index: int) -> None:
         if all(of.index != index for of in self._open_rounds):
@@ -280,13 +290,12 @@ class Master:
         failure = self.shards.failure or self.progress.judge_bad_lines(at_end=self.shards.finished)
         if failure is not None:
             self._end(Outcome("failed", failure.message, failure.hint))
-        elif self.shards.finished:
-            if self.exported is not None or self.recipe.export.format == "none":
-                self._end(Outcome("succeeded"))
-            elif not any(node.role == "worker" for node in self.nodes.running):
-                # the exporter's forerunners have all left: one more does it
-                self.nodes, instructions = self.nodes.one_more_worker()
-                self._follow(instructions)
+        elif self.shards.finished and (self.exported is not None or self.recipe.export.format == "none"):
+            self._end(Outcome("succeeded"))
+        elif not any(node.role == "worker" for node in self.nodes.running):
+            # all have left as if there were nothing to do: someone asked them to end, or the last one was to export
+            self.nodes, instructions = self.nodes.one_more_worker()
+            self._follow(instructions)
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""
@@ -315,12 +324,20 @@ class Master:
             self._server.reply(request, self.status())
             return
         if isinstance(request.body, LeaseRequest):
-            self._lease(request.body)
+            self._try(request)
             self.shards.commit()
         self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
 
     def status(self) -> Status:
         return describe(self)
+
+
+def _metrics_of(report: WorkReport | None) -> BinaryMetrics | None:
+    """Raises MalformedMessage: nothing of the report has been applied then."""
+    try:
+        return BinaryMetrics.from_bytes(report.metrics) if report and report.metrics else None
+    except ValueError as error:
+        raise MalformedMessage(str(error)) from error
 
 
 def _count(ranges: list[Range]) -> int:

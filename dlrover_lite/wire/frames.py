@@ -16,6 +16,9 @@ MAX_FRAME_BYTES = 1 << 30
 """ZeroMQ closes a connection that announces a longer frame."""
 MAX_FRAMES = 256
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no message: malformed, text that is no UTF-8, nested too deeply."""
+
 Frames = list[Any]
 """Buffers (bytes, memoryview, contiguous numpy arrays) sent after the header, or zmq.Frame when received."""
 
@@ -65,7 +68,7 @@ class RequestCodec:
             raise MalformedMessage(f"{len(frames)} frames")
         try:
             version, session, sequence, body = self._decoder.decode(frames[0].buffer)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
@@ -90,7 +93,7 @@ class ReplyCodec:
             raise MalformedMessage(f"{len(frames)} frames")
         try:
             version, sequence, body = self._decoder.decode(frames[0].buffer)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
