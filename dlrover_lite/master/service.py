@@ -190,8 +190,9 @@ class Master:
         work = answer.work
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
-        if isinstance(work, Finished) and request.want:
-            return self._export_task(request.node) or work
+        if isinstance(work, Finished):
+            # who doesn't ask is not sent away: it will ask, and may be needed for the export
+            return (self._export_task(request.node) or work) if request.want else Ack()
         return work
 
     def _export_task(self, node: str) -> Export | None:
