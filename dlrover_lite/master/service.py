@@ -46,6 +46,8 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 USAGE_SECONDS = 1.0
 GRACE_SECONDS = 10.0
+FAILED_GRACE_SECONDS = 1.0
+"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 SLOTS = 4096
 
 
@@ -306,11 +308,13 @@ class Master:
 
     def _wind_down(self) -> None:
         """Workers first: they give their leases back. Then the parameter servers."""
+        failed = self.outcome is not None and self.outcome.state == "failed"
+        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
         for role in ("worker", "ps"):
             for node in self.nodes.running:
                 if node.role == role:
-                    self._backend.terminate(node.id, grace_seconds=GRACE_SECONDS)
-            end = self._clock() + GRACE_SECONDS + 5
+                    self._backend.terminate(node.id, grace_seconds=grace)
+            end = self._clock() + grace + 5
             while any(node.role == role for node in self.nodes.running) and self._clock() < end:
                 for request in self._server.receive(0.0):
                     self._answer_late(request)
