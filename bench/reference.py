@@ -60,7 +60,7 @@ class PlainModel(nn.Module):
             if table not in self.numbers:
                 start = initial_rows(ids[table], table=table, seed=seed, dim=field.dim, scale=field.init_scale)
                 self.numbers[table] = len(self.tables)
-                self.tables.append(nn.Embedding(*start.shape, sparse=True, _weight=torch.from_numpy(start)))
+                self.tables.append(nn.Embedding(len(start), field.dim, sparse=True, _weight=torch.from_numpy(start)))
 
     def forward(self, dense: NDArray[np.float32], ids: NDArray[np.uint64]) -> Tensor:
         """Logits, float32 [n], of dense [n, dense columns] and ids [categorical columns, n]."""
@@ -184,9 +184,9 @@ class PlainWideDeep(nn.Module):
             vectors = torch.stack(
                 [table(column) for table, column in zip(self.tables, indices.unbind(1), strict=True)], 1
             )
-        x = torch.cat([vectors[:, :, 1:].flatten(1), dense], 1)
-        logits: Tensor = self.deep(x) + self.linear_dense(dense)
-        return logits.squeeze(1) + vectors[:, :, 0].sum(1)
+        linear, embeddings = torch.split(vectors, [1, self.dim], 2)
+        logits: Tensor = self.deep(torch.cat([embeddings.flatten(1), dense], 1)) + self.linear_dense(dense)
+        return logits.squeeze(1).add(linear.sum((1, 2)))
 
     def optimizers(self, learning_rate: float = 0.02) -> list[torch.optim.Optimizer]:
         """Adagrad on sparse gradients for the tables; the fused kernel, which has no sparse form, for the rest."""

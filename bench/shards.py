@@ -24,7 +24,16 @@ from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shards import ShardPlan, ShardService
 from dlrover_lite.units import MIB
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import Ack, Lease, LeaseRequest, MasterReplies, MasterRequests, StopRequest
+from dlrover_lite.wire.messages import (
+    Ack,
+    Finished,
+    Lease,
+    LeaseRequest,
+    MasterReplies,
+    MasterRequests,
+    StopRequest,
+    Wait,
+)
 from dlrover_lite.wire.server import Server
 
 SHARDS = 10_000_000
@@ -47,21 +56,22 @@ def serve(endpoint: str, ledger: str) -> None:
         print("ready", flush=True)
         while True:
             requests = server.receive(None)
-            if isinstance(requests[0].body, StopRequest):
-                server.reply(requests[0], Ack())
-                return
-            if not ledger:
-                for request in requests:
-                    server.reply(request, Lease(1, "train", 0, 0, 1))
-                continue
             now = time.monotonic()
-            answers = []
+            answers: list[Lease | Wait | Finished | Ack] = []
             for request in requests:
-                asked: LeaseRequest = request.body
-                answers.append(service.report_and_lease(asked.node, asked.token, asked.consumed, now=now).work)
-            service.commit()
+                asked: LeaseRequest | StopRequest = request.body
+                if isinstance(asked, StopRequest):
+                    answers.append(Ack())
+                elif not ledger:
+                    answers.append(Lease(1, "train", 0, 0, 1))
+                else:
+                    answers.append(service.report_and_lease(asked.node, asked.token, asked.consumed, now=now).work)
+            if ledger:
+                service.commit()
             for request, answer in zip(requests, answers, strict=True):
                 server.reply(request, answer)
+            if any(isinstance(request.body, StopRequest) for request in requests):
+                return
 
 
 def ask(node: str) -> None:
@@ -72,14 +82,16 @@ def ask(node: str) -> None:
         endpoint, start, seconds = line.split()
         if endpoint not in clients:
             clients[endpoint] = Client(endpoint, MasterReplies, context=zmq.Context.instance())
-        client, lease, count = clients[endpoint], leases.get(endpoint), 0
+        client, count = clients[endpoint], 0
+        lease: Lease | None = leases.get(endpoint)
         time.sleep(max(0.0, float(start) - time.monotonic()))
         end = float(start) + float(seconds)
         while time.monotonic() < end:
             request = LeaseRequest(node, lease.token, [(lease.start, lease.stop)]) if lease else LeaseRequest(node)
             lease = client.call(request).body
             count += 1
-        leases[endpoint] = lease
+        if lease:
+            leases[endpoint] = lease
         print(count, flush=True)
     for client in clients.values():
         client.close()

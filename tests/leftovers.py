@@ -58,19 +58,15 @@ class Session:
         return lines
 
     def _find_processes(self) -> list[psutil.Process]:
-        """Our descendants, and those that have cut loose but carry this session's home in environment or command."""
+        """Our descendants, and those that have cut loose but name this session's directory in environment or command."""
         me = psutil.Process()
         found = {process.pid: process for process in me.children(recursive=True)}
-        home = str(self.home)
         for process in psutil.process_iter():
             if process.pid == me.pid or process.pid in found:
                 continue
-            try:
-                ours = process.environ().get("DLROVER_LITE_HOME") == home or any(home in a for a in process.cmdline())
-            except psutil.Error:
-                continue
-            if ours:
-                found[process.pid] = process
+            with contextlib.suppress(psutil.Error):
+                if any(str(self.directory) in text for text in (*process.environ().values(), *process.cmdline())):
+                    found[process.pid] = process
         return list(found.values())
 
     def _files(self) -> list[str]:

@@ -45,8 +45,8 @@ class LinearAndDeep(nn.Module):
     """The sum of a linear model and an MLP, over vectors of ``1 + dim`` values per field.
 
     Value 0 of each vector is the id's weight in the linear model, the others are its embedding, an input of the MLP.
-    The dense columns go to both. ``forward(dense, embedded)`` returns logits, float32 [batch]. It computes what this
-    would, in four fifths of the time on one core:
+    The dense columns go to both. ``forward(dense, embedded)`` returns logits, float32 [batch]. It computes this,
+    in less time: without copies of all embeddings, and with one node of the autograd graph.
 
     ::
 

@@ -84,6 +84,20 @@ def test_what_was_committed_comes_back_exactly(tmp_path_factory, steps):
     loaded.validate()
 
 
+@pytest.mark.parametrize("order", [range(8), range(7, -1, -1), (1, 3, 5, 7, 0, 2, 4, 6)])
+def test_ranges_that_have_grown_together_are_one_row(path, order):
+    store, ledger = start(path)
+    leases = [lease(store, ledger) for _ in range(8)]
+    for i in order:
+        store.apply(ledger.consumed(leases[i].token, [(leases[i].start, leases[i].stop)])[1])
+        store.commit()
+    store.close()
+    database = sqlite3.connect(path)
+    rows = database.execute("select start, stop, token from spans").fetchall()
+    database.close()
+    assert rows == [(0, 40, 0)]
+
+
 def test_leases_survive_with_their_tokens_and_later_tokens_are_higher(path):
     store, ledger = start(path)
     first, second = lease(store, ledger), lease(store, ledger, "b")
