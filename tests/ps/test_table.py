@@ -110,6 +110,7 @@ def torch_steps(optimizer: torch.optim.Optimizer, weight: torch.Tensor, grads: l
     return weight.detach().numpy()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_adagrad_is_torchs_on_sparse_gradients() -> None:
     random = np.random.default_rng(0)
     tables = group(16, Optimizer(use="adagrad", learning_rate=0.05))
