@@ -23,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
+    # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

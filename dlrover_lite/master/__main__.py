@@ -21,7 +21,7 @@ from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.lifecycle import Nodes
 from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import MasterRequests, to_builtins
 from dlrover_lite.wire.server import Server
@@ -82,7 +82,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
     with LedgerStore(job.directory / "ledger.sqlite") as store:
         plan = initial_plan(recipe.resources, backend.capacity())
         print(f"plan: {plan.describe()}")
-        shards = ShardService(store, shard_plan(recipe))
+        shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
         nodes = Nodes(plan)
         master = Master(job.id, recipe, shards, server, backend, nodes, export_directory=job.export, stop=stop)
         outcome = master.run()

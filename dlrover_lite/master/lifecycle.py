@@ -114,7 +114,14 @@ class Nodes(msgspec.Struct, frozen=True):
         return nodes._ended(node, event, told)
 
     def one_more_worker(self) -> tuple[Nodes, list[Instruction]]:
-        nodes, launch = self._launch("worker")
+        """All workers have left, and there is work: a replacement like any other."""
+        return self._replacement()
+
+    def _replacement(self) -> tuple[Nodes, list[Instruction]]:
+        if self.relaunches >= RELAUNCHES:
+            ends = "; ".join(f"{n.id}: {n.reason}" for n in self.of("worker") if n.state == "ended")
+            return self, [FailJob(f"workers keep ending, after {RELAUNCHES} replacements ({ends})")]
+        nodes, launch = msgspec.structs.replace(self, relaunches=self.relaunches + 1)._launch("worker")
         return nodes, [launch]
 
     def finished(self) -> Nodes:
@@ -133,11 +140,8 @@ class Nodes(msgspec.Struct, frozen=True):
             return self, [gone]
         if event.reason == "UserError":
             return self, [gone, FailJob(f"{node.id} ended with an error in the model or the data")]
-        if self.relaunches >= RELAUNCHES:
-            ends = "; ".join(f"{n.id}: {n.reason}" for n in self.of("worker") if n.state == "ended")
-            return self, [gone, FailJob(f"workers keep ending, after {RELAUNCHES} replacements ({ends})")]
-        nodes, launch = msgspec.structs.replace(self, relaunches=self.relaunches + 1)._launch("worker")
-        return nodes, [gone, launch]
+        nodes, instructions = self._replacement()
+        return nodes, [gone, *instructions]
 
     def _launch(self, role: Literal["ps", "worker"]) -> tuple[Nodes, Launch]:
         resources = (self.plan.ps if role == "ps" else self.plan.worker).each

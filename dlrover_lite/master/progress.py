@@ -30,12 +30,12 @@ class Progress:
         self._rates: dict[str, _Rate] = {}
         self._rate = _Rate()
 
-    def add(self, node: str, report: WorkReport, *, now: float) -> None:
-        """A worker's report about training."""
-        if report.metrics:
+    def add(self, node: str, report: WorkReport, metrics: BinaryMetrics | None, *, now: float) -> None:
+        """A worker's report about training, and the metrics in it."""
+        if metrics is not None:
             if self._recent.samples >= self._window_samples:
                 self._before, self._recent = self._recent, BinaryMetrics()
-            self._recent.merge(BinaryMetrics.from_bytes(report.metrics))
+            self._recent.merge(metrics)
         self.staleness.update(report.staleness)
         self._rates.setdefault(node, _Rate()).add(report.samples, now)
         self._rate.add(report.samples, now)
@@ -119,11 +119,11 @@ class Evaluations:
         self._open: dict[int, BinaryMetrics] = {}
         self.results: list[EvaluationResult] = []
 
-    def add(self, index: int, metrics: bytes) -> bytes:
+    def add(self, index: int, metrics: BinaryMetrics | None) -> bytes:
         """Add a shard's metrics to round ``index``; returns the round's whole state, to be kept with the ledger."""
         total = self._open.setdefault(index, BinaryMetrics())
-        if metrics:
-            total.merge(BinaryMetrics.from_bytes(metrics))
+        if metrics is not None:
+            total.merge(metrics)
         return total.to_bytes()
 
     def close(self, index: int, *, at_samples: int) -> EvaluationResult:

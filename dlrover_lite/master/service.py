@@ -18,8 +18,9 @@ from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.status import describe
+from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
@@ -36,6 +37,7 @@ from dlrover_lite.wire.messages import (
     Topology,
     TopologyRequest,
     Welcome,
+    WorkReport,
 )
 from dlrover_lite.wire.server import Server
 
@@ -44,8 +46,8 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 USAGE_SECONDS = 1.0
 GRACE_SECONDS = 10.0
-WITHOUT_SERVERS_SECONDS = 1.0
-"""Grace for workers that wait for a parameter server which isn't there: they can't finish what they are in."""
+FAILED_GRACE_SECONDS = 1.0
+"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 SLOTS = 4096
 
 
@@ -117,7 +119,7 @@ class Master:
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
         try:
-            answers = [(request, self._handle(request)) for request in requests]
+            answers = [(request, self._try(request)) for request in requests]
             self.shards.commit()
         except DlroverLiteError as error:
             self._end(Outcome("failed", error.message, error.hint))
@@ -133,6 +135,13 @@ class Master:
             self._judge()
 
     # --- requests -------------------------------------------------------------------------------------------------------
+
+    def _try(self, request: Request) -> msgspec.Struct | None:
+        try:
+            return self._handle(request)
+        except MalformedMessage:
+            self._server.malformed += 1
+            return None
 
     def _handle(self, request: Request) -> msgspec.Struct | None:
         """The reply, to be sent after the commit; None when there is none yet."""
@@ -168,6 +177,7 @@ class Master:
                 raise JobError(f"no answer is known to {type(other).__name__}")
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
+        metrics = _metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
         answer = self.shards.report_and_lease(
             request.node,
@@ -178,13 +188,13 @@ class Master:
             want=request.want,
             now=self._clock(),
         )
-        self._take_report(request, answer)
+        self._take_report(request, metrics, answer)
         work = answer.work
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
-        if isinstance(work, Finished) and not request.give_back and (task := self._export_task(request.node)):
-            # A worker that only reported asks next, and would leave if it were told now that all is finished.
-            return task if request.want else Ack()
+        if isinstance(work, Finished):
+            # who doesn't ask is not sent away: it will ask, and may be needed for the export
+            return (self._export_task(request.node) or work) if request.want else Ack()
         return work
 
     def _export_task(self, node: str) -> Export | None:
@@ -198,7 +208,7 @@ class Master:
         self.exporting = True
         return Export(str(self._export_directory), wanted)
 
-    def _take_report(self, request: LeaseRequest, answer: Answer) -> None:
+    def _take_report(self, request: LeaseRequest, metrics: BinaryMetrics | None, answer: Answer) -> None:
         report, result = request.report, answer.consumed
         if report is None:
             return
@@ -206,10 +216,10 @@ class Master:
         whole = result.accepted and result.newly == _count(request.consumed)
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
-                state = self.evaluations.add(result.of.index, report.metrics)
+                state = self.evaluations.add(result.of.index, metrics)
                 self.shards.put_metrics(result.of, state)
         elif result.of is not None and whole:
-            self.progress.add(request.node, report, now=self._clock())
+            self.progress.add(request.node, report, metrics, now=self._clock())
 
     def _remember_round(self, index: int) -> None:
         if all(of.index != index for of in self._open_rounds):
@@ -287,13 +297,12 @@ class Master:
         if failure is not None:
             trace = failure.user_traceback if isinstance(failure, ModelError) else ""
             self._end(Outcome("failed", failure.message, failure.hint, trace))
-        elif self.shards.finished:
-            if self.exported is not None or self.recipe.export.format == "none":
-                self._end(Outcome("succeeded"))
-            elif not any(node.role == "worker" for node in self.nodes.running):
-                # the exporter's forerunners have all left: one more does it
-                self.nodes, instructions = self.nodes.one_more_worker()
-                self._follow(instructions)
+        elif self.shards.finished and (self.exported is not None or self.recipe.export.format == "none"):
+            self._end(Outcome("succeeded"))
+        elif not any(node.role == "worker" for node in self.nodes.running):
+            # all have left as if there were nothing to do: someone asked them to end, or the last one was to export
+            self.nodes, instructions = self.nodes.one_more_worker()
+            self._follow(instructions)
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""
@@ -303,13 +312,13 @@ class Master:
 
     def _wind_down(self) -> None:
         """Workers first: they give their leases back. Then the parameter servers."""
-        workers_grace = GRACE_SECONDS if self.nodes.all_ps_up else WITHOUT_SERVERS_SECONDS
+        failed = self.outcome is not None and self.outcome.state == "failed"
+        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
         for role in ("worker", "ps"):
             for node in self.nodes.running:
                 if node.role == role:
-                    grace = workers_grace if role == "worker" else GRACE_SECONDS
                     self._backend.terminate(node.id, grace_seconds=grace)
-            end = self._clock() + GRACE_SECONDS + 5
+            end = self._clock() + grace + 5
             while any(node.role == role for node in self.nodes.running) and self._clock() < end:
                 for request in self._server.receive(0.0):
                     self._answer_late(request)
@@ -331,12 +340,20 @@ class Master:
             self._server.reply(request, self.status())
             return
         if isinstance(request.body, LeaseRequest):
-            self._lease(request.body)
+            self._try(request)
             self._commit_late()
         self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
 
     def status(self) -> Status:
         return describe(self)
+
+
+def _metrics_of(report: WorkReport | None) -> BinaryMetrics | None:
+    """Raises MalformedMessage: nothing of the report has been applied then."""
+    try:
+        return BinaryMetrics.from_bytes(report.metrics) if report and report.metrics else None
+    except ValueError as error:
+        raise MalformedMessage(str(error)) from error
 
 
 def _count(ranges: list[Range]) -> int:

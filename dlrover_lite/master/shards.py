@@ -26,6 +26,10 @@ HOPELESS_FAILURES = 3
 
 DEFAULT_POLICY = LeasePolicy()
 
+SLOW_START_MINIBATCHES = 64
+SLOW_START_SECONDS = 10.0
+"""Of a job's first minibatches; see ``ShardService._starting``."""
+
 _PLAN, _ROUNDS_DUE, _FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
 
 
@@ -65,8 +69,17 @@ class ShardService:
     """Over an open store, which it loads, and which its owner closes. Raises JobError when the store holds another plan's ledger."""
 
     def __init__(
-        self, store: LedgerStore, plan: ShardPlan, *, policy: LeasePolicy = DEFAULT_POLICY, wait_seconds: float = 0.2
+        self,
+        store: LedgerStore,
+        plan: ShardPlan,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        wait_seconds: float = 0.2,
+        slow_start_minibatches: int = 0,
     ) -> None:
+        """With ``slow_start_minibatches`` workers join one by one: see ``_starting``."""
+        self._slow_start = slow_start_minibatches
+        self._first_lease_at: float | None = None
         self.plan = plan
         self.ledger = store.load(block_minibatches=plan.block_minibatches)
         self.failure: ModelError | None = None
@@ -226,12 +239,31 @@ class ShardService:
 
     def _lease(self, worker: str, now: float) -> Lease | Wait | Finished:
         only_worker = len(self._workers) == 1
+        starting = self._starting(worker, now)
         for of in self._unfinished:
+            if of.kind == "train" and starting:
+                return self._wait
             if lease := self._lease_of(of, worker, only_worker, now):
                 return lease
         if self._open_next_epoch() and (lease := self._lease_of(self._unfinished[-1], worker, only_worker, now)):
             return lease
         return Finished() if self.finished else self._wait
+
+    def _starting(self, worker: str, now: float) -> bool:
+        """Whether it is too early for one more worker to train.
+
+        The first steps from random values are large and all point the same way: taken several times over by workers that don't
+        see each other's, they spoil a model for good. So each further worker joins after some more minibatches, but none
+        waits longer than a few seconds.
+        """
+        if not self._slow_start or self._epochs_opened != 1:
+            return False
+        if self._first_lease_at is None:
+            self._first_lease_at = now
+        if now - self._first_lease_at > SLOW_START_SECONDS:
+            return False
+        others = sum(self.ledger.holds(other) for other in self._workers if other != worker)
+        return self.consumed_samples < others * self._slow_start * self.plan.batch_size
 
     def _lease_of(self, of: Pass, worker: str, only_worker: bool, now: float) -> Lease | None:
         remaining = self.ledger.todo(of)

@@ -30,7 +30,7 @@ class Arena:
                 self._advise_huge_pages()
             else:
                 self._map = mmap.mmap(-1, size)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise JobError(
                 f"can't reserve {size} bytes of address space for {name}: {error}",
                 hint="Raise the limit on virtual memory (ulimit -v).",

@@ -63,8 +63,13 @@ class Engine:
                     hint="The model's fields and shapes must not depend on anything but the recipe.",
                 )
             return
-        if len(dense) != configuration.dense.length:
-            raise UsageError(f"{len(dense)} dense parameters where {configuration.dense.length} were announced")
+        spec = configuration.dense
+        if len(dense) != spec.length or not 0 <= spec.averaged_from <= spec.length:
+            raise UsageError(
+                f"{len(dense)} dense parameters where {spec.length} were announced, {spec.averaged_from} trained"
+            )
+        if any(table.dim < 1 for table in configuration.tables):
+            raise UsageError("an embedding table of dim 0 or below")
         self.groups = [
             TableGroup(tables, configuration.embedding_optimizer, seed=configuration.seed)
             for tables in group_tables(configuration.tables)
@@ -94,11 +99,10 @@ class Engine:
         groups: list[tuple[NDArray[np.uint64], list[int], NDArray[np.float32]]],
     ) -> PushResult:
         """Apply minibatch (epoch, k) once: a second push of the same name changes nothing."""
+        self._check(dense, groups)
         marks = self._marks.setdefault(epoch, IntervalSet())
         if k in marks:
             return PushResult(self.version, applied=False)
-        if len(dense) != len(self._dense):
-            raise UsageError(f"a push of {len(dense)} dense gradients to {len(self._dense)} parameters")
         for group, (keys, counts, grads) in zip(self.groups, groups, strict=True):
             group.update(
                 keys, np.array(counts, np.int64), grads, learning_rate_factor=learning_rate_factor, unique=True
@@ -107,6 +111,21 @@ class Engine:
         marks.add(k, k + 1)
         self.version += 1
         return PushResult(self.version - 1, applied=True)
+
+    def _check(
+        self, dense: NDArray[np.float32], groups: list[tuple[NDArray[np.uint64], list[int], NDArray[np.float32]]]
+    ) -> None:
+        """Before anything of a push is applied: half of one would be applied again when it is repeated."""
+        if self.configuration is None:
+            raise UsageError("a push before the first configuration")
+        if len(dense) != len(self._dense):
+            raise UsageError(f"a push of {len(dense)} dense gradients to {len(self._dense)} parameters")
+        if len(groups) != len(self.groups):
+            raise UsageError(f"a push to {len(groups)} table groups where there are {len(self.groups)}")
+        for group, (keys, counts, grads) in zip(self.groups, groups, strict=True):
+            fit = len(counts) == len(group.tables) and min(counts) >= 0 and sum(counts) == len(keys)
+            if not fit or grads.shape != (len(keys), group.dim):
+                raise UsageError(f"a push of {counts} rows with {len(keys)} ids and gradients of shape {grads.shape}")
 
     def _push_dense(self, dense: NDArray[np.float32], learning_rate_factor: float) -> None:
         assert self.configuration is not None

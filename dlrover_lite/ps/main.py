@@ -44,7 +44,7 @@ def answer(engine: Engine, server: Server, request: Request) -> None:
         body, frames = _handle(engine, request)
     except DlroverLiteError as error:
         server.fail(request, "refused", error.message, error.hint)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, OverflowError) as error:
         # frames of the wrong number or length: the header was ours, the rest was not
         server.fail(request, "bad-request", f"{type(request.body).__name__}: {error}")
     else:

@@ -63,7 +63,8 @@ def update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, first, 
     call, since a call with this many arrays costs more than a row. ``factor`` scales the learning rate; ``steps[i]`` counts row i's
     updates, this one included (Adam).
     """
-    lr = hyper[LEARNING_RATE] * factor
+    base = hyper[LEARNING_RATE]
+    lr = base * factor
     eps = hyper[EPSILON]
     one = np.float32(1.0)
     if kind == ADAGRAD:
@@ -109,10 +110,11 @@ def update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, first, 
                 g = grads[grad + j]
                 old = state[second + j]
                 new = old + g * g
-                z = state[start + j] + g - (np.sqrt(new) - np.sqrt(old)) / lr * values[value + j]
+                # The factor scales the step. In the rate it would rescale the weight itself, which z stands for in units of base.
+                z = state[start + j] + factor * g - (np.sqrt(new) - np.sqrt(old)) / base * values[value + j]
                 state[start + j] = z
                 state[second + j] = new
                 shrunk = max(np.float32(0.0), abs(z) - l1)
-                rate = (hyper[BETA] + np.sqrt(new)) / lr + hyper[L2]
+                rate = (hyper[BETA] + np.sqrt(new)) / base + hyper[L2]
                 # rate is 0 only with beta = l2 = 0 and no gradient yet: then there is nothing to learn from
                 values[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)

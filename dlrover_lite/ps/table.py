@@ -270,7 +270,9 @@ class TableGroup:
 
     def scan(self, start: int, limit: int) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.float32]]:
         """Rows [start, start + limit) in the order they were made: ids, table positions, values [rows, dim]."""
-        stop = min(start + limit, self.rows)
+        if start < 0 or limit < 0:
+            raise ValueError(f"rows from {start}, {limit} of them")
+        stop = max(start, min(start + limit, self.rows))
         tables = self._meta[start * _META_WORDS : stop * _META_WORDS : _META_WORDS].astype(np.uint16)
         values = self._values[start * self.dim : stop * self.dim].reshape(-1, self.dim)
         return self._ids[start:stop].copy(), tables, values.copy()
@@ -281,7 +283,8 @@ class TableGroup:
 
     def _check(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
         # the kernels trust these: a wrong length would read beyond the arrays
-        if len(counts) != len(self.tables) or int(counts.sum()) != len(keys) or (counts < 0).any():
+        fit = len(counts) == len(self.tables) and ((counts >= 0) & (counts <= len(keys))).all()
+        if not fit or int(counts.sum()) != len(keys):
             raise ValueError(f"counts {counts.tolist()} don't fit {len(keys)} keys in {len(self.tables)} tables")
 
     def _make_room(self, new_rows: int) -> None:

@@ -16,6 +16,9 @@ MAX_FRAME_BYTES = 1 << 30
 """ZeroMQ closes a connection that announces a longer frame."""
 MAX_FRAMES = 256
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no message: malformed, text that is no UTF-8, nested too deeply."""
+
 Frames = list[Any]
 """Buffers (bytes, memoryview, contiguous numpy arrays) sent after the header, or zmq.Frame when received."""
 
@@ -63,7 +66,7 @@ class RequestCodec:
     def decode(self, peer: bytes, header: bytes, frames: list[zmq.Frame]) -> Request:
         try:
             version, session, sequence, body = self._decoder.decode(header)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
@@ -86,7 +89,7 @@ class ReplyCodec:
     def decode(self, header: bytes, frames: list[zmq.Frame]) -> Reply:
         try:
             version, sequence, body = self._decoder.decode(header)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")

@@ -70,7 +70,7 @@ class Server:
                 continue
             if not self._replayed(request):
                 received.append(request)
-        return received
+        return received if self._remembered is None else _without_repeats(received)
 
     def _replayed(self, request: Request) -> bool:
         if self._remembered is None:
@@ -99,6 +99,12 @@ class Server:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def _without_repeats(requests: list[Request]) -> list[Request]:
+    """A request that came twice before it could be answered is given once: as it came last, since its client may have reconnected."""
+    latest = {(request.session, request.sequence): request for request in requests}
+    return requests if len(latest) == len(requests) else list(latest.values())
 
 
 def send_frames(socket: zmq.Socket[Any], frames: list[Any]) -> None:

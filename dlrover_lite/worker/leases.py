@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
@@ -151,6 +152,8 @@ class LeaseBook:
         """Nothing to do until the master says so: report all there is, and wait for its answer."""
         self._reported_at = -1e9
         self.pump(timeout_seconds=timeout_seconds)
+        if self._under_way is None and not self.finished and self.export is None:
+            self._client.receive(timeout_seconds)  # nothing may be asked yet: what comes now is an old answer, repeated
 
     @property
     def ask_again_in(self) -> float:
@@ -189,17 +192,11 @@ class LeaseBook:
                 self._send(LeaseRequest(self._node))
             return
         failed, error = held.failures.popleft() if held.failures else (None, "")
-        request = LeaseRequest(
-            self._node,
-            held.lease.token,
-            list(held.unreported) if held.lease.kind == "train" or not held.open else [],
-            failed=failed,
-            error=error,
-            want=want,
-            report=held.work.report(),
-        )
-        held.unreported = IntervalSet()
-        held.work = Work()
+        request = LeaseRequest(self._node, held.lease.token, failed=failed, error=error, want=want)
+        if held.lease.kind == "train" or not held.open:
+            request = msgspec.structs.replace(request, consumed=list(held.unreported), report=held.work.report())
+            held.unreported = IntervalSet()
+            held.work = Work()
         if not held.open and not held.failures:
             self._held.remove(held)
         self._reported_at = now

@@ -31,6 +31,10 @@ __all__ = ["Prepared", "Trainer", "TrainingLoop", "minibatch_seed"]
 MAX_UNACKNOWLEDGED = 2
 """Pushes a worker may have under way."""
 
+UNPIPELINED_MINIBATCHES = 64
+"""The first minibatches of a job are pulled after the push of the one before: the first steps are large, and a gradient from values
+that miss the last one costs more there than all later ones together."""
+
 _IDLE_SECONDS = 0.2
 
 
@@ -124,6 +128,11 @@ def _gradient(embedded: torch.Tensor) -> NDArray[np.float32]:
     return embedded.grad.numpy()
 
 
+def _is_among_the_first(current: tuple[Prepared, HeldLease, int]) -> bool:
+    _, held, k = current
+    return held.lease.kind == "train" and held.lease.index == 0 and k < UNPIPELINED_MINIBATCHES
+
+
 class TrainingLoop:
     """Takes minibatches from the lease book until the master needs nothing more, or ``stop`` says so."""
 
@@ -152,6 +161,10 @@ class TrainingLoop:
     def run(self) -> None:
         current: tuple[Prepared, HeldLease, int] | None = None
         while not self._stop():
+            if current is not None and _is_among_the_first(current):
+                self._compute(*current)
+                self._collect_pushes(at_most=0)
+                current = None
             upcoming = self._prepare_next()
             if current is not None:
                 self._compute(*current)

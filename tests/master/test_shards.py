@@ -309,3 +309,32 @@ def test_every_minibatch_of_every_epoch_is_leased_once_when_nothing_goes_wrong(s
             assert not seen[work.index].within(work.start, work.stop)
             seen[work.index].add(work.start, work.stop)
     assert [list(epoch) for epoch in seen] == [[(0, 997)]] * 3
+
+
+def test_at_the_start_workers_join_one_by_one(store):
+    service = ShardService(store, plan(400), policy=LeasePolicy(largest_minibatches=10), slow_start_minibatches=20)
+    one, two, three = (Worker(service, name) for name in "abc")
+    assert isinstance(one.ask().work, Lease)
+    assert isinstance(two.ask().work, Wait)
+    while service.ledger.done(Pass("train", 0, 400)).total < 20:
+        one.finish()
+        one.now -= 1.0  # a second job takes no time here
+    assert isinstance(two.ask().work, Lease)
+    assert isinstance(three.ask().work, Wait)
+    while service.ledger.done(Pass("train", 0, 400)).total < 40:
+        one.finish()
+        one.now -= 1.0
+    assert isinstance(three.ask().work, Lease)
+
+
+def test_at_the_start_nobody_waits_for_a_worker_that_is_slow_or_dead(store):
+    service = ShardService(store, plan(400), slow_start_minibatches=1_000)
+    one, two = Worker(service, "a"), Worker(service, "b")
+    one.ask()
+    assert isinstance(two.ask().work, Wait)
+    service.worker_died("a")
+    assert isinstance(two.ask().work, Lease)
+    three = Worker(service, "c")
+    assert isinstance(three.ask().work, Wait)
+    three.now += 60.0
+    assert isinstance(three.ask().work, Lease)

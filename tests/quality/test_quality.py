@@ -1,0 +1,96 @@
+"""What training on several processes costs in quality: AUC against the same model in plain, synchronous PyTorch.
+
+Same data, same initial values, same order of minibatches, same optimizer, same number of epochs. One server and one worker differ from
+it by their pipeline; two servers and three workers by gradients that have missed what others pushed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dlrover_lite
+from bench.reference import train_plain
+from dlrover_lite.data.open import open_data
+from dlrover_lite.data.order import EpochOrder
+from dlrover_lite.recipe.load import parse_recipe
+
+MOST_LOST = 0.003
+BATCH_SIZE = 256
+LEARNING_RATE = 0.02
+
+DATA = {"format": "synthetic", "samples": 90_000, "eval_samples": 30_000, "ids_per_field": 1_000, "seed": 1}
+MODELS: dict[str, dict[str, Any]] = {
+    "wide_deep": {"embedding_dim": 8, "hidden": [64, 32]},
+    "dcn": {"embedding_dim": 8, "hidden": [64, 32]},
+    "xdeepfm": {"embedding_dim": 4, "hidden": [64, 32], "cin_sizes": [8, 8]},
+    "dlrm": {"embedding_dim": 8, "bottom": [32, 8], "top": [64, 32]},
+}
+NODES = {"1 PS + 1 worker": (1, 1), "2 PS + 3 workers": (2, 3)}
+
+
+def recipe(model: str, ps: int, workers: int) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "name": "quality",
+        "model": {"use": model, "options": MODELS[model]},
+        "data": DATA,
+        "training": {
+            "batch_size": BATCH_SIZE,
+            "optimizer": {"use": "adagrad", "learning_rate": LEARNING_RATE},
+        },
+        "resources": {
+            "ps": {"count": ps, "cores": 1, "memory": "1GiB"},
+            "worker": {"count": workers, "cores": 1, "memory": "1GiB"},
+        },
+        "export": {"format": "none"},
+    }
+
+
+def plain_auc(model: str) -> float:
+    resolved = parse_recipe(recipe(model, 1, 1))
+    here = Path(resolved.directory)
+    train, held_out = (open_data(resolved.data, directory=here, part=part) for part in ("train", "eval"))
+    assert train is not None
+    assert held_out is not None
+
+    def minibatches() -> Iterator[NDArray[np.int64]]:
+        order = EpochOrder(train.samples, seed=resolved.training.seed, epoch=0)
+        for start in range(0, train.samples, BATCH_SIZE):
+            yield order.numbers(start, min(start + BATCH_SIZE, train.samples))
+
+    _, auc = train_plain(
+        resolved.model,
+        train,
+        minibatches(),
+        directory=here,
+        seed=resolved.training.seed,
+        learning_rate=LEARNING_RATE,
+        evaluate_on=held_out,
+    )
+    assert auc is not None
+    return auc
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("model", MODELS)
+def test_auc_is_that_of_plain_pytorch(model: str, record_property: Any) -> None:
+    plain = plain_auc(model)
+    assert plain > 0.75  # it has learnt something: the teacher itself reaches 0.80
+    lost = {}
+    for name, (ps, workers) in NODES.items():
+        result = dlrover_lite.run(recipe(model, ps, workers)).wait(100)
+        assert result.ok, result.message
+        assert result.status is not None
+        (evaluation,) = result.status["evaluations"]
+        lost[name] = round(plain - evaluation["auc"], 5)
+        print(
+            f"{model}, {name}: AUC {evaluation['auc']:.5f}, {lost[name]:+.5f} below; staleness {result.status['staleness_p99']}"
+        )
+    record_property("lost", lost)
+    assert max(map(abs, lost.values())) <= MOST_LOST, f"{model}: plain {plain:.5f}, lost {lost}"

@@ -1,0 +1,168 @@
+"""Jobs with deaths, errors, bad data and people who change their mind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import dlrover_lite
+from dlrover_lite.jobs.handle import JobHandle
+from tests.spine.support import SMALL_WIDE_DEEP, SYNTHETIC, end, kill, start, succeeded, until_trained, write_csv
+
+SGD = {"use": "sgd", "learning_rate": 1.0}
+CENSUS = "user_models.py:Census"
+MOODY = "user_models.py:Moody"
+
+
+def assert_exactly_once(handle: JobHandle, *, samples: int, batch_size: int, epochs: int) -> None:
+    """All gradients were 1 and the rate is 1, so that every value is minus the number of times it was changed, exactly."""
+    result = handle.result()
+    assert result is not None
+    assert result.export is not None
+    model = dlrover_lite.load_model(result.export)
+    rows = model.tables["number"].vectors
+    assert rows.shape == (samples, 1)
+    values, times = np.unique(rows, return_counts=True)
+    assert dict(zip(values.tolist(), times.tolist(), strict=True)) == {-float(epochs): samples}
+    assert model.tables["everywhere"].vectors.tolist() == [[-float(samples * epochs)] * 3]
+    minibatches = -(-samples // batch_size)
+    counts = load_file(f"{result.export}/dense.safetensors")["counts"]
+    assert np.unique(counts).tolist() == [-float(minibatches * epochs)]
+
+
+@pytest.mark.parametrize(("ps", "workers", "deaths"), [(1, 1, 1), (2, 3, 3)])
+def test_every_sample_is_applied_once_whatever_dies(tmp_path: Path, ps: int, workers: int, deaths: int) -> None:
+    model = {"use": CENSUS, "options": {"directory": str(tmp_path), "deaths": deaths}}
+    data = write_csv(tmp_path / "numbers.csv", 5_003)
+    handle = start(model, data, ps=ps, workers=workers, epochs=2, batch_size=16, optimizer=SGD)
+    status = succeeded(handle)
+    assert sum("Killed" in node["state"] for node in status["nodes"]) == deaths
+    assert len([node for node in status["nodes"] if node["role"] == "worker"]) == workers + deaths
+    assert_exactly_once(handle, samples=5_003, batch_size=16, epochs=2)
+
+
+def test_a_worker_killed_from_outside(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "numbers.csv", 20_000)
+    handle = start(CENSUS, data, workers=2, batch_size=16, optimizer=SGD)
+    until_trained(handle, 1_000)
+    kill(handle, "worker-1")
+    status = succeeded(handle)
+    assert "worker-2" in [node["id"] for node in status["nodes"]]
+    assert_exactly_once(handle, samples=20_000, batch_size=16, epochs=1)
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced_when_it_was_the_last(tmp_path: Path) -> None:
+    model = {"use": CENSUS, "options": {"directory": str(tmp_path), "leaves": 1}}
+    handle = start(model, write_csv(tmp_path / "numbers.csv", 1_500), batch_size=16, optimizer=SGD)
+    succeeded(handle)
+    assert_exactly_once(handle, samples=1_500, batch_size=16, epochs=1)
+
+
+def test_the_death_of_a_server_fails_the_job(tmp_path: Path) -> None:
+    handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 60_000), ps=2, workers=1, batch_size=16, epochs=10)
+    until_trained(handle, 500)
+    kill(handle, "ps-1")
+    result = end(handle)
+    assert result.state == "failed"
+    assert "ps-1" in result.message
+    assert "parameters are lost" in result.message
+    assert "--role ps" in result.hint
+    assert result.export is None
+
+
+def test_stop_in_the_middle(tmp_path: Path) -> None:
+    handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 60_000), workers=2, batch_size=16, epochs=10)
+    until_trained(handle, 500)
+    handle.stop()
+    result = end(handle)
+    assert (result.state, result.message) == ("stopped", "stopped by request")
+    assert result.status is not None
+    assert 500 <= result.status["samples"] < result.status["total_samples"]
+    assert all(node["state"] == "ended (Succeeded)" for node in result.status["nodes"])
+
+
+def test_one_minibatch_that_fails(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "numbers.csv", 2_000)
+    always, once = (
+        {"use": MOODY, "options": {"how": how, "on": 777.0, "directory": str(tmp_path)}} for how in ("raise", "once")
+    )
+    failing = start(always, data, workers=2, batch_size=16, shuffle=False, epochs=2)
+    skipping = start(always, data, workers=2, batch_size=16, shuffle=False, max_skipped_minibatches=1)
+    mending = start(once, data, workers=2, batch_size=16, shuffle=False)
+
+    result = end(failing)
+    assert result.state == "failed"
+    assert "minibatch 48 of epoch 0 failed twice" in result.message
+    assert "ValueError: no such mood" in result.message
+    assert "max_skipped_minibatches" in result.hint
+    assert result.status is not None
+    assert result.status["quarantined"] == 1
+    assert 2_000 - 16 <= result.status["samples"] < 4_000  # the epoch was finished, and no other follows
+
+    result = end(skipping)
+    assert result.ok, result.message
+    assert result.status is not None
+    assert (result.status["quarantined"], result.status["samples"]) == (1, 2_000 - 16)
+
+    assert succeeded(mending)["quarantined"] == 0
+
+
+def test_an_evaluation_that_fails(tmp_path: Path) -> None:
+    data = {**write_csv(tmp_path / "numbers.csv", 2_000), "eval_share": 0.5}
+    model = {"use": MOODY, "options": {"how": "evaluation", "on": 1_777.0}}
+    result = end(start(model, data, workers=2, batch_size=16))
+    assert result.state == "failed"
+    assert "minibatch 48 of evaluation 0 failed twice" in result.message
+
+
+def test_a_loss_that_is_not_a_number(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "numbers.csv", 2_000)
+    everywhere = start("user_models.py:NotANumber", data)
+    somewhere = start({"use": MOODY, "options": {"how": "nan", "on": 777.0}}, data, shuffle=False)
+    for handle, told in ((everywhere, "before any succeeded"), (somewhere, "minibatch 12 of epoch 0 failed twice")):
+        result = end(handle)
+        assert result.state == "failed"
+        assert told in result.message
+        assert "the loss is nan in minibatch" in result.message
+        assert "learning_rate" in result.message
+
+
+def test_too_many_bad_lines(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.csv"
+    data = write_csv(path, 4_000)
+    lines = path.read_text().splitlines()
+    for number in range(100, 4_000, 100):
+        lines[number] = "2,what,is,this"
+    path.write_text("\n".join(lines) + "\n")
+    strict = start(CENSUS, data, batch_size=16, shuffle=False)
+    lenient = start(CENSUS, {**data, "max_bad_share": 0.02}, batch_size=16, optimizer=SGD)
+
+    result = end(strict)
+    assert result.state == "failed"
+    assert "bad, more than the share of 0.001 allowed" in result.message
+    assert f"{path}:101: " in result.message
+    assert "max_bad_share" in result.hint
+
+    assert succeeded(lenient)["bad_lines"] == 39
+    assert_exactly_once_but(lenient, samples=4_000 - 39)
+
+
+def assert_exactly_once_but(handle: JobHandle, *, samples: int) -> None:
+    model = dlrover_lite.load_model(handle.result().export)  # type: ignore[union-attr,arg-type]
+    assert np.array_equal(model.tables["number"].vectors, np.full((samples, 1), -1.0, np.float32))
+
+
+def test_a_model_that_does_not_build() -> None:
+    result = end(start({**SMALL_WIDE_DEEP, "options": {"depth": 3}}, SYNTHETIC, workers=2))
+    assert result.state == "failed"
+    assert "no option 'depth'" in result.message
+    assert result.hint
+
+
+def test_stop_before_anything_has_begun(tmp_path: Path) -> None:
+    handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 100))
+    handle.stop()
+    assert end(handle).state in ("stopped", "succeeded")

@@ -1,0 +1,96 @@
+"""Jobs that go well, from the recipe to the exported model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import dlrover_lite
+from dlrover_lite.data.open import open_data
+from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.models.serving import evaluate_export
+from tests.spine.support import SMALL_WIDE_DEEP, SYNTHETIC, start, succeeded
+
+
+def assert_export_is_what_was_evaluated(handle: JobHandle) -> None:
+    result = handle.result()
+    assert result is not None
+    assert result.export is not None
+    recipe = handle.job.recipe
+    held_out = open_data(recipe.data, directory=handle.directory, part="eval")
+    assert held_out is not None
+    metrics = evaluate_export(result.export, held_out)
+    last = handle.status().evaluations[-1]
+    assert metrics.samples == last.samples == 2_048
+    assert metrics.auc == pytest.approx(last.auc, abs=1e-6)
+    assert metrics.loss == pytest.approx(last.loss, abs=1e-5)
+
+
+def test_one_server_and_one_worker() -> None:
+    handle = start(SMALL_WIDE_DEEP, SYNTHETIC, epochs=2)
+    status = succeeded(handle)
+    assert status["samples"] == 2 * 8_192
+    assert status["staleness_max"] == 0  # nobody else pushes
+    assert [node["state"] for node in status["nodes"]] == ["ended (Succeeded)"] * 2
+    assert len(status["evaluations"]) == 1
+    assert_export_is_what_was_evaluated(handle)
+
+
+def test_two_servers_three_workers_and_evaluations_on_the_way() -> None:
+    handle = start(SMALL_WIDE_DEEP, SYNTHETIC, ps=2, workers=3, epochs=3, evaluate_every=8_000, export="parquet")
+    status = succeeded(handle)
+    evaluations = status["evaluations"]
+    at = [evaluation["at_samples"] for evaluation in evaluations]
+    assert at == sorted(at)
+    assert at[-1] == 3 * 8_192
+    assert 2 <= len(at) <= 4  # due every 8,000 samples, one at a time, and at the end
+    assert all(evaluation["samples"] == 2_048 for evaluation in evaluations)
+    assert evaluations[-1]["auc"] > 0.6
+    assert_export_is_what_was_evaluated(handle)
+    model = dlrover_lite.load_model(handle.result().export)  # type: ignore[union-attr]
+    assert status["rows"] == sum(len(table.ids) for table in model.tables.values())
+
+
+def test_batch_norm_dropout_and_a_schedule() -> None:
+    handle = start(
+        "user_models.py:Normalised",
+        SYNTHETIC,
+        ps=2,
+        workers=2,
+        epochs=2,
+        optimizer={"use": "adam", "learning_rate": 0.01},
+        schedule={"use": "cosine", "warmup_samples": 1_000},
+    )
+    status = succeeded(handle)
+    assert status["evaluations"][-1]["auc"] > 0.6
+    assert_export_is_what_was_evaluated(handle)
+    dense = load_file(f"{handle.result().export}/dense.safetensors")  # type: ignore[union-attr]
+    mean, variance = dense["layers.0.running_mean"], dense["layers.0.running_var"]
+    data = open_data(handle.job.recipe.data, directory=handle.directory, part="train")
+    assert data is not None
+    inputs = data.read(np.arange(8_192)).dense  # the first columns that are normalised
+    np.testing.assert_allclose(mean[: inputs.shape[1]], inputs.mean(0), atol=0.3)
+    np.testing.assert_allclose(variance[: inputs.shape[1]], inputs.var(0), rtol=0.5)
+
+
+def test_every_optimizer_trains() -> None:
+    rates = {"sgd": 0.5, "adagrad": 0.05, "adam": 0.005, "ftrl": 0.1}
+    started = {
+        use: start(
+            SMALL_WIDE_DEEP,
+            {**SYNTHETIC, "samples": 16_384},
+            optimizer={"use": use, "learning_rate": rate},
+            schedule={"use": "linear", "warmup_samples": 500},
+            export="none",
+            evaluate_every=2_048,
+        )
+        for use, rate in rates.items()
+    }
+    for use, handle in started.items():
+        evaluations = succeeded(handle)["evaluations"]
+        assert handle.result().export is None  # type: ignore[union-attr]
+        assert evaluations[-1]["loss"] < 0.56, use
+        assert evaluations[-1]["auc"] > 0.65, use
+        if len(evaluations) > 1:
+            assert evaluations[-1]["loss"] < evaluations[0]["loss"], use

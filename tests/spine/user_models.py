@@ -1,0 +1,99 @@
+"""Models as a user would write them, each with a trait that a test needs. Loaded by the jobs, from this file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dlrover_lite.models.fields import EmbeddingField
+
+
+def first_time(directory: str, name: str) -> bool:
+    """True for the first process that asks."""
+    try:
+        (Path(directory) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class Census(nn.Module):
+    """Every gradient is 1: a row counts the samples that were applied to it, and each dense value the minibatches.
+
+    ``deaths`` of its processes kill themselves in their ``at``-th forward, ``leaves`` end as if they had been asked to.
+    """
+
+    def __init__(self, directory: str = "", deaths: int = 0, leaves: int = 0, at: int = 30) -> None:
+        super().__init__()
+        self.embedding_fields = [
+            EmbeddingField("number", 1, init_scale=0.0),
+            EmbeddingField("everywhere", 3, init_scale=0.0),
+        ]
+        self.counts = nn.Parameter(torch.zeros(20_000))
+        self.directory, self.deaths, self.leaves, self.at, self.forwards = directory, deaths, leaves, at, 0
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        if self.forwards == self.at:
+            if any(first_time(self.directory, f"death-{i}") for i in range(self.deaths)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if any(first_time(self.directory, f"leave-{i}") for i in range(self.leaves)):
+                os.kill(os.getpid(), signal.SIGTERM)
+        return embedded.sum(1)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits.sum() + self.counts.sum()
+
+
+class Moody(nn.Module):
+    """A linear model that fails on the samples whose first dense value is ``on``: ``how`` is raise, once (raise the first time
+    only), nan, or evaluation (raise when evaluating)."""
+
+    def __init__(self, how: str, on: float, directory: str = "") -> None:
+        super().__init__()
+        self.embedding_fields = [EmbeddingField("number", 2)]
+        self.linear = nn.Linear(3, 1)
+        self.how, self.on, self.directory = how, on, directory
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        logits = self.linear(torch.cat([dense, embedded], 1))
+        if bool((dense[:, 0] == self.on).any()):
+            wanted = self.training or self.how == "evaluation"
+            if self.how == "nan":
+                return logits * float("nan")
+            if wanted and (self.how != "once" or first_time(self.directory, "raised")):
+                raise ValueError("no such mood")
+        return logits
+
+
+class NotANumber(nn.Module):
+    """Its loss is NaN for all data but the two small samples it is tried with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_fields = [EmbeddingField("number", 2)]
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        return embedded.sum(1) * (float("nan") if len(dense) > 2 else 1.0)
+
+
+class Normalised(nn.Module):
+    """BatchNorm with averaged statistics, and dropout."""
+
+    averaged_buffers = True
+
+    def __init__(self, schema: object) -> None:
+        super().__init__()
+        columns = schema.categorical  # type: ignore[attr-defined]
+        self.embedding_fields = [EmbeddingField(column, 4) for column in columns]
+        inputs = 4 * len(columns) + len(schema.dense)  # type: ignore[attr-defined]
+        self.layers = nn.Sequential(
+            nn.BatchNorm1d(inputs), nn.Linear(inputs, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
+        )
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        return self.layers(torch.cat([dense, embedded], 1))
