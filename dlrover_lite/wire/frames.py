@@ -112,7 +112,7 @@ def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes]
             frame = socket.recv(copy=False)
             frames.append(frame)
             more = frame.more
-    if len(heads) < copied or len(frames) > MAX_FRAMES:
+    if len(heads) < copied or len(frames) >= MAX_FRAMES:
         raise MalformedMessage(f"{len(heads) + len(frames)} frames")
     return heads, frames
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -155,7 +156,9 @@ class PsClient:
     def wait(self, timeout_seconds: float = RETRY_SECONDS) -> None:
         """Handle the replies that are here, after waiting for the first one; repeat requests that have had none for too long."""
         for socket, _ in self._poller.poll(int(timeout_seconds * 1000)):
-            part = self._part_of[socket]
+            part = self._part_of.get(socket)
+            if part is None:
+                continue  # something else that the caller watches
             while (reply := self._clients[part].receive(0)) is not None:
                 sent = self._sent[part].pop(reply.sequence, None)
                 if sent is None:
@@ -165,6 +168,15 @@ class PsClient:
                 sent.on_reply(reply)
         if self._clock() >= self._next_check:
             self._repeat_unanswered()
+
+    @contextmanager
+    def watching(self, other: int | zmq.Socket[Any]) -> Iterator[None]:
+        """Within, ``wait`` returns too when this file descriptor or socket is readable."""
+        self._poller.register(other, zmq.POLLIN)
+        try:
+            yield
+        finally:
+            self._poller.unregister(other)
 
     def close(self) -> None:
         for client in self._clients:

@@ -60,6 +60,11 @@ class FlatParameters:
         out[self.averaged_from :] = self._pulled_buffers - self.values[self.averaged_from :]
         return out
 
+    def forget_gradient(self) -> None:
+        """After a backward that raised midway."""
+        for _, parameter in self.parameters:
+            parameter.grad = None
+
     def named_arrays(self) -> dict[str, NDArray[np.float32]]:
         """Parameter or buffer name -> its present values."""
         return {name: tensor.detach().numpy() for name, tensor in (*self.parameters, *self._buffers)}

@@ -12,7 +12,7 @@ from dlrover_lite.models.export import ExportWriter, Manifest
 from dlrover_lite.ps.engine import group_tables
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import Export, Exported
-from dlrover_lite.worker.loop import Trainer
+from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["export"]
 

@@ -126,6 +126,12 @@ class LeaseBook:
         """The master needs nothing more of this worker."""
         self.export: Export | None = None
 
+    @property
+    def socket(self) -> zmq.Socket[Any]:
+        """Readable when an answer of the master is there."""
+        socket: zmq.Socket[Any] = self._client.socket
+        return socket
+
     def next(self) -> tuple[HeldLease, int] | None:
         """The next minibatch, if one is at hand; a request for more goes out when the last one is handed out."""
         self.pump()

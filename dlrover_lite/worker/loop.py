@@ -1,32 +1,32 @@
-"""The training loop: pull for minibatch i + 1, compute minibatch i, push i, and never wait for what isn't needed yet."""
+"""The training loop: while minibatch i is computed on a thread of its own, i + 1 is read, pulled and laid out, and i - 1 pushed."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
-from dlrover_lite.errors import DlroverLiteError, ModelError
-from dlrover_lite.models.check import loss_of
+from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.models.user import user_traceback
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.worker.client import PsClient, PullTicket, PushTicket
-from dlrover_lite.worker.dense import FlatParameters
-from dlrover_lite.worker.embedding import EmbeddingLayout
+from dlrover_lite.worker.client import PushTicket
+from dlrover_lite.worker.compute import ComputeThread, Done
+from dlrover_lite.worker.embedding import GroupKeys
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 from dlrover_lite.worker.schedule import learning_rate_factor
+from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
 
-__all__ = ["Prepared", "Trainer", "TrainingLoop", "minibatch_seed"]
+__all__ = ["TrainingLoop"]
+
+PIPELINE_DEPTH = 2
+"""Minibatches pulled and not yet pushed: one computed, one ready for it."""
 
 MAX_UNACKNOWLEDGED = 2
 """Pushes a worker may have under way."""
@@ -38,99 +38,21 @@ that miss the last one costs more there than all later ones together."""
 _IDLE_SECONDS = 0.2
 
 
-def minibatch_seed(job_seed: int, epoch: int, k: int) -> int:
-    """Seed of a minibatch's randomness (dropout): the same wherever and however often it is computed."""
-    digest = hashlib.blake2b(f"{job_seed}/{epoch}/{k}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+class _Read(NamedTuple):
+    """A minibatch that has been read and de-duplicated."""
+
+    held: HeldLease
+    k: int
+    batch: Batch
+    keys: list[GroupKeys]
 
 
-class Prepared:
-    """A minibatch whose pull is under way."""
+class _Task(NamedTuple):
+    """A minibatch that is being pulled or computed."""
 
-    def __init__(self, batch: Batch, ticket: PullTicket) -> None:
-        self.labels = torch.from_numpy(batch.labels)
-        self.dense = torch.from_numpy(batch.dense)
-        self.ticket = ticket
-
-    @property
-    def samples(self) -> int:
-        return len(self.labels)
-
-
-class Trainer:
-    """The arithmetic of one worker: from a batch to a pull, and from the pulled rows to a push."""
-
-    def __init__(self, module: nn.Module, layout: EmbeddingLayout, ps: PsClient) -> None:
-        self.module = module
-        self.layout = layout
-        self.ps = ps
-        self.flat = FlatParameters(module)
-        self.placement = ps.place_dense(self.flat.length)
-        self._loss = loss_of(module)
-
-    def prepare(self, batch: Batch) -> Prepared:
-        """Hash and de-duplicate the ids, and ask for their rows."""
-        groups = self.layout.keys(batch.ids, self.ps.owners, self.ps.parts)
-        return Prepared(batch, self.ps.pull(groups))
-
-    def wait(self, prepared: Prepared) -> None:
-        while prepared.ticket.missing:
-            self.ps.wait()
-
-    def train(
-        self, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
-    ) -> tuple[NDArray[np.float32], PushTicket]:
-        """Forward, backward and push of a minibatch that has arrived; returns the logits before the update.
-
-        Raises whatever the model raises, and ModelError for a loss that isn't finite; nothing is pushed then.
-        """
-        torch.default_generator.manual_seed(seed)
-        embedded = self._embedded(prepared).requires_grad_()
-        logits = self.module(prepared.dense, embedded).reshape(-1)
-        loss = self._loss(logits, prepared.labels)
-        if not math.isfinite(loss.item()):
-            raise ModelError(
-                f"the loss is {loss.item()} in minibatch {k} of epoch {epoch}",
-                hint="Try a lower training.optimizer.learning_rate, or look for extreme values in the dense columns.",
-            )
-        loss.backward()  # type: ignore[no-untyped-call]
-        grads = self.layout.collect(prepared.ticket.groups, _gradient(embedded))
-        dense = self.flat.take_gradient()
-        shares = [self.placement.take(part, dense) for part in range(self.ps.parts)]
-        ticket = self.ps.push(epoch, k, factor, prepared.ticket, shares, grads)
-        return logits.detach().numpy(), ticket
-
-    def evaluate(self, prepared: Prepared) -> NDArray[np.float32]:
-        """Logits of a minibatch that has arrived; nothing changes."""
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                logits = self.module(prepared.dense, self._embedded(prepared))
-        finally:
-            self.module.train()
-        return np.asarray(logits.numpy(), np.float32).reshape(-1)
-
-    def forget_gradients(self) -> None:
-        """After a minibatch that raised midway."""
-        for _, parameter in self.flat.parameters:
-            parameter.grad = None
-
-    def _embedded(self, prepared: Prepared) -> torch.Tensor:
-        self.ps.dense(prepared.ticket, self.placement, self.flat.values)
-        self.flat.pulled()
-        rows = self.ps.rows(prepared.ticket)
-        return torch.from_numpy(self.layout.embed(prepared.ticket.groups, rows, prepared.samples))
-
-
-def _gradient(embedded: torch.Tensor) -> NDArray[np.float32]:
-    if embedded.grad is None:  # the model made no use of its embeddings in this minibatch
-        return np.zeros(embedded.shape, np.float32)
-    return embedded.grad.numpy()
-
-
-def _is_among_the_first(current: tuple[Prepared, HeldLease, int]) -> bool:
-    _, held, k = current
-    return held.lease.kind == "train" and held.lease.index == 0 and k < UNPIPELINED_MINIBATCHES
+    held: HeldLease
+    k: int
+    prepared: Prepared
 
 
 class TrainingLoop:
@@ -156,39 +78,126 @@ class TrainingLoop:
         self._stop = stop
         self._clock = clock
         self._orders: dict[int, EpochOrder] = {}
+        self._read: _Read | None = None
+        self._pulling: list[_Task] = []
+        self._computing = 0
         self._pushes: list[tuple[PushTicket, HeldLease]] = []
+        self._compute: ComputeThread[_Task, Gradients | NDArray[np.float32]] = ComputeThread(
+            self._run_task, clock=clock
+        )
 
     def run(self) -> None:
-        current: tuple[Prepared, HeldLease, int] | None = None
-        while not self._stop():
-            if current is not None and _is_among_the_first(current):
-                self._compute(*current)
-                self._collect_pushes(at_most=0)
-                current = None
-            upcoming = self._prepare_next()
-            if current is not None:
-                self._compute(*current)
-            elif upcoming is None:
-                self._collect_pushes(at_most=0)
-                if self._book.finished or self._book.export is not None:
-                    return
-                self._book.idle(self._book.ask_again_in or _IDLE_SECONDS)
-            current = upcoming
-        self._collect_pushes(at_most=0)
+        ps, compute = self._trainer.ps, self._compute
+        with compute, ps.watching(compute.fileno()), ps.watching(self._book.socket):
+            while not self._stop():
+                self._turn()
+                if self._pulling or self._computing or (self._read and self._pushes):
+                    ps.wait()
+                elif self._read is None:
+                    self._collect_pushes(at_most=0)
+                    if self._book.finished or self._book.export is not None:
+                        return
+                    self._book.idle(self._book.ask_again_in or _IDLE_SECONDS)
+            while self._computing:  # what has been computed is not thrown away
+                ps.wait()
+                self._take_computed()
+            self._collect_pushes(at_most=0)
 
-    def _prepare_next(self) -> tuple[Prepared, HeldLease, int] | None:
-        while (found := self._book.next()) is not None:
+    def _turn(self) -> None:
+        """Move every minibatch that can be moved."""
+        self._take_computed()
+        self._submit_arrived()
+        self._pull_next()
+        self._read_ahead()
+        self._book.pump()
+
+    # --- stages ---------------------------------------------------------------------------------------------------------
+
+    def _read_ahead(self) -> None:
+        """Have one minibatch read and de-duplicated before it may be pulled."""
+        while self._read is None and (found := self._book.next()) is not None:
             held, k = found
             began = self._clock()
-            batch = self._read(held, k)
-            held.work.add_seconds("read", self._clock() - began)
+            batch = self._batch(held, k)
             held.work.add_bad([f"{bad.file}:{bad.line}: {bad.why}" for bad in batch.bad])
             if len(batch.labels):
-                return self._trainer.prepare(batch), held, k
-            held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
-        return None
+                self._read = _Read(held, k, batch, self._trainer.keys(batch))
+            else:
+                held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
+            held.work.add_seconds("read", self._clock() - began)
+            self._pull_next()
 
-    def _read(self, held: HeldLease, k: int) -> Batch:
+    def _pull_next(self) -> None:
+        read = self._read
+        if read is None:
+            return
+        if _is_among_the_first(read):
+            if self._pulling or self._computing or self._pushes:
+                return
+        elif len(self._pulling) + self._computing >= PIPELINE_DEPTH:
+            return
+        self._read = None
+        self._pulling.append(_Task(read.held, read.k, self._trainer.pull(read.batch, read.keys)))
+
+    def _submit_arrived(self) -> None:
+        while self._pulling and not self._pulling[0].prepared.ticket.missing:
+            task = self._pulling.pop(0)
+            self._trainer.embed(task.prepared)
+            self._compute.submit(task)
+            self._computing += 1
+
+    def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
+        """On the computing thread."""
+        if task.held.lease.kind == "eval":
+            return self._trainer.evaluate(task.prepared)
+        epoch = task.held.lease.index
+        seed = minibatch_seed(self._recipe.training.seed, epoch, task.k)
+        return self._trainer.gradients(task.prepared, epoch=epoch, k=task.k, seed=seed)
+
+    def _take_computed(self) -> None:
+        for done in self._compute.finished():
+            self._computing -= 1
+            held, k, prepared = done.task
+            held.work.add_seconds("wait", done.idle_seconds)
+            held.work.add_seconds("compute", done.seconds)
+            if done.error is not None:
+                self._failed(done, done.error)
+            elif isinstance(done.result, Gradients):
+                held.work.add_scores(done.result.logits, prepared.labels.numpy())
+                factor = self._factor(held.lease.index, k)
+                push = self._trainer.push(prepared, done.result, epoch=held.lease.index, k=k, factor=factor)
+                self._pushes.append((push, held))
+            elif done.result is not None:
+                held.work.add_scores(done.result, prepared.labels.numpy())
+                held.consumed(k)
+        self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
+
+    def _failed(self, done: Done[_Task, Gradients | NDArray[np.float32]], error: Exception) -> None:
+        trace = "".join(traceback.format_exception(error))
+        print(f"minibatch {done.task.k} failed:\n{trace}", flush=True)
+        done.task.held.failed(done.task.k, user_traceback(error, self._code_directory))
+
+    def _collect_pushes(self, *, at_most: int) -> None:
+        """Take acknowledgements; wait while more than ``at_most`` pushes are under way."""
+        self._settle()
+        while len(self._pushes) > at_most:
+            self._trainer.ps.wait()
+            self._settle()
+
+    def _settle(self) -> None:
+        open_pushes: list[tuple[PushTicket, HeldLease]] = []
+        for ticket, held in self._pushes:
+            if ticket.missing:
+                open_pushes.append((ticket, held))
+                continue
+            held.consumed(ticket.k)
+            staleness: dict[int, int] = held.work.staleness
+            staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
+        self._pushes = open_pushes
+
+    # --- minibatches ----------------------------------------------------------------------------------------------------
+
+    def _batch(self, held: HeldLease, k: int) -> Batch:
         size = self._recipe.training.batch_size
         if held.lease.kind == "eval":
             if self._evaluation is None:
@@ -206,49 +215,11 @@ class TrainingLoop:
             )
         return self._orders[epoch]
 
-    def _compute(self, prepared: Prepared, held: HeldLease, k: int) -> None:
-        began = self._clock()
-        self._trainer.wait(prepared)
-        arrived = self._clock()
-        held.work.add_seconds("wait", arrived - began)
-        try:
-            if held.lease.kind == "eval":
-                logits = self._trainer.evaluate(prepared)
-                held.consumed(k)
-            else:
-                logits, ticket = self._train_one(prepared, held, k)
-                self._pushes.append((ticket, held))
-        except Exception as error:  # noqa: BLE001 - the person's own code: whatever it raises is reported with the minibatch it failed on
-            self._trainer.forget_gradients()
-            print(f"minibatch {k} failed:\n{traceback.format_exc()}", flush=True)
-            held.failed(k, user_traceback(error, self._code_directory))
-            return
-        held.work.add_scores(logits, prepared.labels.numpy())
-        held.work.add_seconds("compute", self._clock() - arrived)
-        self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
-
-    def _train_one(self, prepared: Prepared, held: HeldLease, k: int) -> tuple[NDArray[np.float32], PushTicket]:
-        training, epoch = self._recipe.training, held.lease.index
+    def _factor(self, epoch: int, k: int) -> float:
+        training = self._recipe.training
         before = epoch * self._train.samples + k * training.batch_size
-        factor = learning_rate_factor(training.schedule, before, training.epochs * self._train.samples)
-        seed = minibatch_seed(training.seed, epoch, k)
-        return self._trainer.train(prepared, epoch=epoch, k=k, seed=seed, factor=factor)
+        return learning_rate_factor(training.schedule, before, training.epochs * self._train.samples)
 
-    def _collect_pushes(self, *, at_most: int) -> None:
-        """Take acknowledgements; wait while more than ``at_most`` pushes are under way."""
-        self._trainer.ps.wait(0.0)
-        self._settle()
-        while len(self._pushes) > at_most:
-            self._trainer.ps.wait()
-            self._settle()
 
-    def _settle(self) -> None:
-        open_pushes: list[tuple[PushTicket, HeldLease]] = []
-        for ticket, held in self._pushes:
-            if ticket.missing:
-                open_pushes.append((ticket, held))
-                continue
-            held.consumed(ticket.k)
-            staleness: dict[int, int] = held.work.staleness
-            staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
-        self._pushes = open_pushes
+def _is_among_the_first(read: _Read) -> bool:
+    return read.held.lease.kind == "train" and read.held.lease.index == 0 and read.k < UNPIPELINED_MINIBATCHES

@@ -32,7 +32,8 @@ from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.embedding import EmbeddingLayout
 from dlrover_lite.worker.exporting import export
 from dlrover_lite.worker.leases import LeaseBook
-from dlrover_lite.worker.loop import Trainer, TrainingLoop
+from dlrover_lite.worker.loop import TrainingLoop
+from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["main"]
 

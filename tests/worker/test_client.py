@@ -24,7 +24,7 @@ from dlrover_lite.wire.messages import Configure, DenseSpec, PsRequests, Topolog
 from dlrover_lite.wire.server import Server
 from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.loop import Trainer, minibatch_seed
+from dlrover_lite.worker.trainer import Trainer, minibatch_seed
 
 SCHEMA = Schema(dense=("x",), categorical=("A", "B", "C"))
 SGD = Optimizer(use="sgd", learning_rate=0.1)

@@ -1,0 +1,87 @@
+"""The thread that computes, so that reading, pulling and pushing go on beside it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+__all__ = ["ComputeThread", "Done"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_JOIN_SECONDS = 5.0
+
+
+class Done(Generic[T, R]):
+    """A finished task: ``result``, or the exception it raised."""
+
+    def __init__(self, task: T) -> None:
+        self.task = task
+        self.result: R | None = None
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.idle_seconds = 0.0
+        """How long the thread had nothing to do before."""
+
+
+class ComputeThread(Generic[T, R]):
+    """Runs ``function(task)`` for each submitted task, in order. ``fileno`` is readable when results may be there."""
+
+    def __init__(self, function: Callable[[T], R], *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._function = function
+        self._clock = clock
+        self._tasks: SimpleQueue[T | None] = SimpleQueue()
+        self._done: SimpleQueue[Done[T, R]] = SimpleQueue()
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._readable, False)
+        os.set_blocking(self._writable, False)
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def __enter__(self) -> ComputeThread[T, R]:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._tasks.put(None)
+        self._thread.join(_JOIN_SECONDS)
+        if not self._thread.is_alive():  # else it still needs its end of the pipe; it ends with the process
+            os.close(self._readable)
+            os.close(self._writable)
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def submit(self, task: T) -> None:
+        self._tasks.put(task)
+
+    def finished(self) -> list[Done[T, R]]:
+        """What has been computed since the last call."""
+        with suppress(BlockingIOError):
+            while os.read(self._readable, 4096):
+                pass
+        found = []
+        while not self._done.empty():
+            found.append(self._done.get())
+        return found
+
+    def _run(self) -> None:
+        waiting_since = self._clock()
+        while (task := self._tasks.get()) is not None:
+            done: Done[T, R] = Done(task)
+            began = self._clock()
+            done.idle_seconds = began - waiting_since
+            try:
+                done.result = self._function(task)
+            except Exception as error:  # noqa: BLE001 - the person's own code: whatever it raises is the task's result
+                done.error = error
+            waiting_since = self._clock()
+            done.seconds = waiting_since - began
+            self._done.put(done)
+            with suppress(BlockingIOError):  # a full pipe is readable anyway
+                os.write(self._writable, b"x")

@@ -1,0 +1,138 @@
+"""The arithmetic of one worker: from a batch to a pull, from pulled rows to gradients, from gradients to a push."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dlrover_lite.data.base import Batch
+from dlrover_lite.errors import ModelError
+from dlrover_lite.models.check import loss_of
+from dlrover_lite.worker.client import PsClient, PullTicket, PushTicket
+from dlrover_lite.worker.dense import FlatParameters
+from dlrover_lite.worker.embedding import EmbeddingLayout, GroupKeys
+
+__all__ = ["Gradients", "Prepared", "Trainer", "minibatch_seed"]
+
+
+def minibatch_seed(job_seed: int, epoch: int, k: int) -> int:
+    """Seed of a minibatch's randomness (dropout): the same wherever and however often it is computed."""
+    digest = hashlib.blake2b(f"{job_seed}/{epoch}/{k}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class Prepared:
+    """A minibatch whose pull is under way, or has arrived."""
+
+    def __init__(self, batch: Batch, ticket: PullTicket) -> None:
+        self.labels = torch.from_numpy(batch.labels)
+        self.dense = torch.from_numpy(batch.dense)
+        self.ticket = ticket
+        self.embedded: NDArray[np.float32] | None = None
+        """[samples, width], once ``Trainer.embed`` has made it."""
+
+    @property
+    def samples(self) -> int:
+        return len(self.labels)
+
+
+class Gradients(NamedTuple):
+    """What a minibatch's backward gives: logits before the update [samples], the embedded tensor's gradient [samples, width], and
+    the dense vector's."""
+
+    logits: NDArray[np.float32]
+    embedded: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+class Trainer:
+    """``gradients`` and ``evaluate`` touch the module, the other methods the parameter servers: they may run on two threads."""
+
+    def __init__(self, module: nn.Module, layout: EmbeddingLayout, ps: PsClient) -> None:
+        self.module = module
+        self.layout = layout
+        self.ps = ps
+        self.flat = FlatParameters(module)
+        self.placement = ps.place_dense(self.flat.length)
+        self._loss = loss_of(module)
+
+    def keys(self, batch: Batch) -> list[GroupKeys]:
+        """The batch's distinct ids, by table group and PS."""
+        return self.layout.keys(batch.ids, self.ps.owners, self.ps.parts)
+
+    def pull(self, batch: Batch, keys: list[GroupKeys]) -> Prepared:
+        """Ask for dense parameters and rows."""
+        return Prepared(batch, self.ps.pull(keys))
+
+    def prepare(self, batch: Batch) -> Prepared:
+        return self.pull(batch, self.keys(batch))
+
+    def embed(self, prepared: Prepared) -> None:
+        """Lay out the rows of a pull that has arrived."""
+        rows = self.ps.rows(prepared.ticket)
+        prepared.embedded = self.layout.embed(prepared.ticket.groups, rows, prepared.samples)
+
+    def gradients(self, prepared: Prepared, *, epoch: int, k: int, seed: int) -> Gradients:
+        """Forward and backward of an embedded minibatch.
+
+        Raises whatever the model raises, and ModelError for a loss that isn't finite; the module's gradients are gone then.
+        """
+        torch.default_generator.manual_seed(seed)
+        embedded = self._inputs(prepared).requires_grad_()
+        try:
+            logits = self.module(prepared.dense, embedded).reshape(-1)
+            loss = self._loss(logits, prepared.labels)
+            if not math.isfinite(loss.item()):
+                raise ModelError(
+                    f"the loss is {loss.item()} in minibatch {k} of epoch {epoch}",
+                    hint="Try a lower training.optimizer.learning_rate, or look for extreme values in the dense columns.",
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.flat.forget_gradient()
+            raise
+        return Gradients(logits.detach().numpy(), _gradient(embedded), self.flat.take_gradient())
+
+    def push(self, prepared: Prepared, gradients: Gradients, *, epoch: int, k: int, factor: float) -> PushTicket:
+        """Send each PS its share of the gradients."""
+        rows = self.layout.collect(prepared.ticket.groups, gradients.embedded)
+        shares = [self.placement.take(part, gradients.dense) for part in range(self.ps.parts)]
+        return self.ps.push(epoch, k, factor, prepared.ticket, shares, rows)
+
+    def train(
+        self, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
+    ) -> tuple[NDArray[np.float32], PushTicket]:
+        """All of it for a minibatch whose pull has arrived; returns the logits before the update."""
+        self.embed(prepared)
+        found = self.gradients(prepared, epoch=epoch, k=k, seed=seed)
+        return found.logits, self.push(prepared, found, epoch=epoch, k=k, factor=factor)
+
+    def evaluate(self, prepared: Prepared) -> NDArray[np.float32]:
+        """Logits of an embedded minibatch; nothing changes."""
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                logits = self.module(prepared.dense, self._inputs(prepared))
+        finally:
+            self.module.train()
+        return np.asarray(logits.numpy(), np.float32).reshape(-1)
+
+    def _inputs(self, prepared: Prepared) -> torch.Tensor:
+        """Takes over the pulled dense parameters; the embedded tensor."""
+        if prepared.embedded is None:
+            self.embed(prepared)
+        self.ps.dense(prepared.ticket, self.placement, self.flat.values)
+        self.flat.pulled()
+        return torch.from_numpy(prepared.embedded)
+
+
+def _gradient(embedded: torch.Tensor) -> NDArray[np.float32]:
+    if embedded.grad is None:  # the model made no use of its embeddings in this minibatch
+        return np.zeros(embedded.shape, np.float32)
+    return embedded.grad.numpy()
