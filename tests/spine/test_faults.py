@@ -99,8 +99,8 @@ def test_one_minibatch_that_fails(tmp_path: Path) -> None:
     assert "ValueError: no such mood" in result.message
     assert "max_skipped_minibatches" in result.hint
     assert result.status is not None
-    assert result.status["quarantined"] == 1
-    assert 2_000 - 16 <= result.status["samples"] < 4_000  # the epoch was finished, and no other follows
+    assert result.status["quarantined"] in (1, 2)  # the next epoch begins before a second try has to end
+    assert 2_000 - 16 <= result.status["samples"] < 4_000
 
     result = end(skipping)
     assert result.ok, result.message
