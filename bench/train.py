@@ -130,6 +130,7 @@ def read_in_another_process(file: Path, minibatches: int) -> Any:
 def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 5; 1 with --quick)")
     parser.add_argument("--only", choices=["ratio", "ratio_2w", "ratio_with_data"], help="measure one figure")
 
 
@@ -146,8 +147,8 @@ def main() -> None:
 
 
 def measure(home: Path, options: argparse.Namespace) -> list[Figure]:
-    samples = 600_000 if options.quick else 1_500_000
-    rounds = 1 if options.quick else 5
+    samples = 600_000 if options.quick else 1_200_000
+    rounds = options.rounds or (1 if options.quick else 5)
     minibatches = samples // BATCH_SIZE // 2
     make_batches(home / "batches.npz")
     memory = {"format": "synthetic", "samples": samples, "eval_samples": 0}

@@ -86,7 +86,7 @@ class Trainer:
         torch.default_generator.manual_seed(seed)
         embedded = self._inputs(prepared).requires_grad_()
         try:
-            logits = self.module(prepared.dense, embedded).reshape(-1)
+            logits = _checked(self.module(prepared.dense, embedded), prepared)
             loss = self._loss(logits, prepared.labels)
             if not math.isfinite(loss.item()):
                 raise ModelError(
@@ -118,10 +118,10 @@ class Trainer:
         self.module.eval()
         try:
             with torch.no_grad():
-                logits = self.module(prepared.dense, self._inputs(prepared))
+                logits = _checked(self.module(prepared.dense, self._inputs(prepared)), prepared)
         finally:
             self.module.train()
-        return np.asarray(logits.numpy(), np.float32).reshape(-1)
+        return logits.numpy()
 
     def _inputs(self, prepared: Prepared) -> torch.Tensor:
         """Takes over the pulled dense parameters; the embedded tensor."""
@@ -130,6 +130,16 @@ class Trainer:
         self.ps.dense(prepared.ticket, self.placement, self.flat.values)
         self.flat.pulled()
         return torch.from_numpy(prepared.embedded)
+
+
+def _checked(logits: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    """As float32 [samples]. Raises ModelError for another number of them."""
+    if logits.numel() != prepared.samples:
+        raise ModelError(
+            f"the model returned a tensor of shape {tuple(logits.shape)} for {prepared.samples} samples",
+            hint="forward() must return one logit per sample: [batch] or [batch, 1].",
+        )
+    return logits.reshape(-1).float()
 
 
 def _gradient(embedded: torch.Tensor) -> NDArray[np.float32]:

@@ -287,6 +287,22 @@ def test_a_loss_that_is_not_finite_pushes_nothing(servers: Servers) -> None:
     assert all(servers.received(part) == [] for part in range(trainer.ps.parts))
 
 
+def test_a_wrong_number_of_logits_is_the_models_error(servers: Servers) -> None:
+    class Wrong(Model):
+        def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+            return super().forward(dense, embedded)[1:]
+
+    module = Wrong()
+    module.loss = lambda logits, labels: logits.sum()  # type: ignore[assignment]
+    trainer = servers.trainer(module)
+    for work in (trainer.evaluate, lambda prepared: trainer.gradients(prepared, epoch=0, k=0, seed=0)):
+        prepared = trainer.prepare(batch(0))
+        servers.finish(trainer, prepared.ticket)
+        with pytest.raises(ModelError, match=r"shape \(31,\) for 32 samples"):
+            work(prepared)
+    assert trainer.module.training
+
+
 def test_evaluation_changes_nothing_and_leaves_training_mode_on(servers: Servers) -> None:
     trainer = servers.trainer(Model())
     prepared = trainer.prepare(batch(0))
