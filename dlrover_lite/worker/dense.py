@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -48,16 +49,21 @@ class FlatParameters:
         """``values`` has just been overwritten by a pull."""
         self._pulled_buffers[:] = self.values[self.averaged_from :]
 
-    def take_gradient(self) -> NDArray[np.float32]:
-        """A fresh vector: gradients (zeros where none arrived), then the negated change of each buffer. The module's own are dropped."""
+    def take_gradient(self) -> list[torch.Tensor | None]:
+        """The parameters' gradients, in order, and what the buffers have changed by; the module's own are gone."""
+        gradients = [parameter.grad for _, parameter in self.parameters]
+        self.forget_gradient()
+        if self.averaged_from < self.length:
+            gradients.append(torch.from_numpy(self._pulled_buffers - self.values[self.averaged_from :]))
+        return gradients
+
+    def flatten(self, gradients: Sequence[torch.Tensor | None]) -> NDArray[np.float32]:
+        """What ``take_gradient`` gave as one fresh vector: zeros where no gradient arrived, then the negated change of each buffer."""
         out = np.empty(self.length, np.float32)
-        for (_, parameter), (start, stop) in zip(self.parameters, self._spans, strict=True):
-            if parameter.grad is None:
-                out[start:stop] = 0.0
-            else:
-                out[start:stop] = parameter.grad.numpy().reshape(-1)
-                parameter.grad = None
-        out[self.averaged_from :] = self._pulled_buffers - self.values[self.averaged_from :]
+        for gradient, (start, stop) in zip(gradients, self._spans, strict=False):
+            out[start:stop] = 0.0 if gradient is None else gradient.numpy().reshape(-1)
+        if self.averaged_from < self.length:
+            out[self.averaged_from :] = gradients[-1].numpy()  # type: ignore[union-attr]
         return out
 
     def forget_gradient(self) -> None:

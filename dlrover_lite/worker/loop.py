@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Batch, Dataset
@@ -148,6 +149,7 @@ class TrainingLoop:
 
     def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
         """On the computing thread."""
+        torch.set_flush_denormal(True)  # a setting of the thread; gradients of saturated logits would slow matrix products down
         if task.held.lease.kind == "eval":
             return self._trainer.evaluate(task.prepared)
         epoch = task.held.lease.index

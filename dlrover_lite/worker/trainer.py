@@ -44,11 +44,11 @@ class Prepared:
 
 class Gradients(NamedTuple):
     """What a minibatch's backward gives: logits before the update [samples], the embedded tensor's gradient [samples, width], and
-    the dense vector's."""
+    the dense parameters' (``FlatParameters.take_gradient``)."""
 
     logits: NDArray[np.float32]
     embedded: NDArray[np.float32]
-    dense: NDArray[np.float32]
+    dense: list[torch.Tensor | None]
 
 
 class Trainer:
@@ -102,7 +102,8 @@ class Trainer:
     def push(self, prepared: Prepared, gradients: Gradients, *, epoch: int, k: int, factor: float) -> PushTicket:
         """Send each PS its share of the gradients."""
         rows = self.layout.collect(prepared.ticket.groups, gradients.embedded)
-        shares = [self.placement.take(part, gradients.dense) for part in range(self.ps.parts)]
+        dense = self.flat.flatten(gradients.dense)
+        shares = [self.placement.take(part, dense) for part in range(self.ps.parts)]
         return self.ps.push(epoch, k, factor, prepared.ticket, shares, rows)
 
     def train(

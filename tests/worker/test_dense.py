@@ -62,12 +62,12 @@ def test_shared_unused_and_frozen_parameters() -> None:
     x = torch.randn(5, 4)
     module(x).backward()
     plain(x).backward()
-    gradient = flat.take_gradient()
+    gradient = flat.flatten(flat.take_gradient())
     expected = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in plain.named_parameters()]
     assert np.array_equal(gradient, torch.cat([grad.flatten() for grad in expected]).numpy())
     assert not gradient[:5].any()  # a module's own parameters come first
     assert all(parameter.grad is None for parameter in module.parameters())
-    assert not flat.take_gradient().any()
+    assert not flat.flatten(flat.take_gradient()).any()
     # one change of the vector reaches both places
     flat.values += 1.0
     assert torch.equal(module.second.weight, plain.first.weight + 1.0)
@@ -77,9 +77,9 @@ def test_gradients_are_fresh_each_time() -> None:
     module = nn.Linear(2, 1)
     flat = FlatParameters(module)
     module(torch.ones(1, 2)).sum().backward()
-    first = flat.take_gradient()
+    first = flat.flatten(flat.take_gradient())
     module(torch.full((1, 2), 5.0)).sum().backward()
-    second = flat.take_gradient()
+    second = flat.flatten(flat.take_gradient())
     assert first.tolist() == [1.0, 1.0, 1.0]  # it may still be on its way to a server
     assert second.tolist() == [5.0, 5.0, 1.0]
 
@@ -94,7 +94,7 @@ def test_buffers_follow_as_the_negated_change_since_the_pull() -> None:
     module(torch.randn(8, 3)).sum().backward()
     after = flat.values[flat.averaged_from :].copy()
     assert not np.array_equal(after, [1.0, 2.0, 3.0, 4.0])
-    gradient = flat.take_gradient()
+    gradient = flat.flatten(flat.take_gradient())
     np.testing.assert_allclose(np.array([1.0, 2.0, 3.0, 4.0]) - gradient[flat.averaged_from :], after, rtol=1e-6)
     assert "1.running_mean" in flat.named_arrays()
 
@@ -109,7 +109,7 @@ def test_two_workers_average_their_statistics() -> None:
         flat.values[:] = server
         flat.pulled()
         module(torch.tensor([[scale], [-scale]]) + 10.0)
-        changes.append(flat.take_gradient())
+        changes.append(flat.flatten(flat.take_gradient()))
     for change in changes:
         server -= change
     # momentum 0.1 twice: mean 0 + 1 + 1; unbiased variances 2 and 18
