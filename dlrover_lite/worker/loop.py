@@ -149,7 +149,9 @@ class TrainingLoop:
 
     def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
         """On the computing thread."""
-        torch.set_flush_denormal(True)  # a setting of the thread; gradients of saturated logits would slow matrix products down
+        torch.set_flush_denormal(
+            True
+        )  # a setting of the thread; gradients of saturated logits would slow matrix products down
         if task.held.lease.kind == "eval":
             return self._trainer.evaluate(task.prepared)
         epoch = task.held.lease.index
