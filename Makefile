@@ -13,6 +13,8 @@ export DLROVER_LITE_HOME = $(CURDIR)/.home
 
 demo: $(READY)
 	@.venv/bin/dlrover-lite run recipes/quickstart.yaml
+	@echo
+	@echo 'To type these commands as they stand, first: export PATH="$(CURDIR)/.venv/bin:$$PATH" DLROVER_LITE_HOME="$(CURDIR)/.home"'
 
 test: $(READY)
 	@.venv/bin/python -m pytest
