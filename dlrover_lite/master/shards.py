@@ -356,4 +356,12 @@ class ShardService:
     def _fail(self, what: str, error: str, hint: str) -> None:
         if self.failure is None:
             error = error.rstrip()
-            self.failure = ModelError(f"{what}: {error.rpartition(chr(10))[2]}", hint=hint, user_traceback=error)
+            self.failure = ModelError(f"{what}: {_headline(error)}", hint=hint, user_traceback=error)
+
+
+def _headline(error: str) -> str:
+    """The first line of a traceback's message: what follows its head and its frames, which are indented."""
+    lines = error.splitlines()
+    before = [i for i, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
+    message = lines[before[-1] + 1 :] if before else lines
+    return message[0] if message else error

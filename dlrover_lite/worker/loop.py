@@ -27,13 +27,14 @@ from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_
 __all__ = ["TrainingLoop"]
 
 PIPELINE_DEPTH = 2
-"""Minibatches pulled and not yet pushed: one computed, one ready for it."""
+"""Minibatches pulled and not yet pushed: one computed, one ready for it. A worker with less than a core of its own has 1: it waits for
+the CPU anyway, and what it has pulled would only grow old."""
 
 MAX_UNACKNOWLEDGED = 2
 """Pushes a worker may have under way."""
 
 UNPIPELINED_MINIBATCHES = 64
-"""The first minibatches of a job are pulled after the push of the one before: the first steps are large, and a gradient from values
+"""The first minibatches of a job are each pulled after the push of the one before: the first steps are large, and a gradient from values
 that miss the last one costs more there than all later ones together."""
 
 _IDLE_SECONDS = 0.2
@@ -68,6 +69,7 @@ class TrainingLoop:
         train: Dataset,
         evaluation: Dataset | None,
         stop: Callable[[], bool],
+        cores: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._recipe = recipe
@@ -77,6 +79,7 @@ class TrainingLoop:
         self._train = train
         self._evaluation = evaluation
         self._stop = stop
+        self._depth = PIPELINE_DEPTH if cores >= 1 else 1
         self._clock = clock
         self._orders: dict[int, EpochOrder] = {}
         self._read: _Read | None = None
@@ -92,7 +95,7 @@ class TrainingLoop:
         with compute, ps.watching(compute.fileno()), ps.watching(self._book.socket):
             while not self._stop():
                 self._turn()
-                if self._pulling or self._computing or (self._read and self._pushes):
+                if self._pulling or self._computing:
                     ps.wait()
                 elif self._read is None:
                     self._collect_pushes(at_most=0)
@@ -132,10 +135,8 @@ class TrainingLoop:
         read = self._read
         if read is None:
             return
-        if _is_among_the_first(read):
-            if self._pulling or self._computing or self._pushes:
-                return
-        elif len(self._pulling) + self._computing >= PIPELINE_DEPTH:
+        depth = 1 if _is_among_the_first(read) else self._depth
+        if len(self._pulling) + self._computing >= depth:
             return
         self._read = None
         self._pulling.append(_Task(read.held, read.k, self._trainer.pull(read.batch, read.keys)))

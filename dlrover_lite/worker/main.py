@@ -107,7 +107,10 @@ def _train(spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[
             return
         ps = trainer.ps
         book = LeaseBook(spec.id, spec.master_endpoint, context=context)
-        TrainingLoop(recipe, trainer, book, train=train, evaluation=evaluation, stop=stop).run()
+        loop = TrainingLoop(
+            recipe, trainer, book, train=train, evaluation=evaluation, stop=stop, cores=spec.resources.cores
+        )
+        loop.run()
         if book.export is not None and not stop():
             master.call(export(spec.id, recipe, trainer, train.schema, book.export), deadline_seconds=60)
         else:

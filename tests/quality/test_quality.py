@@ -49,8 +49,8 @@ def recipe(model: str, ps: int, workers: int) -> dict[str, Any]:
             "optimizer": {"use": "adagrad", "learning_rate": LEARNING_RATE},
         },
         "resources": {
-            "ps": {"count": ps, "cores": 1, "memory": "1GiB"},
-            "worker": {"count": workers, "cores": 1, "memory": "1GiB"},
+            "ps": {"count": ps, "cores": 0.5 / ps, "memory": "1GiB"},
+            "worker": {"count": workers, "cores": 1.5 / workers, "memory": "1GiB"},  # two cores in all
         },
         "export": {"format": "none"},
     }
