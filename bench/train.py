@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def measure(home: Path, options: argparse.Namespace) -> list[Figure]:
-    samples = 600_000 if options.quick else 1_200_000
+    samples = 400_000 if options.quick else 1_200_000
     rounds = options.rounds or (1 if options.quick else 5)
     minibatches = samples // BATCH_SIZE // 2
     make_batches(home / "batches.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ def _cache_is_writable() -> bool:
     if "NUMBA_CACHE_DIR" not in os.environ:
         from dlrover_lite.jobs.paths import cache_directory
 
-        os.environ["NUMBA_CACHE_DIR"] = str(cache_directory() / "kernels")
+        os.environ["NUMBA_CACHE_DIR"] = str(cache_directory() / "kernels" / _sources())
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -24,6 +25,16 @@ def _cache_is_writable() -> bool:
             return True
     except OSError:
         return False
+
+
+def _sources() -> str:
+    """Names the state of our sources. numba looks at a kernel's own file only: one whose callee has changed elsewhere, by an upgrade
+    say, would go on as it was compiled."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -55,9 +54,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", list(frame.COMMANDS))
 def test_the_tables_help_is_the_commands_own(name: str) -> None:
-    target, text = frame.COMMANDS[name]
-    if find_spec(target.partition(":")[0]) is None:
-        pytest.skip(f"{target} isn't there")
+    _, text = frame.COMMANDS[name]
     command = frame.cli.get_command(click.Context(frame.cli), name)
     assert command is not None
     assert command.name == name
