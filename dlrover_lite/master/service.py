@@ -227,10 +227,10 @@ class Master:
             self._open_rounds += found
 
     def _close_rounds(self) -> None:
-        for of in list(self._open_rounds):
-            if self.shards.ledger.finished(of):
-                self._open_rounds.remove(of)
-                self.evaluations.close(of.index, at_samples=self.shards.round_began_at(of.index))
+        """In their order: the final one may be through before the one in front of it."""
+        while self._open_rounds and self.shards.ledger.finished(self._open_rounds[0]):
+            of = self._open_rounds.pop(0)
+            self.evaluations.close(of.index, at_samples=self.shards.round_began_at(of.index))
 
     def _node_failed(self, failed: NodeFailed) -> None:
         if failed.user_error:

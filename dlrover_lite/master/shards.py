@@ -360,8 +360,8 @@ class ShardService:
 
 
 def _headline(error: str) -> str:
-    """The first line of a traceback's message: what follows its head and its frames, which are indented."""
+    """A traceback's message, up to three lines of it as one: what follows its head and its frames, which are indented."""
     lines = error.splitlines()
     before = [i for i, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
     message = lines[before[-1] + 1 :] if before else lines
-    return message[0] if message else error
+    return " ".join(line.strip() for line in message[:3])

@@ -206,7 +206,8 @@ class Keeper:
             self.phase = "done"
 
     def _reap(self) -> None:
-        for pid, exit_code in children.reap():
+        # The template last: it takes the nodes along, and how they ended must be known before.
+        for pid, exit_code in sorted(children.reap(), key=lambda end: end[0] == self.template):
             if pid == self.master:
                 self.master = None
                 self._write_record(master_exit_code=exit_code)
