@@ -1,8 +1,9 @@
 """Rows/s of a PS's embedding table in process, on one thread: look-ups over ``torch.embedding_bag`` gathers, Adagrad updates over
 ``torch.optim.Adagrad`` with sparse gradients, on the same indices (4 M rows, dim 16; Zipf 1.2 and uniform; the worse of both counts).
 
-Our side hashes 64-bit ids and, in updates, sums the duplicates itself; torch's side gets row numbers. The detail of ``lookup_ratio`` has the
-limit of any look-up by id: a loop that is given an index position and a row number for each key, and reads the index there, then the row.
+Our side hashes 64-bit ids and, in updates, sums the duplicates itself; torch's side gets row numbers. The detail of ``lookup_ratio``
+has the limit of any look-up by id: a loop that is given an index position and a row number for each key, and reads the index
+there, then the row.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def measure(*, rounds: int, batches: int) -> list[Figure]:
     index = np.zeros(len(table._index), np.uint64)
     index[:] = 0  # or all its pages would be the one page of zeros
     positions_of = np.random.default_rng(3).integers(0, len(index), ROWS)
+    out = np.empty(BATCH * DIM, np.float32)
     results: dict[str, dict[str, float]] = {}
     for kind in ("zipf", "uniform"):
         drawn = draw(kind, batches)
@@ -94,7 +96,6 @@ def measure(*, rounds: int, batches: int) -> list[Figure]:
         indices = [torch.from_numpy(part) for part in drawn]
 
         positions = [positions_of[part] for part in drawn]
-        out = np.empty(BATCH * DIM, np.float32)
 
         def limit(i: int, ids: list[NDArray[np.uint64]] = ids, positions: list[NDArray[np.int64]] = positions) -> None:
             gather_through_index(positions[i], ids[i], index, table._values, out)

@@ -13,7 +13,8 @@ from typing import Any
 
 @cache
 def _cache_is_writable() -> bool:
-    """Points numba at our own cache directory; False where none can be written (kernels then compile in memory)."""
+    """Points numba at our own cache directory, which it reads when it is imported: to be called before. False where none can be
+    written (kernels then compile in memory)."""
     if "NUMBA_CACHE_DIR" not in os.environ:
         from dlrover_lite.jobs.paths import cache_directory
 
@@ -39,13 +40,14 @@ def _sources() -> str:
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
-    usable = _cache_is_writable()  # first: numba reads NUMBA_CACHE_DIR when it is imported
+    usable = _cache_is_writable()
     import numba
 
     return numba.njit(nogil=True, cache=usable, error_model="numpy")(function)
 
 
 def _make_prefetch() -> Any:
+    _cache_is_writable()  # this imports numba too
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic

@@ -1,10 +1,14 @@
-"""Kernels work where nothing can be written: compiled in memory then."""
+"""Compiled kernels: none are needed from a cache, and none are taken from one that has gone stale."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+from tests.house.sources import ROOT
 
 _COUNT_ROWS = """
 import numpy as np
@@ -20,3 +24,39 @@ def test_kernels_work_without_a_writable_cache() -> None:
         [sys.executable, "-c", _COUNT_ROWS], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+
+
+_CALLER = """
+from dlrover_lite.kernels import kernel
+from dlrover_lite.ps.callee import answer
+
+@kernel
+def ask():
+    return answer()
+
+print(ask())
+"""
+
+
+def test_a_kernel_is_compiled_anew_when_one_it_calls_has_changed_in_another_file(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "dlrover_lite", tmp_path / "dlrover_lite", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "caller.py").write_text(_CALLER)
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"DLROVER_LITE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
+
+    def answer(value: int) -> str:
+        callee = f"from dlrover_lite.kernels import kernel\n@kernel\ndef answer():\n    return {value}\n"
+        (tmp_path / "dlrover_lite" / "ps" / "callee.py").write_text(callee)
+        done = subprocess.run(
+            [sys.executable, "-c", "import caller"],
+            env=environment,
+            cwd=tmp_path,  # or the package that is tested would come first
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert [answer(value) for value in (1, 1, 1234)] == ["1", "1", "1234"]
+    assert list((tmp_path / "home").rglob("*.nbc")), "nothing was cached: the test tests nothing"
