@@ -14,7 +14,9 @@ import msgspec
 from dlrover_lite.units import Resources
 
 Role = Literal["master", "ps", "worker"]
-ExitReason = Literal["Succeeded", "UserError", "Killed", "OOMKilled", "Unknown"]
+ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
+"""Why a node ended. StartupTimeout and Hung are the master's own verdicts: it has such nodes terminated. OOMKilled: over its memory
+limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM, an eviction) by somebody other than the master."""
 
 
 class NodeSpec(msgspec.Struct, frozen=True):
@@ -24,6 +26,8 @@ class NodeSpec(msgspec.Struct, frozen=True):
     role: Role
     resources: Resources
     master_endpoint: str
+    follows: str = ""
+    """An ended node of the same role whose limits, and the memory still charged to them, this one takes over."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
@@ -40,11 +44,26 @@ class NodeEvent(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one node has used since it started: CPU seconds, and memory bytes now and at most."""
+    """What one node has used since it started, itself and whatever it has started; bytes of memory."""
 
     cpu_seconds: float
     memory: int
+    """Working set: all it is charged for but file pages that may be dropped; shared memory included."""
     peak_memory: int
+    shared_memory: int = 0
+    throttled_seconds: float = 0.0
+    """It was ready to run and held back by its CPU limit."""
+
+
+class Enforcement(msgspec.Struct, frozen=True):
+    """How limits are enforced here."""
+
+    kind: str
+    """``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
+    cannot: list[str] = []
+    """What isn't enforced, a phrase each: "fractions of a core"."""
+    why: str = ""
+    """Why nothing better is in force, and what to do about it; empty for the best there is."""
 
 
 class Backend(Protocol):
@@ -56,6 +75,12 @@ class Backend(Protocol):
     def launch(self, spec: NodeSpec) -> None:
         """Start the node unless one with this id was ever started."""
 
+    def resize(self, node: str, resources: Resources) -> None:
+        """Change a node's limits in place; on a node that has ended it changes those that a follower takes over.
+
+        Raises BackendError for a node that was never launched, and for a memory limit below what the node uses.
+        """
+
     def terminate(self, node: str, *, grace_seconds: float) -> None:
         """Ask the node to end, and kill it after the grace period. Returns at once; the end is an event."""
 
@@ -64,6 +89,9 @@ class Backend(Protocol):
 
     def usage(self, node: str) -> Usage | None:
         """None once the node has ended, or before it started."""
+
+    def enforcement(self) -> Enforcement:
+        """How the limits of this job's nodes are enforced."""
 
     def logs(self, node: str) -> str:
         """Where this node's output is: a path or URL to read it from."""

@@ -19,6 +19,7 @@ __all__ = [
     "Export",
     "Exported",
     "Finished",
+    "Heartbeat",
     "Hello",
     "Lease",
     "LeaseRequest",
@@ -34,10 +35,15 @@ __all__ = [
     "Push",
     "Pushed",
     "Rows",
+    "ScaleRequest",
+    "Scaled",
     "Scan",
     "Status",
     "StatusRequest",
     "StopRequest",
+    "Story",
+    "StoryEntry",
+    "StoryRequest",
     "TableSpec",
     "Topology",
     "TopologyRequest",
@@ -114,6 +120,8 @@ class LeaseRequest(_Message, frozen=True):
     give_back: bool = False
     want: bool = True
     report: WorkReport | None = None
+    holding: list[int] = []
+    """Tokens of all leases this worker knows of: what it doesn't was granted in an answer that got lost."""
 
 
 class Lease(_Message, frozen=True):
@@ -158,6 +166,16 @@ class NodeFailed(_Message, frozen=True):
     traceback: str = ""
 
 
+class Heartbeat(_Message, frozen=True):
+    """A worker is alive, whatever it is busy with."""
+
+    node: str
+    doing: str = ""
+    """In words: ``minibatch 17 of epoch 0``."""
+    seconds: float = 0.0
+    """For so long already."""
+
+
 class PsReport(_Message, frozen=True):
     """What a PS holds, now and then."""
 
@@ -176,6 +194,43 @@ class StopRequest(_Message, frozen=True):
     reason: str = "stopped by request"
 
 
+class ScaleRequest(_Message, frozen=True):
+    """Have so many nodes of a role from now on; None leaves a role as it is. Answer Scaled, or Failure with the reason."""
+
+    workers: int | None = None
+    ps: int | None = None
+
+
+class Scaled(_Message, frozen=True):
+    """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
+
+    actions: list[str] = []
+
+
+class StoryRequest(_Message, frozen=True):
+    """What has happened to ``subject``: a node's id, or minibatches as ``EPOCH/K`` or ``EPOCH/FIRST-LAST``; "" is everything kept.
+    Answer Story, or Failure for a subject that never was."""
+
+    subject: str = ""
+
+
+class StoryEntry(_Message, frozen=True):
+    at: float
+    """Seconds since the epoch."""
+    subject: str
+    """A node's id, or minibatches as ``EPOCH/FIRST-LAST``, evaluation as ``eval ROUND/FIRST-LAST``."""
+    text: str
+    node: str = ""
+    """For minibatches: the worker it happened with."""
+
+
+class Story(_Message, frozen=True):
+    entries: list[StoryEntry] = []
+    """The oldest first."""
+    forgotten: int = 0
+    """Older entries that are no longer kept."""
+
+
 class NodeStatus(_Message, frozen=True):
     id: str
     role: str
@@ -185,6 +240,8 @@ class NodeStatus(_Message, frozen=True):
     samples_per_second: float = 0.0
     cpu_seconds: float = 0.0
     used_memory: int = 0
+    throttled_seconds: float = 0.0
+    peak_memory: int = 0
 
 
 class EvaluationResult(_Message, frozen=True):
@@ -218,10 +275,26 @@ class Status(_Message, frozen=True):
     """Why the job failed or was stopped, or what it waits for."""
     bad_examples: list[str] = []
     """Of the bad lines: ``file:line: why``, at most a few."""
+    enforcement: str = ""
+    """How limits are enforced: ``cgroup v1``."""
+    not_enforced: list[str] = []
+    master_restarts: int = 0
 
 
-MasterRequests = Hello | TopologyRequest | LeaseRequest | Exported | NodeFailed | PsReport | StatusRequest | StopRequest
-MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status
+MasterRequests = (
+    Hello
+    | TopologyRequest
+    | LeaseRequest
+    | Heartbeat
+    | Exported
+    | NodeFailed
+    | PsReport
+    | StatusRequest
+    | StopRequest
+    | ScaleRequest
+    | StoryRequest
+)
+MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status | Scaled | Story
 
 
 # --- parameter server -----------------------------------------------------------------------------------------------
