@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import numpy as np
 import pytest
 import zmq
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.errors import RemoteError
+from dlrover_lite.jobs import stories
+from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.lifecycle import Nodes
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe import schema
 from dlrover_lite.units import Resources
@@ -27,6 +32,7 @@ from dlrover_lite.wire.messages import (
     Export,
     Exported,
     Finished,
+    Heartbeat,
     Hello,
     Lease,
     LeaseRequest,
@@ -34,9 +40,13 @@ from dlrover_lite.wire.messages import (
     MasterRequests,
     NodeFailed,
     PsReport,
+    Scaled,
+    ScaleRequest,
     Status,
     StatusRequest,
     StopRequest,
+    Story,
+    StoryRequest,
     Topology,
     TopologyRequest,
     Wait,
@@ -48,6 +58,7 @@ from dlrover_lite.wire.server import Server
 PATIENCE = 20.0
 _names = itertools.count()
 RESOURCES = Resources(1.0, 1 << 30)
+CAPACITY = Resources(8.0, 8 << 30)
 
 
 class Backend:
@@ -60,12 +71,19 @@ class Backend:
         self._changed = threading.Condition()
 
     def capacity(self) -> Resources:
-        return RESOURCES
+        return CAPACITY
+
+    def enforcement(self) -> Enforcement:
+        return Enforcement("nothing", ["anything"])
+
+    def resize(self, node: str, resources: Resources) -> None:
+        raise NotImplementedError
 
     def launch(self, spec: NodeSpec) -> None:
         with self._changed:
-            self.launched.append(spec)
-            self._add(spec.id, "started")
+            if spec.id not in [other.id for other in self.launched]:
+                self.launched.append(spec)
+                self._add(spec.id, "started")
 
     def terminate(self, node: str, *, grace_seconds: float) -> None:
         self.terminated.append(node)
@@ -95,40 +113,60 @@ class Backend:
             assert self._changed.wait_for(lambda: any(spec.id == node for spec in self.launched), PATIENCE)
 
 
+class _Killed(BaseException):
+    """The master ends here and now, as by kill -9."""
+
+
 class Rig:
     """A running master and what talks to it."""
 
-    def __init__(self, tmp_path: Path, *, ps: int = 1, workers: int = 2, export: str = "npz", **plan: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        ps: int = 1,
+        workers: int = 2,
+        export: str = "npz",
+        health: schema.Health | None = None,
+        **plan: Any,
+    ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
-        recipe = schema.Recipe(
+        self.directory = tmp_path
+        self.recipe = schema.Recipe(
             version=1,
             name="rig",
             model=schema.Model(use="wide_deep"),
             data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
             export=schema.Export(format=export),  # type: ignore[arg-type]
-        )
-        self.server = Server(
-            f"inproc://master-{next(_names)}", MasterRequests, context=self.context, remember_replies=True
+            health=health or schema.Health(),
         )
         self.backend = Backend()
-        self.stopping = False
         self.outcome: Outcome | None = None
         self.clients: dict[str, Client] = {}
-        nodes = Nodes(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)))
-        shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
+        self.fleet = Fleet(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)), CAPACITY)
+        self.shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
+        self.start()
+
+    def start(self) -> None:
+        """A master over what an earlier one has left, if any."""
+        self.endpoint = f"inproc://master-{next(_names)}"
+        self.server = Server(self.endpoint, MasterRequests, context=self.context, remember_replies=True)
+        self.stopping = self.killed = False
         ready = threading.Event()
+        story = StoryLog(lambda entries: stories.append(self.directory, entries), time.time)
 
         def run() -> None:  # a ledger belongs to the thread that opened it
-            with LedgerStore(tmp_path / "ledger.sqlite") as store:
+            with LedgerStore(self.directory / "ledger.sqlite") as store, suppress(_Killed):
                 self.master = Master(
                     "rig-1",
-                    recipe,
-                    ShardService(store, shard_plan, wait_seconds=0.01),
+                    self.recipe,
+                    ShardService(store, self.shard_plan, wait_seconds=0.01),
                     self.server,
                     self.backend,
-                    nodes,
-                    export_directory=tmp_path / "export",
-                    stop=lambda: self.stopping,
+                    self.fleet,
+                    export_directory=self.directory / "export",
+                    story=story,
+                    stop=self._stop,
                 )
                 ready.set()
                 self.outcome = self.master.run()
@@ -137,9 +175,38 @@ class Rig:
         self.thread.start()
         assert ready.wait(PATIENCE)
 
+    def _stop(self) -> bool:
+        if self.killed:
+            raise _Killed
+        return self.stopping
+
+    def kill(self) -> None:
+        """The master ends between two turns."""
+        self.killed = True
+        self._join_killed()
+
+    def kill_before_the_answer(self, node: str, body: Any) -> int:
+        """The master applies and commits what ``node`` asks, and ends before it can answer; returns the request's number."""
+
+        def reply(*_: Any) -> None:
+            raise _Killed
+
+        self.server.reply = reply  # type: ignore[method-assign]
+        sequence = self.client(node).send(body)
+        self._join_killed()
+        return sequence
+
+    def _join_killed(self) -> None:
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+        self.server.close()
+        for client in self.clients.values():  # an inproc endpoint is not free again at once, so the next one is another
+            client.close()
+        self.clients.clear()
+
     def client(self, node: str) -> Client:
         if node not in self.clients:
-            self.clients[node] = Client(self.server.endpoint, MasterReplies, context=self.context, peer="the master")
+            self.clients[node] = Client(self.endpoint, MasterReplies, context=self.context, peer="the master")
         return self.clients[node]
 
     def ask(self, node: str, body: Any) -> Any:
@@ -423,3 +490,206 @@ def test_what_servers_and_nodes_use_is_in_the_status(rig: Rig) -> None:
     assert (status.rows, status.staleness_p99, status.staleness_max) == (123, 3, 9)
     assert (status.state, status.samples, status.loss is None) == ("training", 4, False)
     assert {node.id: node.state for node in status.nodes}["worker-0"] == "up"
+
+
+# --- a master that dies -------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_master_goes_on_with_the_nodes_and_the_ledger(make: Any) -> None:
+    rig = make(samples=400, epochs=2)
+    rig.up("ps-0", "worker-0", "worker-1")
+    lease = rig.lease("worker-0")
+    rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(lease)))
+    other = rig.lease("worker-1")
+    before = rig.ask("cli", StatusRequest())
+    rig.kill()
+    rig.start()
+    status = rig.ask("cli", StatusRequest())
+    assert (status.samples, status.master_restarts) == (before.samples, 1)
+    assert [(node.id, node.state) for node in status.nodes] == [(n, "up") for n in ("ps-0", "worker-0", "worker-1")]
+    assert len(rig.backend.launched) == 3
+    assert rig.ask("worker-1", TopologyRequest("worker-1")).ps == [("ps-0", "inproc://ps-0")]
+    # the report about a lease of before is taken
+    answer = rig.ask("worker-1", LeaseRequest("worker-1", holding=[], **done(other)))
+    assert isinstance(answer, Lease)
+    assert rig.ask("cli", StatusRequest()).samples == before.samples + 4 * (other.stop - other.start)
+
+
+def test_a_lease_whose_answer_got_lost_is_leased_again(make: Any) -> None:
+    rig = make(workers=1, samples=16, batch_size=4, export="none")
+    rig.up("ps-0", "worker-0")
+    lease = rig.lease("worker-0")
+    rig.kill_before_the_answer("worker-0", LeaseRequest("worker-0", **done(lease)))
+    rig.start()
+    assert rig.ask("cli", StatusRequest()).samples == 4 * (lease.stop - lease.start)
+    repeated = rig.ask("worker-0", LeaseRequest("worker-0", **done(lease)))  # as the worker would
+    assert isinstance(repeated, Lease)
+    assert repeated.start == lease.stop
+    answer = rig.lease("worker-0", **done(repeated))
+    while isinstance(answer, Lease):
+        answer = rig.lease("worker-0", **done(answer))
+    assert isinstance(answer, Finished)
+    assert rig.ended().state == "succeeded"
+    assert rig.master.shards.consumed_samples == 16
+
+
+def test_a_lease_that_its_worker_still_works_on_stays_with_it(make: Any) -> None:
+    rig = make(workers=1, samples=400)
+    rig.up("ps-0", "worker-0")
+    first = rig.lease("worker-0")
+    second = rig.lease("worker-0")
+    rig.kill()
+    rig.start()
+    third = rig.ask("worker-0", LeaseRequest("worker-0", holding=[second.token], **done(first)))
+    assert third.start == second.stop
+
+
+def test_nodes_that_ended_while_there_was_no_master(make: Any) -> None:
+    rig = make(samples=400)
+    rig.up("ps-0", "worker-0", "worker-1")
+    lease = rig.lease("worker-1")
+    rig.kill()
+    rig.backend.ends("worker-1")
+    rig.start()
+    rig.up("worker-2")
+    assert rig.lease("worker-2").start == lease.start
+
+
+def test_evaluations_outlive_the_master(make: Any) -> None:
+    rig = make(workers=1, eval_samples=40, epochs=1, evaluate_every=20)
+    rig.up("ps-0", "worker-0")
+    answer = rig.lease("worker-0")
+    halves = []
+    while not isinstance(answer, Export):
+        if answer.kind == "eval" and rig.master.restarts < 2:
+            halves.append(answer)
+            rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(answer)))
+            rig.kill()
+            rig.start()
+            answer = rig.lease("worker-0")
+        else:
+            answer = rig.lease("worker-0", **done(answer))
+    assert len(halves) == 2
+    evaluations = rig.ask("cli", StatusRequest()).evaluations
+    assert [(e.samples, e.auc) for e in evaluations] == [(40, 1.0)] * len(evaluations)
+    assert evaluations[-1].at_samples == 40
+
+
+def test_a_master_that_dies_at_the_end_of_the_job(make: Any) -> None:
+    rig = make(workers=2)
+    rig.up("ps-0", "worker-0", "worker-1")
+    assert isinstance(rig.work("worker-0", until=Export), Export)
+    rig.kill()
+    rig.start()
+    assert rig.ask("cli", StatusRequest()).state == "exporting"
+    assert isinstance(rig.lease("worker-1"), Finished)  # worker-0 is at it
+    rig.kill_before_the_answer("worker-0", Exported("worker-0", 10, 1000))
+    rig.start()
+    assert rig.ended() == Outcome("succeeded")
+    assert rig.master.exported == Exported("worker-0", 10, 1000)
+
+
+def test_an_outcome_is_not_forgotten(make: Any) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    rig.kill_before_the_answer("worker-0", NodeFailed("worker-0", False, "the disk is full", "Traceback"))
+    rig.start()
+    assert rig.ended().message == "worker-0: the disk is full"
+
+
+# --- scaling, stories, silence ------------------------------------------------------------------------------------------
+
+
+def test_scaling_the_workers(make: Any) -> None:
+    rig = make(samples=4000)
+    rig.up("ps-0", "worker-0", "worker-1")
+    assert rig.ask("cli", ScaleRequest(workers=2)) == Scaled()
+    more = rig.ask("cli", ScaleRequest(workers=3))
+    assert more == Scaled(["worker-2 is launched with 1 core and 1 GiB"])
+    rig.up("worker-2")
+    fewer = rig.ask("cli", ScaleRequest(workers=1, ps=1))
+    assert [action.split()[0] for action in fewer.actions] == ["worker-2", "worker-1"]
+    assert rig.backend.terminated == ["worker-2", "worker-1"]
+    rig.kill()
+    rig.start()
+    states = {}
+    while {states.get("worker-1"), states.get("worker-2")} != {"ended (Succeeded)"}:
+        states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert (states["ps-0"], states["worker-0"]) == ("up", "up")
+    assert rig.ask("cli", ScaleRequest(workers=1)) == Scaled()
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        (ScaleRequest(ps=2), "1 parameter server"),
+        (ScaleRequest(workers=0), "0 workers can't train"),
+        (ScaleRequest(workers=-1), "at least 1"),
+        (ScaleRequest(workers=8), "Ask for at most 7"),
+    ],
+)
+def test_wishes_that_are_refused(rig: Rig, wish: ScaleRequest, why: str) -> None:
+    rig.up("ps-0")
+    with pytest.raises(RemoteError) as refused:
+        rig.ask("cli", wish)
+    assert why in f"{refused.value.message} {refused.value.hint}"
+    assert rig.ask("cli", ScaleRequest()) == Scaled()
+
+
+def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
+    rig = make(samples=400)
+    rig.up("ps-0", "worker-0", "worker-1")
+    lease = rig.lease("worker-1")
+    rig.backend.ends("worker-1", "Unknown")
+    rig.up("worker-2")
+    story = rig.ask("cli", StoryRequest("worker-1"))
+    assert isinstance(story, Story)
+    texts = [entry.text for entry in story.entries if entry.subject == "worker-1"]
+    assert texts == [
+        "launched with 1 core and 1 GiB",
+        "its process runs",
+        "is up",
+        "ended: Unknown",
+        "worker-2 takes its place",
+    ]
+    rig.lease("worker-2")
+    about = [entry.text for entry in rig.ask("cli", StoryRequest(f"0/{lease.start}")).entries]
+    assert about == ["leased to worker-1", "to do again: worker-1 has ended", "leased to worker-2"]
+    with pytest.raises(RemoteError, match="worker-9"):
+        rig.ask("cli", StoryRequest("worker-9"))
+    rig.backend.ends("ps-0", "OOMKilled")
+    outcome = rig.ended()
+    assert "Its story:" in outcome.message
+    assert "ps-0: ended: OOMKilled" in outcome.message
+    written = stories.read(rig.directory).entries
+    assert {"leased to worker-2", "ended: OOMKilled"} <= {entry.text for entry in written}
+
+
+def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(heartbeat_seconds=0.5, startup_seconds=60, progress_seconds=60))
+    rig.up("ps-0", "worker-0")
+    while rig.backend.terminated != ["worker-0"]:  # the others speak
+        rig.ask("ps-0", PsReport("ps-0", 0, 0, 0))
+        assert rig.outcome is None
+    rig.up("worker-2")
+    assert "ended (Hung: no heartbeat for 0.5 s)" in [node.state for node in rig.ask("cli", StatusRequest()).nodes]
+
+
+def test_nodes_that_get_nowhere_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(progress_seconds=60))
+    rig.up("ps-0", "worker-0", "worker-1")
+    for node, seconds in (("worker-0", 59.0), ("worker-1", 61.0)):
+        rig.client(node).send(Heartbeat(node, "minibatch 17 of epoch 0", seconds))
+    rig.up("worker-2")
+    states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert states["worker-1"] == "ended (Hung: no progress for 60 s, in minibatch 17 of epoch 0)"
+    assert states["worker-0"] == "up"
+
+
+def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(startup_seconds=0.3))
+    rig.up("ps-0", "worker-0")
+    rig.backend.wait_for_launch("worker-2")
+    states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert states["worker-1"] == "ended (StartupTimeout: it did not come up within 0.3 s)"
+    assert states["worker-0"] == "up"

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import msgspec
 
-from dlrover_lite.backends.local import linux
 from dlrover_lite.backends.local.protocol import TemplateOptions
 from dlrover_lite.jobs.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
@@ -31,22 +30,20 @@ SINGLE_THREADED = {
 def spawn(
     job: Job, name: str, command: list[str], *, keep: int | None = None, variables: dict[str, str] | None = None
 ) -> int:
-    """Start a child in a session of its own that can't outlive this process; its output goes to
-    the log of ``name``. Returns its pid.
+    """Start a child in a session of its own that can't outlive this process; its output goes to the log of ``name``. Returns its pid.
 
-    Only while this process has one thread: code runs between fork and exec, and the kernel ties the child to the calling thread.
+    To be called by the main thread only: the kernel ties the child to the thread that has started it.
     """
-    parent = os.getpid()
+    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.tied", str(os.getpid())]
     with job.log(name).open("ab") as output:
         process = subprocess.Popen(
-            command,
+            [*tied, *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
             pass_fds=() if keep is None else (keep,),
             env={**os.environ, JOB_VARIABLE: str(job.directory), **(variables or {})},
-            preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 - one thread, see above
         )
     process.returncode = 0  # reaped by ``reap``, as all children are
     return process.pid

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.backends.local.protocol import (
     CapacityAnswer,
     Done,
@@ -58,6 +58,12 @@ class LocalBackend:
 
     def logs(self, node: str) -> str:
         return self._ask(ReadLogs(node), LogsAnswer).path
+
+    def resize(self, node: str, resources: Resources) -> None:
+        raise BackendError("not yet")
+
+    def enforcement(self) -> Enforcement:
+        return Enforcement("thread counts", ["all"])
 
     def close(self) -> None:
         self._client.close()
