@@ -33,7 +33,7 @@ from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, sweep_runtime
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep"]
+__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep", "unwritable"]
 
 State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
 
@@ -203,7 +203,7 @@ def create_job(
         made = None
         return job
     except OSError as error:
-        raise _unwritable(jobs, error) from error
+        raise unwritable(jobs, error) from error
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -314,7 +314,7 @@ def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -331,7 +331,7 @@ def _place_first(source: Path, target: Path) -> None:
             file.write(source.read_bytes())
 
 
-def _unwritable(path: Path, error: OSError) -> JobError:
+def unwritable(path: Path, error: OSError) -> JobError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return JobError(
             f"The disk is full: can't write {path}", hint="Make room there, or point DLROVER_LITE_HOME elsewhere."
