@@ -7,6 +7,7 @@
         recipe.json    the same, for the job's processes
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
+        story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
         export/        the trained model
 """
