@@ -47,5 +47,6 @@ def format_bytes(count: float) -> str:
     """``count`` bytes as a short text for people, in binary units."""
     for suffix, unit in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(count) >= unit:
-            return f"{count / unit:.3g} {suffix}"
+            value = count / unit
+            return f"{value:.0f} {suffix}" if abs(value) >= 999.5 else f"{value:.3g} {suffix}"
     return f"{count:.0f} B"

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["jobs", "status", "stop"]
 
-LIMITS = "thread counts only; not enforced yet"
-"""What keeps nodes within their resources in this version."""
-
 
 @click.command(short_help="List the jobs of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -89,7 +86,8 @@ def status(job: str, as_json: bool) -> None:
     now, result = handle.status(), handle.result()
     if as_json:
         ended = {"hint": result.hint if result else "", "export": result.export if result else None}
-        emit_json({**to_builtins(now), **ended, "directory": str(handle.directory), "limits": LIMITS})
+        limits = "; ".join(_limits(now))
+        emit_json({**to_builtins(now), **ended, "directory": str(handle.directory), "limits": limits})
         return
     _print_status(handle, now, result)
 
@@ -98,7 +96,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.live import progress_text
     from dlrover_lite.cli.output import cleaned, table
     from dlrover_lite.cli.summary import summary_lines
-    from dlrover_lite.cli.words import count, metric
+    from dlrover_lite.cli.words import count, metric, plural
 
     lines = [f"{handle.id}: {now.state}{f' ({now.message.splitlines()[0]})' if now.message else ''}"]
     if result is None:
@@ -107,12 +105,14 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += [part for part in result.message.splitlines()[1:] + result.hint.splitlines() if part]
     if now.total_samples:
         lines += ["", *summary_lines(result.export if result else None, now, None)]
-    lines.append(f"{'limits':<10} {LIMITS}")
+    lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
+    if now.master_restarts:
+        lines.append(f"{'master':<10} killed and started again {plural(now.master_restarts, 'time')}; the job went on")
     click.echo("\n".join(map(cleaned, lines)))
     if now.nodes:
         click.echo()
         table(
-            ("node", "state", "samples/s", "cores used", "of", "memory used", "of"),
+            ("node", "state", "samples/s", "cores", "throttled", "memory", "peak"),
             [_node_row(node, now.elapsed_seconds) for node in now.nodes],
         )
     if now.evaluations:
@@ -123,13 +123,23 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         )
 
 
+def _limits(now: Status) -> list[str]:
+    """How the nodes are kept within their resources, and what isn't: a phrase each."""
+    return [now.enforcement or "not known", *(f"not enforced: {what}" for what in now.not_enforced)]
+
+
 def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
+    """Used of given. Throttled: the share of the time it was ready to run in which its CPU limit held it back."""
     from dlrover_lite.units import format_bytes
 
-    used = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
+    cores = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
     rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second and not node.state.startswith("ended") else None
-    memory = format_bytes(node.used_memory) if node.used_memory else None
-    return node.id, node.state, rate, round(used, 2), node.cores, memory, format_bytes(node.memory)
+    ready = node.throttled_seconds + node.cpu_seconds
+    throttled = f"{node.throttled_seconds / ready:.0%}" if node.throttled_seconds else None
+    memory = format_bytes(node.used_memory) if node.used_memory else "-"
+    peak = format_bytes(node.peak_memory) if node.peak_memory else None
+    shown = f"{cores:.2f}/{node.cores:g}", throttled, f"{memory}/{format_bytes(node.memory)}", peak
+    return node.id, node.state, rate, *shown
 
 
 @click.command(short_help="Stop a job.")

@@ -25,6 +25,8 @@ COMMANDS = {
     "jobs": LazyCommand("dlrover_lite.cli.jobs:jobs", "List the jobs of this machine."),
     "status": LazyCommand("dlrover_lite.cli.jobs:status", "Show how a job is doing."),
     "logs": LazyCommand("dlrover_lite.cli.logs:logs", "Print what a job's processes wrote."),
+    "story": LazyCommand("dlrover_lite.cli.story:story", "Tell what has happened to a node or minibatch."),
+    "scale": LazyCommand("dlrover_lite.cli.scale:scale", "Give a running job more or fewer nodes."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),

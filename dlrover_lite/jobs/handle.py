@@ -8,16 +8,16 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
-from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, WireError
+from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, UsageError, WireError
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
@@ -25,11 +25,14 @@ from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.plan import Plan
-    from dlrover_lite.wire.messages import Status
+    from dlrover_lite.wire.messages import Status, Story
 
 __all__ = ["JobHandle", "launch", "planned", "run"]
 
-_STATUS_DEADLINE_SECONDS = 5.0
+_ANSWER_DEADLINE_SECONDS = 5.0
+"""A master that was killed is back before."""
+
+A = TypeVar("A")
 
 
 def run(
@@ -137,39 +140,93 @@ class JobHandle:
         Raises JobError when the master doesn't answer.
         """
         from dlrover_lite.jobs import statuses
+        from dlrover_lite.wire.messages import Status, StatusRequest
 
         record = self.job.record()
         if (result := self.job.result()) is not None:
             return statuses.final(self.id, result)
-        if not Path(record.runtime_directory, MASTER_SOCKET).exists():
+        if not self._has_master(record):
             if self.job.state() == "lost":
                 return statuses.blank(self.id, "failed", "the job's keeper was killed")
             return statuses.blank(self.id, "starting")
         try:
-            return self._ask_master(record)
-        except WireError as error:
+            return self._ask_master(record, StatusRequest(), Status)
+        except JobError:
             if (result := self.job.result()) is not None:  # it has just ended
                 return statuses.final(self.id, result)
             if self.job.state() == "lost":
                 return statuses.blank(self.id, "failed", "the job's keeper was killed")
-            raise JobError(
-                f"The master of {self.id} did not answer: {error.message}", hint=f"Its log: {self.job.log('master')}"
-            ) from error
+            raise
 
-    def _ask_master(self, record: JobRecord) -> Status:
+    def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
+        """Have so many nodes of a role from now on; None leaves a role as it is. Returns what follows from it, in words; nothing when
+        there are that many already.
+
+        Raises UsageError for numbers that can't be, JobError when the job has ended, has no master yet, or refuses.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import Scaled, ScaleRequest
+
+        scaling.check(workers, ps)
+        record = self.job.record()
+        try:
+            if not self._has_master(record):
+                raise JobError(f"{self.id} has no master yet: it is just starting; ask again in a moment")
+            return self._ask_master(record, ScaleRequest(workers, ps), Scaled).actions
+        except JobError:
+            if self.state() not in ("starting", "running"):
+                raise scaling.has_ended(self.job, self.status(), workers, ps) from None
+            raise
+
+    def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:
+        """What has happened to a node (``worker-1``, ``master``), to minibatches (``0/17``, ``0/100-200``, ``eval:0/5``), or ("")
+        everything that is kept: from the master, or where there is none any more from the job's directory; ``on_damage`` is told
+        what couldn't be read there.
+
+        Raises UsageError for a subject that can't be or never was, naming the nearest ones; JobError when the master doesn't answer.
+        """
+        from dlrover_lite.jobs import stories
+        from dlrover_lite.wire.messages import Story, StoryRequest
+
+        subject = str(stories.parse_subject(subject))
+        record = self.job.record()
+        if self.job.result() is None and self._has_master(record):
+            try:
+                return self._ask_master(record, StoryRequest(subject), Story)
+            except JobError:
+                if self.state() in ("starting", "running"):
+                    raise
+        nodes = [node.id for node in self.status().nodes]
+        return stories.find(stories.read(self.directory, on_damage), subject, nodes=nodes)
+
+    @staticmethod
+    def _has_master(record: JobRecord) -> bool:
+        return Path(record.runtime_directory, MASTER_SOCKET).exists()
+
+    def _ask_master(self, record: JobRecord, question: msgspec.Struct, answer: type[A]) -> A:
+        """Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't be."""
         import zmq
 
         from dlrover_lite.wire.client import Client
-        from dlrover_lite.wire.messages import MasterReplies, Status, StatusRequest
+        from dlrover_lite.wire.frames import UNUSABLE
+        from dlrover_lite.wire.messages import MasterReplies
 
-        with zmq.Context() as context:
-            client = Client(record.master_endpoint, MasterReplies, context=context, peer="the master")
-            try:
-                body = client.call(StatusRequest(), deadline_seconds=_STATUS_DEADLINE_SECONDS).body
-            finally:
-                client.close()
-        if not isinstance(body, Status):
-            raise RemoteError("unexpected", f"it answered with {type(body).__name__}")
+        try:
+            with zmq.Context() as context:
+                client = Client(record.master_endpoint, MasterReplies, context=context, peer="the master")
+                try:
+                    body = client.call(question, deadline_seconds=_ANSWER_DEADLINE_SECONDS).body
+                finally:
+                    client.close()
+        except RemoteError as error:
+            if error.code == UNUSABLE:
+                raise UsageError(error.message, hint=error.hint) from error
+            raise JobError(error.message, hint=error.hint) from error
+        except WireError as error:
+            message = f"The master of {self.id} did not answer: {error.message}"
+            raise JobError(message, hint=f"Its log: {self.job.log('master')}") from error
+        if not isinstance(body, answer):
+            raise JobError(f"The master of {self.id} answered with {type(body).__name__}")
         return body
 
     def _reap(self) -> None:

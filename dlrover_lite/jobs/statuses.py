@@ -45,4 +45,7 @@ def _blank(job_id: str) -> dict[str, Any]:
         "rows": 0,
         "message": "",
         "bad_examples": [],
+        "enforcement": "",
+        "not_enforced": [],
+        "master_restarts": 0,
     }

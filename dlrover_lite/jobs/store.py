@@ -7,6 +7,7 @@
         recipe.json    the same, for the job's processes
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
+        story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
         export/        the trained model
 """
@@ -33,7 +34,7 @@ from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, sweep_runtime
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep"]
+__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep", "unwritable"]
 
 State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
 

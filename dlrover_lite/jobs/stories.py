@@ -79,7 +79,8 @@ def parse_subject(text: str) -> Subject:
         first = int(found["first"])
         last = first if found["last"] is None else int(found["last"])
         if last < first:
-            raise UsageError(f"{text!r} ends before it begins: write {found['index']}/{last}-{first}")
+            turned = f"{'eval:' if found['eval'] else ''}{found['index']}/{last}-{first}"
+            raise UsageError(f"{text!r} ends before it begins: write {turned}")
         return Minibatches("eval" if found["eval"] else "train", int(found["index"]), first, last)
     if _NODE.match(text) and not text.isdecimal():
         return text

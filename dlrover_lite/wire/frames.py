@@ -31,6 +31,10 @@ class Failure(msgspec.Struct, frozen=True, tag="!", array_like=True):
     hint: str = ""
 
 
+UNUSABLE = "unusable"
+"""``Failure.code`` for what is the asker's to mend: a node that never was, more workers than there may be."""
+
+
 class Request(NamedTuple):
     peer: bytes
     session: int

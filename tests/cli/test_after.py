@@ -77,7 +77,7 @@ def test_status(trained: dict[str, Any], capsys: Capture) -> None:
     assert main(["status", trained["job"]]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{trained['job']}: succeeded\n")
-    assert "4,000 of 4,000 (1 epoch)" in text and "not enforced yet" in text and "worker-0" in text
+    assert "4,000 of 4,000 (1 epoch)" in text and "\nlimits " in text and "worker-0" in text
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "evaluate", "export --to x"])

@@ -1,0 +1,75 @@
+"""``status`` of limits, usage and restarts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.cli.main import main
+from dlrover_lite.jobs.store import Result
+from dlrover_lite.units import MIB, format_bytes
+from dlrover_lite.wire.messages import to_builtins
+from tests.cli.documented import check
+from tests.cli.scripted_master import make_job, status_of
+
+Capture = pytest.CaptureFixture[str]
+ENFORCED = {"enforcement": "cgroup v1", "not_enforced": ["swap", "memory of the page cache"]}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+
+
+def ended(**changes: object) -> None:
+    job = make_job()
+    job.write_result(Result("succeeded", time.time(), status=to_builtins(status_of(job, **changes))))
+
+
+def test_limits_usage_and_restarts(capsys: Capture) -> None:
+    ended(**ENFORCED, master_restarts=1)
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:5] == [
+        "limits     cgroup v1",
+        "           not enforced: swap",
+        "           not enforced: memory of the page cache",
+        "master     killed and started again 1 time; the job went on",
+    ]
+    assert lines[-3].split() == ["NODE", "STATE", "SAMPLES/S", "CORES", "THROTTLED", "MEMORY", "PEAK"]
+    assert lines[-2].split()[3:] == ["0.40/0.5", "6%", "300", "MiB/1", "GiB", "400", "MiB"]
+    assert lines[-1].split()[3:] == ["0.75/0.75", "40%", "512", "MiB/1", "GiB", "612", "MiB"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_as_json(capsys: Capture) -> None:
+    ended(**ENFORCED)
+    assert main(["status", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    check("## status", value)
+    for node in value["nodes"]:
+        check("### nodes", node)
+    assert value["limits"] == "cgroup v1; not enforced: swap; not enforced: memory of the page cache"
+    assert (value["enforcement"], value["master_restarts"]) == ("cgroup v1", 0)
+
+
+def test_what_is_not_known_yet(capsys: Capture) -> None:
+    make_job()
+    assert main(["status"]) == 0
+    text = capsys.readouterr().out
+    assert "limits     not known" in text and "master " not in text
+
+
+def test_of_a_job_that_left_no_status(capsys: Capture) -> None:
+    job = make_job()
+    job.write_result(Result("failed", time.time(), "its keeper could not start"))
+    assert main(["status"]) == 0
+    assert f"{job.id}: failed (its keeper could not start)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("size", "text"), [(999 * MIB, "999 MiB"), (1023 * MIB, "1023 MiB"), (1024 * MIB, "1 GiB")])
+def test_sizes_are_short(size: int, text: str) -> None:
+    assert format_bytes(size) == text
