@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +36,8 @@ def spawn(
 
     To be called by the main thread only: the kernel ties the child to the thread that has started it.
     """
+    if shutil.which(command[0]) is None:  # or only the child would know
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.tied", str(os.getpid())]
     with job.log(name).open("ab") as output:
         process = subprocess.Popen(
