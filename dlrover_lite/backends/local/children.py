@@ -13,16 +13,14 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.backends.local.protocol import TemplateOptions
+from dlrover_lite.backends.local.threads import THREAD_VARIABLES
 from dlrover_lite.jobs.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]
 
 SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
+    **dict.fromkeys(THREAD_VARIABLES, "1"),
     # Threads that wait must sleep: spinning ones slow down every other process of the machine.
     "OMP_WAIT_POLICY": "passive",
     "KMP_BLOCKTIME": "0",

@@ -24,13 +24,15 @@ import msgspec
 import zmq
 
 from dlrover_lite.backends.local import children, linux
+from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.backends.local.limits.fences import Fences
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.processes import identify
-from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory
+from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 
 __all__ = ["Keeper", "main"]
@@ -66,6 +68,9 @@ class Keeper:
         self._master_deaths = 0
         self._master_due: float | None = None
         """When a master that has died is started again."""
+        # Before there are children: it may move this process, and them with it, to another control group.
+        name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
+        self.fences = Fences(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
             job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
@@ -108,12 +113,19 @@ class Keeper:
                 if not self._channel.open:
                     poller.unregister(channel)
             self._reap()
+            self.fences.act(self._clock())
             self.send(self.nodes.due(self._clock()))
             self._advance()
             self.service.serve(self._clock())
 
     def _timeout_milliseconds(self) -> int | None:
-        due = (self._deadline, self._master_due, self.nodes.next_due(), self.service.next_due())
+        due = (
+            self._deadline,
+            self._master_due,
+            self.nodes.next_due(),
+            self.fences.next_due(),
+            self.service.next_due(),
+        )
         times = [at for at in due if at is not None]
         return max(0, int((min(times) - self._clock()) * 1000) + 1) if times else None
 
@@ -136,9 +148,10 @@ class Keeper:
                     self._channel.send(fork)
                 self._unsent.clear()
             elif isinstance(message, Forked):
+                self.fences.started(message.node, message.pid)
                 self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
             elif isinstance(message, Ended):
-                self.nodes.ended(message.node, message.exit_code, at=at, detail=message.detail)
+                self._node_ended(message.node, message.exit_code, message.detail)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +166,11 @@ class Keeper:
         self.send(self.nodes.terminate(node, grace_seconds, now=self._clock()))
         for fork in [fork for fork in self._unsent if fork.spec.id == node]:
             self._unsent.remove(fork)
-            self.nodes.ended(node, None, at=time.time())
+            self._node_ended(node, None)
+
+    def _node_ended(self, node: str, exit_code: int | None, detail: str = "") -> None:
+        over_memory = self.fences.ended(node, now=self._clock())
+        self.nodes.ended(node, exit_code, at=time.time(), detail=detail, over_memory=over_memory)
 
     def send(self, signals: list[SendSignal]) -> None:
         for due in signals:
@@ -254,7 +271,7 @@ class Keeper:
                     self._take_template_messages()
                 self._template_ended(exit_code)
             elif (node := self.nodes.with_pid(pid)) is not None:
-                self.nodes.ended(node.spec.id, exit_code, at=time.time())
+                self._node_ended(node.spec.id, exit_code)
 
     def _template_ended(self, exit_code: int) -> None:
         if self.phase in ("running", "stopping"):
@@ -267,16 +284,15 @@ class Keeper:
                     + (f":\n{lines}" if lines else "."),
                     f"Its log: {self.job.log('template')}",
                 )
-        at = time.time()
         for node in self.nodes.alive():
             if node.phase == "starting":
-                self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+                self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
             elif node.pid is not None:
                 # Linux has killed it already, and made it our child.
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(node.pid, signal.SIGKILL)
                 if not children.is_ours(node.pid):
-                    self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+                    self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
 
     # --- what remains -----------------------------------------------------------------------------------------------
 
@@ -289,6 +305,7 @@ class Keeper:
         for pid, exit_code in children.kill_all():
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
+        self.fences.close()
         self._context.destroy(linger=0)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())
