@@ -113,6 +113,10 @@ class Nodes(msgspec.Struct, frozen=True):
             return nodes, []
         return nodes._ended(node, event, told)
 
+    def refused(self, node: str) -> Nodes:
+        """The backend starts this node no more: there will be no events of it."""
+        return self._with(msgspec.structs.replace(self.by_id[node], state="ended", reason="never started"))
+
     def one_more_worker(self) -> tuple[Nodes, list[Instruction]]:
         """All workers have left, and there is work: a replacement like any other."""
         return self._replacement()

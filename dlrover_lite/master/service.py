@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.backends.base import Backend, NodeSpec
-from dlrover_lite.errors import DlroverLiteError, JobError, ModelError
+from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError
 from dlrover_lite.intervals import Range
 from dlrover_lite.master import lifecycle
 from dlrover_lite.master.ledger_data import Pass
@@ -277,7 +277,7 @@ class Master:
         for instruction in instructions:
             match instruction:
                 case lifecycle.Launch(node):
-                    self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._server.endpoint))
+                    self._launch(node)
                 case lifecycle.WorkerGone(node):
                     self.shards.worker_died(node)
                     self.shards.commit()
@@ -286,6 +286,15 @@ class Master:
                         self._exporter = ""
                 case lifecycle.FailJob(message, hint):
                     self._end(Outcome("failed", message, hint.replace("JOB", self.job)))
+
+    def _launch(self, node: lifecycle.Node) -> None:
+        try:
+            self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._server.endpoint))
+        except BackendError:
+            if not self._stop():
+                raise
+            self._end(Outcome("stopped", "stopped by request"))  # the backend has been told before us
+            self.nodes = self.nodes.refused(node.id)
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import zmq
 
 from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.errors import BackendError
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.lifecycle import Nodes
 from dlrover_lite.master.service import Master, Outcome
@@ -51,11 +52,13 @@ RESOURCES = Resources(1.0, 1 << 30)
 
 
 class Backend:
-    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself."""
+    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself; one that
+    ``refuses`` starts none."""
 
     def __init__(self) -> None:
         self.launched: list[NodeSpec] = []
         self.terminated: list[str] = []
+        self.refuses = False
         self._events: list[NodeEvent] = []
         self._changed = threading.Condition()
 
@@ -63,6 +66,8 @@ class Backend:
         return RESOURCES
 
     def launch(self, spec: NodeSpec) -> None:
+        if self.refuses:
+            raise BackendError(f"{spec.id} can't be launched any more")
         with self._changed:
             self.launched.append(spec)
             self._add(spec.id, "started")
@@ -98,7 +103,17 @@ class Backend:
 class Rig:
     """A running master and what talks to it."""
 
-    def __init__(self, tmp_path: Path, *, ps: int = 1, workers: int = 2, export: str = "npz", **plan: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        ps: int = 1,
+        workers: int = 2,
+        export: str = "npz",
+        refuses: bool = False,
+        stopping: bool = False,
+        **plan: Any,
+    ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         recipe = schema.Recipe(
             version=1,
@@ -111,7 +126,8 @@ class Rig:
             f"inproc://master-{next(_names)}", MasterRequests, context=self.context, remember_replies=True
         )
         self.backend = Backend()
-        self.stopping = False
+        self.backend.refuses = refuses
+        self.stopping = stopping
         self.outcome: Outcome | None = None
         self.clients: dict[str, Client] = {}
         nodes = Nodes(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)))
@@ -385,6 +401,13 @@ def test_stop(rig: Rig, how: str) -> None:
     assert outcome.state == "stopped"
     assert outcome.message == ("stopped by request" if how == "signal" else "had enough")
     assert sorted(rig.backend.terminated) == ["ps-0", "worker-0", "worker-1"]
+
+
+def test_stopped_before_its_nodes_are_launched(make: Any) -> None:
+    rig = make(refuses=True, stopping=True)
+    outcome = rig.ended()
+    assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
+    assert rig.backend.launched == rig.backend.terminated == []
 
 
 def test_metrics_count_once_however_often_they_are_told(make: Any) -> None:
