@@ -103,8 +103,9 @@ def test_logs_of_one_role_or_node(trained: dict[str, Any], capsys: Capture) -> N
     assert masters == [line for line in everything if line.startswith("master")] != []
     assert main(["logs", trained["job"], "--node", "master", "-n", "1", "-f"]) == 0
     assert capsys.readouterr().out.splitlines() == masters[-1:]
-    assert main(["logs", trained["job"], "--node", "workr-0"]) == 2
-    assert "Did you mean worker-0?" in capsys.readouterr().err
+    for options in ([], ["-f"]):
+        assert main(["logs", trained["job"], "--node", "workr-0", *options]) == 2
+        assert "Did you mean worker-0?" in capsys.readouterr().err
 
 
 def test_evaluate_gives_what_training_gave(trained: dict[str, Any], capsys: Capture) -> None:
