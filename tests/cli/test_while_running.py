@@ -90,7 +90,7 @@ def test_on_a_terminal_with_a_bad_line(tmp_path: Path) -> None:
     assert "5,400 of 5,400 (2 epochs)" in shown
     assert f"{path}:1236: label column 'clicked' is 'maybe', expected 0 or 1" in shown
     assert f"dlrover-lite status {job.id}" in shown
-    assert f"dlrover-lite run {recipe} --set training.epochs=2 --set training.epochs=4" in shown.replace("\r\n", "")
+    assert f"dlrover-lite run {recipe} --set training.epochs=4" in shown.replace("\r\n", "")
     assert "best reachable" not in shown
     assert main(["evaluate", job.id]) == 1
 
