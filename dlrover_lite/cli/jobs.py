@@ -107,7 +107,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += [part for part in result.message.splitlines()[1:] + result.hint.splitlines() if part]
     if now.total_samples:
         lines += ["", *summary_lines(result.export if result else None, now, None)]
-    lines.append(f"{'limits':<10} {LIMITS}")
+    if now.nodes:
+        lines.append(f"{'limits':<10} {LIMITS}")
     click.echo("\n".join(map(cleaned, lines)))
     if now.nodes:
         click.echo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def test_status(trained: dict[str, Any], capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert text.startswith(f"{trained['job']}: succeeded\n")
     assert "4,000 of 4,000 (1 epoch)" in text and "not enforced yet" in text and "worker-0" in text
+
+
+def test_status_of_a_job_killed_before_it_had_nodes(trained: dict[str, Any], capsys: Capture) -> None:
+    directory = Path(trained["directory"]).with_name("killed-00000000")
+    directory.mkdir()
+    shutil.copy(Path(trained["directory"]) / "job.json", directory)
+    (directory / "result.json").write_text('{"state": "stopped", "ended_at": 1.0, "message": "killed by request"}')
+    try:
+        assert main(["status", "killed-0"]) == 0
+    finally:
+        shutil.rmtree(directory)
+    assert capsys.readouterr().out == "killed-00000000: stopped (killed by request)\n"
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "evaluate", "export --to x"])
