@@ -38,6 +38,8 @@ from dlrover_lite.jobs.store import Job, JobRecord, Result
 __all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
+_LAST_WORDS_MILLISECONDS = 500
+"""At most, for answers that are on their way when the keeper ends."""
 _MASTER_RESTARTS = 10
 """A master that dies more often than this fails its job."""
 _LONGEST_DELAY_SECONDS = 30.0
@@ -306,7 +308,7 @@ class Keeper:
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
         self.fences.close()
-        self._context.destroy(linger=0)
+        self._context.destroy(linger=_LAST_WORDS_MILLISECONDS)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())
         remove_runtime_directory(self._runtime)
