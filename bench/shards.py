@@ -22,6 +22,7 @@ from common import Figure, arguments, emit, medians
 from dlrover_lite.master.lease_size import LeasePolicy
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.units import MIB
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import (
@@ -52,6 +53,7 @@ def serve(endpoint: str, ledger: str) -> None:
         if ledger:
             store = stack.enter_context(LedgerStore(Path(ledger)))
             service = ShardService(store, PLAN, policy=ONE_SHARD)
+            service.story = StoryLog(lambda _: None, time.time)  # as a master has it
         stack.callback(server.close)
         print("ready", flush=True)
         while True:

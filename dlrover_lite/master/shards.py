@@ -190,7 +190,7 @@ class ShardService:
             if failed is not None:
                 failure = self._failed(token, *failed)
             if give_back:
-                self._tell_open(token, "given back")
+                self._tell_open(token, "given back by")
                 self._store.apply(self.ledger.give_back(token))
         if worker in self._dead or self.finished:
             return Answer(Finished(), result, failure)
@@ -211,7 +211,7 @@ class ShardService:
         for rates in self._rates.values():
             rates.forget(worker)
         for token in self.ledger.tokens(worker):
-            self._tell_open(token, f"to do again: {worker} has ended")
+            self._tell_open(token, "to do again, after the end of")
         self._store.apply(self.ledger.expire(worker))
 
     def _confirm(self, worker: str, known: set[int | None]) -> None:
@@ -219,7 +219,7 @@ class ShardService:
         self._unconfirmed.discard(worker)
         for token in self.ledger.tokens(worker):
             if token not in known:
-                self._tell_open(token, "to do again: the answer that leased it got lost")
+                self._tell_open(token, "to do again: the answer got lost that leased it to")
                 self._store.apply(self.ledger.give_back(token))
 
     def _tell_open(self, token: int, text: str) -> None:
@@ -267,7 +267,7 @@ class ShardService:
         if of is not None and result.newly:
             if self.story is not None:
                 for start, stop in ranges:
-                    self.story.lease(of, start, stop, f"done by {worker}", worker)
+                    self.story.lease(of, start, stop, "done by", worker)
             self._rates[of.kind].reported(worker, result.newly, now)
             self._after_progress(of)
         return result
@@ -284,10 +284,10 @@ class ShardService:
 
     def _tell_failure(self, of: Pass, failure: Failure) -> None:
         if self.story is not None:
-            worker, error, what = failure.worker, failure.error, "failed, to be retried alone"
+            worker, error, what = failure.worker, failure.error, "failed, to be retried alone,"
             if failure.second_worker is not None:
-                worker, error, what = failure.second_worker, failure.second_error, "failed again, quarantined"
-            self.story.trouble(of, failure.k, failure.k + 1, f"{what}: {_headline(error)}", worker)
+                worker, error, what = failure.second_worker, failure.second_error, "failed again, quarantined,"
+            self.story.trouble(of, failure.k, failure.k + 1, f"{what} with {_headline(error)!r} on", worker)
 
     def _after_progress(self, of: Pass) -> None:
         if self.ledger.finished(of) and of in self._unfinished:
@@ -345,7 +345,7 @@ class ShardService:
             self._store.apply(changes)
             rates.granted(worker, now, idle=idle)
             if self.story is not None:
-                self.story.lease(of, lease.start, lease.stop, f"leased to {worker}", worker)
+                self.story.lease(of, lease.start, lease.stop, "leased to", worker)
         return lease
 
     def _advance(self) -> None:

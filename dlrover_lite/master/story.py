@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from dlrover_lite.jobs.stories import find
 from dlrover_lite.master.ledger_data import Pass
@@ -19,20 +18,15 @@ __all__ = ["StoryLog"]
 KEPT_LEASES = 10_000
 
 
-class _Leased(NamedTuple):
-    """Not formatted yet: there may be thousands a second, and hardly anybody asks."""
+_Leased = tuple[float, Pass, int, int, str, str]
+"""When, the minibatches [start, stop) of a pass, what happened, the worker. Formatted if somebody asks: there may be thousands a second."""
 
-    at: float
-    of: Pass
-    start: int
-    stop: int
-    text: str
-    worker: str
 
-    def entry(self) -> StoryEntry:
-        last = f"-{self.stop - 1}" if self.stop - self.start > 1 else ""
-        kind = "eval " if self.of.kind == "eval" else ""
-        return StoryEntry(self.at, f"{kind}{self.of.index}/{self.start}{last}", self.text, self.worker)
+def _entry(leased: _Leased) -> StoryEntry:
+    at, of, start, stop, text, worker = leased
+    last = f"-{stop - 1}" if stop - start > 1 else ""
+    kind = "eval " if of.kind == "eval" else ""
+    return StoryEntry(at, f"{kind}{of.index}/{start}{last}", f"{text} {worker}", worker)
 
 
 class StoryLog:
@@ -47,19 +41,19 @@ class StoryLog:
         self._entries = list(before)
         self._unwritten: list[StoryEntry] = []
         self._leases: deque[_Leased] = deque(maxlen=KEPT_LEASES)
-        self._forgotten = 0
+        self._told_leases = 0
 
     def node(self, node: str, text: str) -> None:
         self._add(StoryEntry(self._clock(), node, text))
 
     def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
-        """Minibatches [start, stop) went their usual way."""
-        self._forgotten += len(self._leases) == KEPT_LEASES
-        self._leases.append(_Leased(self._clock(), of, start, stop, text, worker))
+        """Minibatches [start, stop) went their usual way: ``text`` is "leased to" or "done by"."""
+        self._told_leases += 1
+        self._leases.append((self._clock(), of, start, stop, text, worker))
 
     def trouble(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
-        """Something happened to minibatches [start, stop) that doesn't happen to most."""
-        self._add(_Leased(self._clock(), of, start, stop, text, worker).entry())
+        """Something happened to minibatches [start, stop) that doesn't happen to most: "given back by"."""
+        self._add(_entry((self._clock(), of, start, stop, text, worker)))
 
     def _add(self, entry: StoryEntry) -> None:
         self._entries.append(entry)
@@ -72,14 +66,14 @@ class StoryLog:
 
     def close(self) -> None:
         """Write the leases too."""
-        self._unwritten += [leased.entry() for leased in self._leases]
+        self._unwritten += map(_entry, self._leases)
         self.flush()
 
     def about(self, subject: str, nodes: Iterable[str]) -> Story:
         """Raises UsageError for a subject that nothing is known of."""
-        entries = [*self._entries, *(leased.entry() for leased in self._leases)]
+        entries = [*self._entries, *map(_entry, self._leases)]
         entries.sort(key=lambda entry: entry.at)
-        return find(Story(entries, self._forgotten), subject, nodes=nodes)
+        return find(Story(entries, self._told_leases - len(self._leases)), subject, nodes=nodes)
 
     def last_words(self, nodes: Iterable[str], most: int = 6) -> list[str]:
         """The last entries about these nodes, as lines."""

@@ -75,7 +75,7 @@ def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
     ]
     rig.lease("worker-2")
     about = [entry.text for entry in rig.ask("cli", StoryRequest(f"0/{lease.start}")).entries]
-    assert about == ["leased to worker-1", "to do again: worker-1 has ended", "leased to worker-2"]
+    assert about == ["leased to worker-1", "to do again, after the end of worker-1", "leased to worker-2"]
     with pytest.raises(RemoteError, match="worker-9"):
         rig.ask("cli", StoryRequest("worker-9"))
     rig.backend.ends("ps-0", "OOMKilled")
