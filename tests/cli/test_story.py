@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,13 @@ ENTRIES = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TZ", "UTC")
+def home(tmp_path: Path) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield tmp_path / "home"
     time.tzset()
-    return tmp_path / "home"
 
 
 @pytest.fixture
