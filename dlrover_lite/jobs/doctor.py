@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -21,8 +22,10 @@ import msgspec
 
 from dlrover_lite.backends.base import Enforcement
 from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.errors import JobError
+from dlrover_lite.errors import BackendError, JobError
+from dlrover_lite.jobs.handle import environment
 from dlrover_lite.jobs.paths import cache_directory, state_directory
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import (
@@ -48,9 +51,9 @@ COMPILE_SECONDS = "5 to 20 s"
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, 100 * MIB
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1 * GIB, 256 * MIB
 LITTLE_SHARED_MEMORY = 64 * MIB
+_PROBE_SECONDS = 10.0
 _SKEW_SECONDS = 10.0
 _SLEPT_SECONDS = 60.0
-_PROC = Path("/proc")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -160,15 +163,18 @@ def memory() -> Check:
     return Check("memory", "ok", text)
 
 
-def _container_memory_in_use(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def _container_memory_in_use() -> int:
     """Without what can be dropped; 0 where it can't be known."""
-    for directory, usage, inactive in (
-        (cgroups, "memory.current", "inactive_file"),
-        (cgroups / "memory", "memory.usage_in_bytes", "total_inactive_file"),
+    found = hierarchies()
+    for hierarchy, usage, inactive in (
+        (unified(found), "memory.current", "inactive_file"),
+        (with_controller(found, "memory"), "memory.usage_in_bytes", "total_inactive_file"),
     ):
+        if hierarchy is None:
+            continue
         try:
-            used = int((directory / usage).read_text())
-            stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+            used = int((hierarchy.mount / usage).read_text())
+            stat = dict(line.split() for line in (hierarchy.mount / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):
             continue
         return max(0, used - int(stat.get(inactive, 0)))
@@ -176,44 +182,55 @@ def _container_memory_in_use(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _probe_enforcement() -> Enforcement:
-    """How limits would be enforced for a job started now."""
-    name = "dlrover_lite.backends.local.limits.choose"
+    """How limits would be enforced for a job started now; tried in a process of its own, which may be moved to another group for it.
+
+    Raises BackendError when that process fails.
+    """
+    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"]
     try:
-        probe: Callable[[], Enforcement] = import_module(name).probe
-    except ModuleNotFoundError:
-        return Enforcement("thread counts", ["the CPU a node uses", "the memory a node uses"])
-    return probe()
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            timeout=_PROBE_SECONDS,
+            stdin=subprocess.DEVNULL,
+            env=environment(),
+        )
+        return msgspec.json.decode(done.stdout, type=Enforcement)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {error.returncode}"]
+        raise BackendError(f"can't be found out: {said[-1]}") from error
+    except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
+        raise BackendError(f"can't be found out: {error}") from error
 
 
 def limits(probe: Callable[[], Enforcement] = _probe_enforcement) -> Check:
-    found = probe()
+    try:
+        found = probe()
+    except BackendError as error:
+        return Check("limits", "problem", error.message, "Jobs would fail to start for the same reason.")
     cannot = f"; not enforced: {', '.join(found.cannot)}" if found.cannot else ""
     return Check("limits", "warning" if found.cannot or found.why else "ok", f"{found.kind}{cannot}", found.why)
 
 
-def control_groups(mounts: Path = _PROC / "self/mounts") -> Check:
-    """What is mounted; which of it is used is for ``limits`` to say."""
-    try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
-    except OSError:
-        return Check("cgroups", "warning", "this system has none", "Limits of CPU and memory need Linux.")
-    described = []
-    for _, where, kind, options, *_ in lines:
-        if kind in ("cgroup", "cgroup2"):
-            writable = os.access(where, os.W_OK) and "rw" in options.split(",")
-            described.append((kind, Path(where).name, where, writable))
-    one = [(name, writable) for kind, name, _, writable in described if kind == "cgroup"]
-    two = [(where, writable) for kind, _, where, writable in described if kind == "cgroup2"]
-    parts = [f"v2 at {where} ({_writable(writable)})" for where, writable in two]
-    used = [(name, writable) for name, writable in one if {"cpu", "cpuacct", "memory"} & set(name.split(","))]
-    parts += [f"v1 {', '.join(name for name, _ in used)} ({_writable(all(w for _, w in used))})"] if used else []
+def control_groups(find: Callable[[], list[Hierarchy]] = hierarchies) -> Check:
+    """What is mounted around this process; whether it is used is for ``limits`` to say."""
+    found = find()
+    two = unified(found)
+    one = {name: group for name in ("cpu", "cpuacct", "memory") if (group := with_controller(found, name)) is not None}
+    parts = []
+    if two is not None:
+        names = ", ".join(sorted({"cpu", "memory"} & two.controllers)) or "no controller for jobs"
+        parts.append(f"v2 at {two.own}: {names} ({_writable([two.own])})")
+    if one:
+        parts.append(f"v1: {', '.join(one)} ({_writable([group.own for group in one.values()])})")
     if not parts:
-        return Check("cgroups", "warning", "none are mounted", "Mount /sys/fs/cgroup, or let the container have it.")
+        return Check("cgroups", "warning", "none can be seen here", "Exact limits of CPU and memory need them.")
     return Check("cgroups", "ok", "; ".join(parts))
 
 
-def _writable(yes: bool) -> str:
-    return "writable" if yes else "read-only for you"
+def _writable(directories: list[Path]) -> str:
+    return "writable" if all(os.access(directory, os.W_OK) for directory in directories) else "not writable for you"
 
 
 def ends_with_parent() -> Check:

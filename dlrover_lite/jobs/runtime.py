@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.jobs import cgroups
 from dlrover_lite.jobs.processes import ProcessIdentity, is_alive, is_foreign, kill_processes_of
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_SOCKET_NAME_BYTES",
     "MAX_SOCKET_PATH_BYTES",
     "create_runtime_directory",
+    "record_cgroups",
     "remove_runtime_directory",
     "stale_runtime_directories",
     "sweep_runtime",
@@ -36,6 +38,7 @@ MAX_SOCKET_PATH_BYTES = 103
 """macOS; Linux takes 107."""
 MAX_SOCKET_NAME_BYTES = 32
 _OWNER = "owner.json"
+_CGROUPS = "cgroups.json"
 _UNFINISHED_SECONDS = 60.0
 """A directory without an owner is one that is being made; after this long its maker must have died."""
 
@@ -114,8 +117,22 @@ def _create_in(base: Path, short_id: str, owner: Owner) -> Path:
         raise
 
 
+def record_cgroups(directory: Path, groups: list[Path]) -> None:
+    """Note which control groups are the job's, in place of those noted before: they go when the directory does."""
+    path = directory / _CGROUPS
+    written = path.with_suffix(".new")
+    written.write_bytes(msgspec.json.encode([str(group) for group in groups]))
+    written.replace(path)
+
+
 def remove_runtime_directory(directory: Path) -> None:
-    """Whatever can't be removed now is left to the next sweep."""
+    """With the control groups noted in it, whose processes are killed. Whatever can't be removed now is left to the next sweep."""
+    try:
+        noted = msgspec.json.decode((directory / _CGROUPS).read_bytes(), type=list[str])
+    except (OSError, msgspec.MsgspecError):
+        noted = []
+    if noted and not cgroups.end(map(Path, noted)):
+        return
     shutil.rmtree(directory, ignore_errors=True)
     with suppress(OSError):  # other jobs are in it
         directory.parent.rmdir()

@@ -17,11 +17,13 @@ from dlrover_lite.brain.plan import initial_plan
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.order import BLOCK_SIZE
 from dlrover_lite.errors import DataError, DlroverLiteError
+from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.lifecycle import Nodes
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import MasterRequests, to_builtins
 from dlrover_lite.wire.server import Server
@@ -80,11 +82,16 @@ def run(job: Job) -> Outcome:
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
     recipe = job.recipe
     with LedgerStore(job.directory / "ledger.sqlite") as store:
-        plan = initial_plan(recipe.resources, backend.capacity())
+        capacity = backend.capacity()
+        plan = initial_plan(recipe.resources, capacity)
         print(f"plan: {plan.describe()}")
+        before = stories.read(job.directory, on_damage=print).entries
+        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before)
         shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
-        nodes = Nodes(plan)
-        master = Master(job.id, recipe, shards, server, backend, nodes, export_directory=job.export, stop=stop)
+        fleet = Fleet(plan, capacity)
+        master = Master(
+            job.id, recipe, shards, server, backend, fleet, export_directory=job.export, story=story, stop=stop
+        )
         outcome = master.run()
         job.write_result(
             Result(

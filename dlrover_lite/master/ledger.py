@@ -124,6 +124,19 @@ class Ledger:
         """Whether the worker has a lease."""
         return worker in self._of_worker
 
+    def workers(self) -> list[str]:
+        """Those that have leases."""
+        return list(self._of_worker)
+
+    def tokens(self, worker: str) -> list[int]:
+        """The worker's leases."""
+        return list(self._of_worker.get(worker, ()))
+
+    def held(self, token: int) -> tuple[Pass, str, list[Range]] | None:
+        """Pass, worker and open ranges of a lease in force."""
+        held = self._held.get(token)
+        return (self._passes[held.number].of, held.worker, list(held.pieces)) if held else None
+
     def leased_pass(self, token: int) -> Pass | None:
         """The pass of a lease in force; None when the token is finished, fenced or unknown."""
         held = self._held.get(token)

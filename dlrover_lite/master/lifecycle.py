@@ -1,12 +1,15 @@
-"""The nodes of a job, as a pure state machine: events in, instructions out. The backend's reports are believed, nothing else.
+"""The life of one node as a table: (state, event) to (state, what to do). ``fleet.py`` applies it to all nodes of a job.
 
 ::
 
-    wanted ──launch──▶ launched ──started──▶ started ──hello──▶ up ──exited──▶ ended
-                           └──────────────exited──────────────────────────────▶┘
+    launched ──started──▶ started ──hello──▶ up ───────────exited──────────▶ ended
+       │                     │               │                                 ▲
+       ├──────overdue────────┤            stuck                                │
+       │                     ▼               ▼                                 │
+       │                  ending ◀───────────┘ ────────────exited──────────────┤
+       └──────drain──▶ draining ◀──drain── started, up ────exited──────────────┘
 
-A worker that ends before the job is done is replaced, as long as its reason and the budget allow; its leases are to do again. A PS that
-ends takes its parameters with it, so the job fails. The person's own error is never tried again.
+A pair that is not in the table changes nothing: reports come late, and come twice.
 """
 
 from __future__ import annotations
@@ -15,138 +18,55 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.backends.base import NodeEvent, Role
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.backends.base import ExitReason, Role
 from dlrover_lite.units import Resources
 
-__all__ = ["FailJob", "Instruction", "Launch", "Node", "Nodes", "WorkerGone"]
+__all__ = ["TRANSITIONS", "Action", "EventKind", "Node", "State", "step"]
 
-RELAUNCHES = 5
-"""Workers replaced in one job before it is given up."""
+State = Literal["launched", "started", "up", "draining", "ending", "ended"]
+"""``draining``: asked to finish its minibatch and leave. ``ending``: given up by us, to be killed."""
+EventKind = Literal["started", "hello", "overdue", "stuck", "drain", "exited"]
+"""``overdue``: no hello for too long after the launch. ``stuck``: no heartbeat, or no progress, for too long."""
+Action = Literal["kill", "ask_to_leave", "judge_end"]
 
-State = Literal["launched", "started", "up", "ended"]
+TRANSITIONS: dict[tuple[State, EventKind], tuple[State, tuple[Action, ...]]] = {
+    ("launched", "started"): ("started", ()),
+    ("launched", "hello"): ("up", ()),  # heard before the backend has told
+    ("started", "hello"): ("up", ()),
+    ("launched", "overdue"): ("ending", ("kill",)),
+    ("started", "overdue"): ("ending", ("kill",)),
+    ("up", "stuck"): ("ending", ("kill",)),
+    ("draining", "stuck"): ("ending", ("kill",)),
+    ("launched", "drain"): ("draining", ("ask_to_leave",)),
+    ("started", "drain"): ("draining", ("ask_to_leave",)),
+    ("up", "drain"): ("draining", ("ask_to_leave",)),
+    ("launched", "exited"): ("ended", ("judge_end",)),
+    ("started", "exited"): ("ended", ("judge_end",)),
+    ("up", "exited"): ("ended", ("judge_end",)),
+    ("draining", "exited"): ("ended", ("judge_end",)),
+    ("ending", "exited"): ("ended", ("judge_end",)),
+}
 
 
 class Node(msgspec.Struct, frozen=True):
     id: str
     role: Role
     resources: Resources
-    state: State
-    reason: str = ""
-    """Why it ended."""
+    state: State = "launched"
+    since: float = 0.0
+    """When it came into this state, on the caller's clock."""
     endpoint: str = ""
+    verdict: ExitReason | None = None
+    """Our own word on why it ends, which goes before the backend's."""
+    reason: ExitReason | None = None
+    """Why it ended."""
+    detail: str = ""
 
 
-class Launch(msgspec.Struct, frozen=True):
-    node: Node
-
-
-class WorkerGone(msgspec.Struct, frozen=True):
-    """Lease again what it had."""
-
-    node: str
-
-
-class FailJob(msgspec.Struct, frozen=True):
-    """``JOB`` in the hint stands for the job's id."""
-
-    message: str
-    hint: str = ""
-
-
-Instruction = Launch | WorkerGone | FailJob
-
-
-class Nodes(msgspec.Struct, frozen=True):
-    """All nodes a job has ever had, by id. Methods return the next state and what to do."""
-
-    plan: Plan
-    by_id: dict[str, Node] = {}
-    relaunches: int = 0
-    done: bool = False
-    """The job needs no more nodes: what ends now just ends."""
-
-    def of(self, role: Role) -> list[Node]:
-        return [node for node in self.by_id.values() if node.role == role]
-
-    @property
-    def all_ps_up(self) -> bool:
-        up = [node for node in self.of("ps") if node.state == "up"]
-        return len(up) == self.plan.ps.count
-
-    @property
-    def running(self) -> list[Node]:
-        return [node for node in self.by_id.values() if node.state != "ended"]
-
-    def begin(self) -> tuple[Nodes, list[Instruction]]:
-        """Launch the plan."""
-        nodes: Nodes = self
-        instructions: list[Instruction] = []
-        for _ in range(self.plan.ps.count):
-            nodes, launch = nodes._launch("ps")
-            instructions.append(launch)
-        for _ in range(self.plan.worker.count):
-            nodes, launch = nodes._launch("worker")
-            instructions.append(launch)
-        return nodes, instructions
-
-    def hello(self, node: str, endpoint: str) -> Nodes:
-        """A node has introduced itself; one that isn't ours, or has ended, is ignored."""
-        known = self.by_id.get(node)
-        if known is None or known.state == "ended":
-            return self
-        return self._with(msgspec.structs.replace(known, state="up", endpoint=endpoint))
-
-    def event(self, event: NodeEvent) -> tuple[Nodes, list[Instruction]]:
-        """The backend reports. Reports about unknown nodes, and repeated ones, change nothing."""
-        node = self.by_id.get(event.node)
-        if node is None or node.state == "ended":
-            return self, []
-        if event.kind == "started":
-            return (
-                self._with(msgspec.structs.replace(node, state="started")) if node.state == "launched" else self
-            ), []
-        reason = event.reason or "Unknown"
-        told = f"{reason}: {event.detail}" if event.detail else reason
-        nodes = self._with(msgspec.structs.replace(node, state="ended", reason=told))
-        if self.done:
-            return nodes, []
-        return nodes._ended(node, event, told)
-
-    def one_more_worker(self) -> tuple[Nodes, list[Instruction]]:
-        """All workers have left, and there is work: a replacement like any other."""
-        return self._replacement()
-
-    def _replacement(self) -> tuple[Nodes, list[Instruction]]:
-        if self.relaunches >= RELAUNCHES:
-            ends = "; ".join(f"{n.id}: {n.reason}" for n in self.of("worker") if n.state == "ended")
-            return self, [FailJob(f"workers keep ending, after {RELAUNCHES} replacements ({ends})")]
-        nodes, launch = msgspec.structs.replace(self, relaunches=self.relaunches + 1)._launch("worker")
-        return nodes, [launch]
-
-    def finished(self) -> Nodes:
-        return msgspec.structs.replace(self, done=True)
-
-    def _ended(self, node: Node, event: NodeEvent, told: str) -> tuple[Nodes, list[Instruction]]:
-        if node.role == "ps":
-            return self, [
-                FailJob(
-                    f"{node.id} has ended ({told}) and its parameters are lost",
-                    f"Its log: dlrover-lite logs JOB --role {node.role}. If memory ran out, give ps more of it.",
-                )
-            ]
-        gone = WorkerGone(node.id)
-        if event.reason == "Succeeded":
-            return self, [gone]
-        if event.reason == "UserError":
-            return self, [gone, FailJob(f"{node.id} ended with an error in the model or the data")]
-        nodes, instructions = self._replacement()
-        return nodes, [gone, *instructions]
-
-    def _launch(self, role: Literal["ps", "worker"]) -> tuple[Nodes, Launch]:
-        resources = (self.plan.ps if role == "ps" else self.plan.worker).each
-        node = Node(f"{role}-{len(self.of(role))}", role, resources, "launched")
-        return self._with(node), Launch(node)
-
-    def _with(self, node: Node) -> Nodes:
-        return msgspec.structs.replace(self, by_id={**self.by_id, node.id: node})
+def step(node: Node, kind: EventKind, now: float) -> tuple[Node, tuple[Action, ...]] | None:
+    """The node after the event and what is to be done; None when the event means nothing in its state."""
+    found = TRANSITIONS.get((node.state, kind))
+    if found is None:
+        return None
+    state, actions = found
+    return msgspec.structs.replace(node, state=state, since=now), actions

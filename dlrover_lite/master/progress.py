@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+import msgspec
+
 from dlrover_lite.errors import DataError
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.messages import EvaluationResult, WorkReport
 
-__all__ = ["Evaluations", "Progress"]
+__all__ = ["Counters", "Evaluations", "Progress"]
 
 RATE_SECONDS = 10.0
 _LINES_TO_JUDGE = 1000
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What of ``Progress`` outlives its process."""
+
+    good_lines: int
+    bad_lines: int
+    bad_examples: list[str]
+    staleness: dict[int, int]
 
 
 class Progress:
@@ -58,6 +69,13 @@ class Progress:
             + "\n".join(f"  {example}" for example in self.bad_examples),
             hint="Mend the data, check data.format and the columns, or allow more with data.max_bad_share.",
         )
+
+    def counters(self) -> Counters:
+        return Counters(self._good_lines, self.bad_lines, self.bad_examples, dict(self.staleness))
+
+    def restore(self, counters: Counters) -> None:
+        self._good_lines, self.bad_lines = counters.good_lines, counters.bad_lines
+        self.bad_examples, self.staleness = list(counters.bad_examples), Counter(counters.staleness)
 
     def forget(self, node: str) -> None:
         self._rates.pop(node, None)
@@ -125,6 +143,10 @@ class Evaluations:
         if metrics is not None:
             total.merge(metrics)
         return total.to_bytes()
+
+    def restore(self, index: int, state: bytes) -> None:
+        """Go on with what ``add`` has returned for this round."""
+        self._open[index] = BinaryMetrics.from_bytes(state)
 
     def close(self, index: int, *, at_samples: int) -> EvaluationResult:
         metrics = self._open.pop(index, None) or BinaryMetrics()

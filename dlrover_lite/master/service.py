@@ -10,30 +10,38 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.backends.base import Backend, NodeSpec
-from dlrover_lite.errors import DlroverLiteError, JobError, ModelError
+from dlrover_lite.backends.base import Backend
+from dlrover_lite.errors import DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
-from dlrover_lite.master import lifecycle
+from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.master.memory import Memory
 from dlrover_lite.master.progress import Evaluations, Progress
+from dlrover_lite.master.reconciler import Reconciler
+from dlrover_lite.master.scaling import refusal
 from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.status import describe
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.frames import MalformedMessage, Request
+from dlrover_lite.wire.frames import Failure, MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
     Exported,
     Finished,
+    Heartbeat,
     Hello,
     Lease,
     LeaseRequest,
     NodeFailed,
     PsReport,
+    Scaled,
+    ScaleRequest,
     Status,
     StatusRequest,
     StopRequest,
+    StoryRequest,
     Topology,
     TopologyRequest,
     Welcome,
@@ -44,10 +52,7 @@ from dlrover_lite.wire.server import Server
 __all__ = ["Master", "Outcome"]
 
 RECONCILE_SECONDS = 0.1
-USAGE_SECONDS = 1.0
-GRACE_SECONDS = 10.0
-FAILED_GRACE_SECONDS = 1.0
-"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
+REMEMBER_SECONDS = 1.0
 SLOTS = 4096
 
 
@@ -70,45 +75,81 @@ class Master:
         shards: ShardService,
         server: Server,
         backend: Backend,
-        nodes: lifecycle.Nodes,
+        fleet: Fleet,
         *,
         export_directory: Path,
+        story: StoryLog,
         stop: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
-        self.nodes = nodes
         self.outcome: Outcome | None = None
         self.exporting = False
         self.exported: Exported | None = None
         self.evaluations = Evaluations()
         self.ps_reports: dict[str, PsReport] = {}
-        self.cpu_seconds: dict[str, float] = {}
-        self.used_memory: dict[str, int] = {}
+        self.story = story
+        self.enforcement = backend.enforcement()
         self._server = server
-        self._backend = backend
         self._export_directory = export_directory
         self._stop = stop
         self._clock = clock
         self._exporter = ""
-        self._events_seen = 0
         self._waiting: dict[int, Request] = {}
         self._open_rounds: list[Pass] = []
         now = clock()
-        self._reconcile_at, self._usage_at = now, now
+        self._reconcile_at, self._remember_at = now, now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
+        self.memory = Memory(shards, wall_clock)
+        self.reconciler = Reconciler(
+            self.memory.fleet() or fleet,
+            backend,
+            endpoint=server.endpoint,
+            health=recipe.health,
+            story=story,
+            keep=self.memory.keep_fleet,
+            on_gone=self._worker_gone,
+            on_failure=self._node_has_failed_the_job,
+            clock=clock,
+        )
+        shards.story = story
+        self._remember()
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.reconciler.fleet
+
+    @property
+    def restarts(self) -> int:
+        return self.memory.restarts
+
+    def _remember(self) -> None:
+        """What an earlier master of this job knew."""
+        if not self.memory.restarts:
+            return
+        self.story.node("master", f"restarted, for the {self.memory.restarts}. time")
+        self.exported, self._exporter = self.memory.exported(), self.memory.exporter()
+        self.exporting = bool(self._exporter)
+        self.memory.restore_progress(self.progress, now=self._clock())
+        self._open_rounds = self.shards.restore_evaluations(self.evaluations)
+        for node in self.fleet.by_id.values():
+            if node.role == "worker" and node.state == "ended":
+                self.shards.worker_died(node.id)
+        self.outcome = self.memory.outcome(Outcome)
 
     def now(self) -> float:
         return self._clock()
 
     def run(self) -> Outcome:
         """Until the job has ended and no node runs any more."""
-        self.nodes, instructions = self.nodes.begin()
-        self._follow(instructions)
+        if self.outcome is None:
+            self._guarded(self.reconciler.begin)
         while self.outcome is None:
             self._turn()
             if self._stop() and self.outcome is None:
@@ -131,8 +172,14 @@ class Master:
         now = self._clock()
         if now >= self._reconcile_at:
             self._reconcile_at = now + RECONCILE_SECONDS
-            self._reconcile()
-            self._judge()
+            self._guarded(self._reconcile)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """An error that nobody else takes ends the job."""
+        try:
+            action()
+        except DlroverLiteError as error:
+            self._end(Outcome("failed", error.message, error.hint))
 
     # --- requests -------------------------------------------------------------------------------------------------------
 
@@ -152,15 +199,19 @@ class Master:
                 return self.status()
             case PsReport() as report:
                 self.ps_reports[report.node] = report
+                self.reconciler.heard(report.node)
                 return Ack()
+            case Heartbeat(node, doing, seconds):
+                self.reconciler.heard(node, doing, seconds)
+                return None
             case Hello(node, role, endpoint):
-                self.nodes = self.nodes.hello(node, endpoint)
+                self.reconciler.hello(node, endpoint)
                 if role == "worker":
                     self.shards.worker_joined(node)
                 self._answer_waiting()
                 return Welcome(self.job, self.recipe)
             case TopologyRequest():
-                if self.nodes.all_ps_up:
+                if self.fleet.all_ps_up:
                     return self._topology()
                 self._waiting[request.session] = request
                 return None
@@ -169,7 +220,12 @@ class Master:
                 return Ack()
             case Exported() as exported:
                 self.exported = exported
+                self.memory.keep_exported(exported)
                 return Ack()
+            case ScaleRequest() as wish:
+                return self._scale(wish)
+            case StoryRequest(subject):
+                return self._tell(subject)
             case StopRequest(reason):
                 self._end(Outcome("stopped", reason))
                 return Ack()
@@ -186,6 +242,7 @@ class Master:
             failed,
             give_back=request.give_back,
             want=request.want,
+            holding=request.holding,
             now=self._clock(),
         )
         self._take_report(request, metrics, answer)
@@ -205,6 +262,7 @@ class Master:
         if self._exporter and self._exporter != node:
             return None
         self._exporter = node
+        self.memory.keep_exporter(node)
         self.exporting = True
         return Export(str(self._export_directory), wanted)
 
@@ -243,49 +301,56 @@ class Master:
             self._end(Outcome("failed", f"{failed.node}: {message}", hint))
 
     def _topology(self) -> Topology:
-        servers = [(node.id, node.endpoint) for node in self.nodes.of("ps")]
+        servers = [(node.id, node.endpoint) for node in self.fleet.of("ps")]
         owners = array.array("H", [slot * len(servers) // SLOTS for slot in range(SLOTS)])
         return Topology(1, servers, owners.tobytes())
 
     def _answer_waiting(self) -> None:
-        if self.nodes.all_ps_up:
+        if self.fleet.all_ps_up:
             for request in self._waiting.values():
                 self._server.reply(request, self._topology())
             self._waiting.clear()
 
+    def _scale(self, wish: ScaleRequest) -> msgspec.Struct:
+        refused = refusal(wish, self.fleet, total=self.recipe.resources.total)
+        if refused is None and (self.outcome is not None or self.shards.trained):
+            refused = Failure("refused", "all samples have been trained on: there is nothing left to scale for")
+        if refused is not None:
+            return refused
+        if wish.workers is None or wish.workers == self.fleet.plan.worker.count:
+            return Scaled()
+        return Scaled(self.reconciler.scale(wish.workers))
+
+    def _tell(self, subject: str) -> msgspec.Struct:
+        try:
+            return self.story.about(subject, self.fleet.by_id)
+        except UsageError as error:
+            return Failure("unknown", error.message, error.hint)
+
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        try:
-            for event in self._backend.events(self._events_seen):
-                self._events_seen = event.number
-                self.nodes, instructions = self.nodes.event(event)
-                self._follow(instructions)
-            if self._clock() >= self._usage_at:
-                self._usage_at = self._clock() + USAGE_SECONDS
-                self._read_usage()
-        except DlroverLiteError as error:
-            self._end(Outcome("failed", error.message, error.hint))
+        self.reconciler.turn()
+        self._judge()
+        self.story.flush()
+        now = self._clock()
+        if now >= self._remember_at:
+            self._remember_at = now + REMEMBER_SECONDS
+            self.memory.keep_progress(self.progress)
+            self.shards.commit()
 
-    def _read_usage(self) -> None:
-        for node in self.nodes.running:
-            if usage := self._backend.usage(node.id):
-                self.cpu_seconds[node.id] = usage.cpu_seconds
-                self.used_memory[node.id] = usage.memory
+    def _worker_gone(self, node: str) -> None:
+        self.shards.worker_died(node)
+        self.shards.commit()
+        self.progress.forget(node)
+        if self._exporter == node:
+            self._exporter = ""
+            self.memory.keep_exporter("")
 
-    def _follow(self, instructions: list[lifecycle.Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case lifecycle.Launch(node):
-                    self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._server.endpoint))
-                case lifecycle.WorkerGone(node):
-                    self.shards.worker_died(node)
-                    self.shards.commit()
-                    self.progress.forget(node)
-                    if self._exporter == node:
-                        self._exporter = ""
-                case lifecycle.FailJob(message, hint):
-                    self._end(Outcome("failed", message, hint.replace("JOB", self.job)))
+    def _node_has_failed_the_job(self, failure: FailJob) -> None:
+        story = "".join(f"\n  {line}" for line in self.story.last_words(failure.nodes))
+        message = failure.message + (f"\nIts story:{story}" if story else "")
+        self._end(Outcome("failed", message, failure.hint.replace("JOB", self.job)))
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
@@ -299,33 +364,30 @@ class Master:
             self._end(Outcome("failed", failure.message, failure.hint, trace))
         elif self.shards.finished and (self.exported is not None or self.recipe.export.format == "none"):
             self._end(Outcome("succeeded"))
-        elif not any(node.role == "worker" for node in self.nodes.running):
-            # all have left as if there were nothing to do: someone asked them to end, or the last one was to export
-            self.nodes, instructions = self.nodes.one_more_worker()
-            self._follow(instructions)
+        elif not any(node.role == "worker" for node in self.fleet.running):
+            # all have left as if there were nothing to do: the last one was to export
+            self.reconciler.one_more_worker()
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""
         if self.outcome is None:
             self.outcome = outcome
-            self.nodes = self.nodes.finished()
+            self.memory.keep_outcome(outcome)
+            self.reconciler.finish()
 
     def _wind_down(self) -> None:
-        """Workers first: they give their leases back. Then the parameter servers."""
+        self.reconciler.finish()
         failed = self.outcome is not None and self.outcome.state == "failed"
-        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
-        for role in ("worker", "ps"):
-            for node in self.nodes.running:
-                if node.role == role:
-                    self._backend.terminate(node.id, grace_seconds=grace)
-            end = self._clock() + grace + 5
-            while any(node.role == role for node in self.nodes.running) and self._clock() < end:
-                for request in self._server.receive(0.0):
-                    self._answer_late(request)
-                for event in self._backend.events(self._events_seen, timeout_seconds=0.1):
-                    self._events_seen = event.number
-                    self.nodes, _ = self.nodes.event(event)
+        self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
+        try:
+            self.story.close()
+        except DlroverLiteError as error:
+            print(error, flush=True)
+
+    def _answer_all_late(self) -> None:
+        for request in self._server.receive(0.0):
+            self._answer_late(request)
 
     def _commit_late(self) -> None:
         """A ledger that can't be written must not take the job's result with it."""
@@ -336,8 +398,10 @@ class Master:
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
-        if isinstance(request.body, StatusRequest):
-            self._server.reply(request, self.status())
+        if isinstance(request.body, StatusRequest | StoryRequest | ScaleRequest):
+            self._server.reply(request, self._try(request) or Ack())
+            return
+        if isinstance(request.body, Heartbeat):
             return
         if isinstance(request.body, LeaseRequest):
             self._try(request)

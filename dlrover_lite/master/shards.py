@@ -8,6 +8,7 @@ and only then replies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +19,10 @@ from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
 from dlrover_lite.master.ledger_data import Failure, Pass
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.progress import Evaluations
+    from dlrover_lite.master.story import StoryLog
 
 __all__ = ["Answer", "ShardPlan", "ShardService"]
 
@@ -84,6 +89,10 @@ class ShardService:
         self.ledger = store.load(block_minibatches=plan.block_minibatches)
         self.failure: ModelError | None = None
         """Why the job can't succeed any more; nothing is leased once it is set."""
+        self.story: StoryLog | None = None
+        """Told what happens to minibatches."""
+        self._unconfirmed = set(self.ledger.workers())
+        """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
         self._store = store
         self._policy = policy
         self._wait = Wait(wait_seconds)
@@ -164,20 +173,24 @@ class ShardService:
         *,
         give_back: bool = False,
         want: bool = True,
+        holding: Sequence[int] = (),
         now: float,
     ) -> Answer:
         """Take a report about lease ``token`` and, if it is wanted, give the next lease. ``now``: seconds of a steady clock.
 
         ``failed`` is a minibatch and the error it raised. Wait: all that is left is leased to others (or waits to be retried by them).
-        A worker that was declared dead is believed about the past, and told that it has finished.
+        A worker that was declared dead is believed about the past, and told that it has finished. ``holding``: the leases it knows of.
         """
         result, failure = NOTHING_CONSUMED, None
+        if worker in self._unconfirmed:
+            self._confirm(worker, {*holding, token})
         if token is not None:
             if consumed:
                 result = self._consumed(worker, token, consumed, now)
             if failed is not None:
                 failure = self._failed(token, *failed)
             if give_back:
+                self._tell_open(token, "given back")
                 self._store.apply(self.ledger.give_back(token))
         if worker in self._dead or self.finished:
             return Answer(Finished(), result, failure)
@@ -197,7 +210,45 @@ class ShardService:
         self._dead.add(worker)
         for rates in self._rates.values():
             rates.forget(worker)
+        for token in self.ledger.tokens(worker):
+            self._tell_open(token, f"to do again: {worker} has ended")
         self._store.apply(self.ledger.expire(worker))
+
+    def _confirm(self, worker: str, known: set[int | None]) -> None:
+        """The first word of a worker since this service began: leases it has never heard of are to do again."""
+        self._unconfirmed.discard(worker)
+        for token in self.ledger.tokens(worker):
+            if token not in known:
+                self._tell_open(token, "to do again: the answer that leased it got lost")
+                self._store.apply(self.ledger.give_back(token))
+
+    def _tell_open(self, token: int, text: str) -> None:
+        """For the story: what is open of a lease is in trouble."""
+        if self.story is not None and (held := self.ledger.held(token)) is not None:
+            of, worker, pieces = held
+            for start, stop in pieces:
+                self.story.trouble(of, start, stop, text, worker)
+
+    def keep_fact(self, name: str, value: str) -> None:
+        """Keep something else with the ledger; the next commit writes it."""
+        self._store.put_fact(name, value)
+
+    def fact(self, name: str) -> str | None:
+        """What was kept, as of the last commit."""
+        return self._store.fact(name)
+
+    def restore_evaluations(self, evaluations: Evaluations) -> list[Pass]:
+        """Give back what was kept of evaluation rounds; returns those not through, in their order."""
+        unfinished = []
+        for of in self.ledger.passes():
+            if of.kind == "eval":
+                if (state := self._store.metrics(of)) is not None:
+                    evaluations.restore(of.index, state)
+                if self.ledger.finished(of):
+                    evaluations.close(of.index, at_samples=self.round_began_at(of.index))
+                else:
+                    unfinished.append(of)
+        return unfinished
 
     def put_metrics(self, of: Pass, state: bytes) -> None:
         """Keep metrics of a pass; the next commit writes them together with the reports they come from."""
@@ -214,6 +265,9 @@ class ShardService:
         self._store.apply(changes)
         of = result.of
         if of is not None and result.newly:
+            if self.story is not None:
+                for start, stop in ranges:
+                    self.story.lease(of, start, stop, f"done by {worker}", worker)
             self._rates[of.kind].reported(worker, result.newly, now)
             self._after_progress(of)
         return result
@@ -223,9 +277,17 @@ class ShardService:
         failure, changes = self.ledger.failed(token, k, error)
         self._store.apply(changes)
         if failure is not None and of is not None:
+            self._tell_failure(of, failure)
             self._judge_hopeless()
             self._after_progress(of)
         return failure
+
+    def _tell_failure(self, of: Pass, failure: Failure) -> None:
+        if self.story is not None:
+            worker, error, what = failure.worker, failure.error, "failed, to be retried alone"
+            if failure.second_worker is not None:
+                worker, error, what = failure.second_worker, failure.second_error, "failed again, quarantined"
+            self.story.trouble(of, failure.k, failure.k + 1, f"{what}: {_headline(error)}", worker)
 
     def _after_progress(self, of: Pass) -> None:
         if self.ledger.finished(of) and of in self._unfinished:
@@ -282,6 +344,8 @@ class ShardService:
         if lease is not None:
             self._store.apply(changes)
             rates.granted(worker, now, idle=idle)
+            if self.story is not None:
+                self.story.lease(of, lease.start, lease.stop, f"leased to {worker}", worker)
         return lease
 
     def _advance(self) -> None:

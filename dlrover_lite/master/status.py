@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from dlrover_lite.backends.base import Usage
+from dlrover_lite.master.fleet import describe_end
+from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.wire.messages import NodeStatus, Status
 
 if TYPE_CHECKING:
     from dlrover_lite.master.service import Master
 
+_NOTHING = Usage(0.0, 0, 0)
 State = Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped"]
 
 
@@ -20,7 +24,7 @@ def describe(master: Master) -> Status:
     message = ""
     if master.outcome is not None:
         message = master.outcome.message
-    elif not master.nodes.all_ps_up:
+    elif not master.fleet.all_ps_up:
         message = "waiting for the parameter servers"
     loss = recent.log_loss
     return Status(
@@ -35,17 +39,8 @@ def describe(master: Master) -> Status:
         auc=recent.auc,
         elapsed_seconds=now - progress.began,
         nodes=[
-            NodeStatus(
-                id=node.id,
-                role=node.role,
-                state=node.state if node.state != "ended" else f"ended ({node.reason})",
-                cores=node.resources.cores,
-                memory=node.resources.memory,
-                samples_per_second=progress.node_rate(node.id, now=now),
-                cpu_seconds=master.cpu_seconds.get(node.id, 0.0),
-                used_memory=master.used_memory.get(node.id, 0),
-            )
-            for node in master.nodes.by_id.values()
+            _node(node, master.reconciler.usage.get(node.id, _NOTHING), progress.node_rate(node.id, now=now))
+            for node in master.fleet.by_id.values()
         ],
         evaluations=master.evaluations.results,
         bad_lines=progress.bad_lines,
@@ -55,6 +50,24 @@ def describe(master: Master) -> Status:
         rows=sum(report.rows for report in master.ps_reports.values()),
         message=message,
         bad_examples=progress.bad_examples,
+        enforcement=master.enforcement.kind,
+        not_enforced=master.enforcement.cannot,
+        master_restarts=master.restarts,
+    )
+
+
+def _node(node: Node, usage: Usage, rate: float) -> NodeStatus:
+    return NodeStatus(
+        id=node.id,
+        role=node.role,
+        state=node.state if node.state != "ended" else f"ended ({describe_end(node)})",
+        cores=node.resources.cores,
+        memory=node.resources.memory,
+        samples_per_second=rate,
+        cpu_seconds=usage.cpu_seconds,
+        used_memory=usage.memory,
+        throttled_seconds=usage.throttled_seconds,
+        peak_memory=usage.peak_memory,
     )
 
 

@@ -36,6 +36,8 @@ from dlrover_lite.wire.server import Server
 __all__ = ["answer", "main"]
 
 REPORT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 2.0
+"""Between reports that say nothing new."""
 
 
 def answer(engine: Engine, server: Server, request: Request) -> None:
@@ -83,7 +85,7 @@ def _array(request: Request, frame: int, kind: Any) -> NDArray[Any]:
 
 
 def _terminate(_signal: int, _frame: object) -> None:
-    raise SystemExit(0)
+    raise SystemExit(128 + signal.SIGTERM)  # who has asked, the backend knows
 
 
 def main(spec: NodeSpec, _job_directory: Path) -> int:
@@ -95,18 +97,18 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
     try:
         master.call(Hello(spec.id, "ps", server.endpoint))
-        next_report = 0.0
+        next_report = next_heartbeat = 0.0
         reported = -1
         while True:
             for request in server.receive(REPORT_SECONDS, limit=16):
                 answer(engine, server, request)
             now = time.monotonic()
-            if now >= next_report and engine.version != reported:
+            if now >= (next_report if engine.version != reported else next_heartbeat):
                 # an answer isn't waited for: the next report says it all again
                 master.send(PsReport(spec.id, engine.rows, engine.bytes, engine.version))
                 while master.receive(0) is not None:
                     pass
-                next_report, reported = now + REPORT_SECONDS, engine.version
+                next_report, next_heartbeat, reported = now + REPORT_SECONDS, now + HEARTBEAT_SECONDS, engine.version
     finally:
         server.close()
         master.close()

@@ -14,6 +14,7 @@ __all__ = [
     "CsvData",
     "Data",
     "Export",
+    "Health",
     "Model",
     "Optimizer",
     "ParquetData",
@@ -147,6 +148,17 @@ class Export(_Section, frozen=True, kw_only=True):
     format: Literal["npz", "parquet", "none"] = "npz"
 
 
+class Health(_Section, frozen=True, kw_only=True):
+    """When a node is given up and replaced."""
+
+    startup_seconds: Positive = 300.0
+    """From its launch until it says hello; the first job on a machine compiles kernels in this time."""
+    heartbeat_seconds: Positive = 30.0
+    """Without a sign of life: the process is stopped, or stuck in a call that lets nothing else run."""
+    progress_seconds: Positive = 900.0
+    """At one and the same minibatch (or at building the model, or at writing a part of it)."""
+
+
 class Recipe(_Section, frozen=True, kw_only=True):
     """A recipe with everything filled in. ``directory`` is where relative paths in it start."""
 
@@ -159,4 +171,5 @@ class Recipe(_Section, frozen=True, kw_only=True):
     checkpoint: Literal["off"] = "off"
     backend: Literal["local"] = "local"
     export: Export = Export()
+    health: Health = Health()
     directory: str = "."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ __all__ = ["export"]
 _ROWS_A_SCAN = 1 << 16
 
 
-def export(node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export) -> Exported:
-    """Write the model to ``task.destination``. Raises JobError when the destination can't be written."""
+def export(
+    node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, *, mark: Callable[[str], None]
+) -> Exported:
+    """Write the model to ``task.destination``. Raises JobError when the destination can't be written. ``mark`` is told of progress."""
     manifest = Manifest(
         model=recipe.model,
         schema=schema,
@@ -43,6 +46,7 @@ def export(node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Ex
             for part in range(trainer.ps.parts):
                 start: int | None = 0
                 while start is not None:
+                    mark("the export")
                     answer, (ids, positions, flat) = trainer.ps.scan(part, group, start, _ROWS_A_SCAN)
                     values = flat.reshape(len(ids), tables[0].dim)
                     for position in np.unique(positions).tolist():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dlrover_lite.errors import DeadlineExceeded, JobError
 from dlrover_lite.intervals import IntervalSet
 from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.wire.client import RETRY_SECONDS, Client
+from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Reply
 from dlrover_lite.wire.messages import (
     Ack,
@@ -32,6 +32,8 @@ __all__ = ["HeldLease", "LeaseBook", "Work"]
 
 REPORT_SECONDS = 0.5
 MASTER_DEADLINE_SECONDS = 120.0
+RETRY_SECONDS = 0.5
+"""A master that was restarted is asked again so soon; an answer takes it milliseconds."""
 _BAD_EXAMPLES = 5
 
 
@@ -210,6 +212,7 @@ class LeaseBook:
 
     def _send(self, request: LeaseRequest) -> None:
         now = self._clock()
+        request = msgspec.structs.replace(request, holding=[held.lease.token for held in self._held])
         self._under_way = (self._client.send(request), request, now, now)
 
     def _take_answer(self, timeout_seconds: float) -> None:

@@ -69,10 +69,13 @@ class TrainingLoop:
         train: Dataset,
         evaluation: Dataset | None,
         stop: Callable[[], bool],
+        mark: Callable[[str], None],
         cores: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``mark`` is told what begins whenever something has got done."""
         self._recipe = recipe
+        self._mark = mark
         self._code_directory = (Path(recipe.directory) / recipe.model.use.rpartition(":")[0]).resolve().parent
         self._trainer = trainer
         self._book = book
@@ -101,6 +104,7 @@ class TrainingLoop:
                     self._collect_pushes(at_most=0)
                     if self._book.finished or self._book.export is not None:
                         return
+                    self._mark("waiting for work")
                     self._book.idle(self._book.ask_again_in or _IDLE_SECONDS)
             while self._computing:  # what has been computed is not thrown away
                 ps.wait()
@@ -145,6 +149,8 @@ class TrainingLoop:
         while self._pulling and not self._pulling[0].prepared.ticket.missing:
             task = self._pulling.pop(0)
             self._trainer.embed(task.prepared)
+            if not self._computing:
+                self._mark(_name(task))
             self._compute.submit(task)
             self._computing += 1
 
@@ -163,6 +169,7 @@ class TrainingLoop:
         for done in self._compute.finished():
             self._computing -= 1
             held, k, prepared = done.task
+            self._mark(f"what follows {_name(done.task)}")
             held.work.add_seconds("wait", done.idle_seconds)
             held.work.add_seconds("compute", done.seconds)
             if done.error is not None:
@@ -224,6 +231,11 @@ class TrainingLoop:
         training = self._recipe.training
         before = epoch * self._train.samples + k * training.batch_size
         return learning_rate_factor(training.schedule, before, training.epochs * self._train.samples)
+
+
+def _name(task: _Task) -> str:
+    lease = task.held.lease
+    return f"minibatch {task.k} of {'epoch' if lease.kind == 'train' else 'evaluation'} {lease.index}"
 
 
 def _is_among_the_first(read: _Read) -> bool:

@@ -33,12 +33,15 @@ from dlrover_lite.worker.embedding import EmbeddingLayout
 from dlrover_lite.worker.exporting import export
 from dlrover_lite.worker.leases import LeaseBook
 from dlrover_lite.worker.loop import TrainingLoop
+from dlrover_lite.worker.pulse import Pulse
 from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["main"]
 
 USER_ERROR = 3
 """Exit code of a node that failed through the person's own code or data."""
+LEFT_EARLY = 128 + signal.SIGTERM
+"""Asked to end while there was still something to do: whether by us or by others, the backend knows."""
 
 _PS_DEADLINE_SECONDS = 300.0
 _LEAVE_SECONDS = 5.0
@@ -75,7 +78,8 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            _train(spec, welcome.recipe, master, context, stop)
+            with Pulse(spec.id, spec.master_endpoint, context=context) as pulse:
+                finished = _train(spec, welcome.recipe, master, context, stop, pulse)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
             master.call(NodeFailed(spec.id, True, str(error), own))
@@ -90,10 +94,13 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
             return 1
     finally:
         master.close()
-    return 0
+    return 0 if finished else LEFT_EARLY
 
 
-def _train(spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[Any], stop: _Stop) -> None:
+def _train(
+    spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[Any], stop: _Stop, pulse: Pulse
+) -> bool:
+    """Whether the master needs nothing more; False when asked to end before."""
     directory = Path(recipe.directory)
     train = open_data(recipe.data, directory=directory, part="train")
     evaluation = open_data(recipe.data, directory=directory, part="eval")
@@ -104,17 +111,27 @@ def _train(spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[
     try:
         trainer = _meet_parameter_servers(spec, recipe, train.schema, master, context, stop)
         if trainer is None:
-            return
+            return False
         ps = trainer.ps
         book = LeaseBook(spec.id, spec.master_endpoint, context=context)
         loop = TrainingLoop(
-            recipe, trainer, book, train=train, evaluation=evaluation, stop=stop, cores=spec.resources.cores
+            recipe,
+            trainer,
+            book,
+            train=train,
+            evaluation=evaluation,
+            stop=stop,
+            mark=pulse.mark,
+            cores=spec.resources.cores,
         )
         loop.run()
         if book.export is not None and not stop():
-            master.call(export(spec.id, recipe, trainer, train.schema, book.export), deadline_seconds=60)
-        else:
-            book.leave(_LEAVE_SECONDS)
+            exported = export(spec.id, recipe, trainer, train.schema, book.export, mark=pulse.mark)
+            master.call(exported, deadline_seconds=60)
+            return True
+        pulse.mark("leaving")
+        book.leave(_LEAVE_SECONDS)
+        return book.finished
     finally:
         _close(train, evaluation, book, ps)
 

@@ -14,6 +14,7 @@ import pytest
 
 from dlrover_lite.backends.base import Enforcement
 from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.limits.mounts import Hierarchy
 from dlrover_lite.cli import doctor as command
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs import doctor
@@ -135,22 +136,29 @@ def test_limits(found: Enforcement, level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mounts", "level", "text"),
+    ("found", "text"),
     [
-        ("proc /proc proc rw 0 0\n", "warning", "none are mounted"),
-        ("cgroup2 {} cgroup2 rw,nosuid 0 0\n", "ok", "v2 at {} (writable)"),
-        ("cgroup2 {} cgroup2 ro,nosuid 0 0\n", "ok", "v2 at {} (read-only for you)"),
-        ("cgroup {}/cpu,cpuacct cgroup rw 0 0\ncgroup {}/pids cgroup rw 0 0\n", "ok", "v1 cpu,cpuacct (writable)"),
+        ([(2, "cpu memory pids", "")], "v2 at {}: cpu, memory (writable)"),
+        ([(2, "", "")], "v2 at {}: no controller for jobs (writable)"),
+        ([(1, "cpu cpuacct", ""), (1, "pids", "")], "v1: cpu, cpuacct (writable)"),
+        (
+            [(1, "memory", "gone"), (2, "", "")],
+            "v2 at {}: no controller for jobs (writable); v1: memory (not writable for you)",
+        ),
     ],
 )
-def test_control_groups(mounts: str, level: str, text: str, tmp_path: Path) -> None:
-    for name in ("cpu,cpuacct", "pids"):
-        (tmp_path / name).mkdir()
-    file = tmp_path / "mounts"
-    file.write_text(mounts.replace("{}", str(tmp_path)))
-    found = doctor.control_groups(file)
-    assert (found.level, found.text) == (level, text.replace("{}", str(tmp_path)))
-    assert doctor.control_groups(tmp_path / "none").level == "warning"
+def test_control_groups(found: list[tuple[int, str, str]], text: str, tmp_path: Path) -> None:
+    groups = [Hierarchy(version, frozenset(names.split()), tmp_path, tmp_path / own) for version, names, own in found]
+    shown = doctor.control_groups(lambda: groups)
+    assert (shown.level, shown.text) == ("ok", text.replace("{}", str(tmp_path)))
+    assert doctor.control_groups(list).level == "warning"
+
+
+def test_a_way_of_limiting_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert doctor.limits().level == "problem"
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert doctor.limits().text == "can't be found out: exit code 1"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends processes with their parent")

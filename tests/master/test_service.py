@@ -1,37 +1,21 @@
-"""The master over an in-memory backend and a real server, its clients scripted, its loop in a thread."""
+"""A master and those that talk to it: a job from its start to its end, and what goes wrong on the way."""
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.lifecycle import Nodes
-from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.recipe import schema
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.client import Client
+from dlrover_lite.master.service import Outcome
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
     Exported,
     Finished,
-    Hello,
     Lease,
     LeaseRequest,
-    MasterReplies,
-    MasterRequests,
     NodeFailed,
     PsReport,
     Status,
@@ -39,176 +23,9 @@ from dlrover_lite.wire.messages import (
     StopRequest,
     Topology,
     TopologyRequest,
-    Wait,
-    Welcome,
     WorkReport,
 )
-from dlrover_lite.wire.server import Server
-
-PATIENCE = 20.0
-_names = itertools.count()
-RESOURCES = Resources(1.0, 1 << 30)
-
-
-class Backend:
-    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself."""
-
-    def __init__(self) -> None:
-        self.launched: list[NodeSpec] = []
-        self.terminated: list[str] = []
-        self._events: list[NodeEvent] = []
-        self._changed = threading.Condition()
-
-    def capacity(self) -> Resources:
-        return RESOURCES
-
-    def launch(self, spec: NodeSpec) -> None:
-        with self._changed:
-            self.launched.append(spec)
-            self._add(spec.id, "started")
-
-    def terminate(self, node: str, *, grace_seconds: float) -> None:
-        self.terminated.append(node)
-        self.ends(node, "Succeeded")
-
-    def ends(self, node: str, reason: str = "Killed") -> None:
-        with self._changed:
-            self._add(node, "exited", reason)
-
-    def _add(self, node: str, kind: Any, reason: Any = None) -> None:
-        self._events.append(NodeEvent(len(self._events) + 1, node, kind, 0.0, reason))
-        self._changed.notify_all()
-
-    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._events) > after, timeout_seconds)
-            return self._events[after:]
-
-    def usage(self, node: str) -> Usage | None:
-        return Usage(1.5, 1000, 2000)
-
-    def logs(self, node: str) -> str:
-        return ""
-
-    def wait_for_launch(self, node: str) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: any(spec.id == node for spec in self.launched), PATIENCE)
-
-
-class Rig:
-    """A running master and what talks to it."""
-
-    def __init__(self, tmp_path: Path, *, ps: int = 1, workers: int = 2, export: str = "npz", **plan: Any) -> None:
-        self.context: zmq.Context[Any] = zmq.Context()
-        recipe = schema.Recipe(
-            version=1,
-            name="rig",
-            model=schema.Model(use="wide_deep"),
-            data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
-            export=schema.Export(format=export),  # type: ignore[arg-type]
-        )
-        self.server = Server(
-            f"inproc://master-{next(_names)}", MasterRequests, context=self.context, remember_replies=True
-        )
-        self.backend = Backend()
-        self.stopping = False
-        self.outcome: Outcome | None = None
-        self.clients: dict[str, Client] = {}
-        nodes = Nodes(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)))
-        shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
-        ready = threading.Event()
-
-        def run() -> None:  # a ledger belongs to the thread that opened it
-            with LedgerStore(tmp_path / "ledger.sqlite") as store:
-                self.master = Master(
-                    "rig-1",
-                    recipe,
-                    ShardService(store, shard_plan, wait_seconds=0.01),
-                    self.server,
-                    self.backend,
-                    nodes,
-                    export_directory=tmp_path / "export",
-                    stop=lambda: self.stopping,
-                )
-                ready.set()
-                self.outcome = self.master.run()
-
-        self.thread = threading.Thread(target=run)
-        self.thread.start()
-        assert ready.wait(PATIENCE)
-
-    def client(self, node: str) -> Client:
-        if node not in self.clients:
-            self.clients[node] = Client(self.server.endpoint, MasterReplies, context=self.context, peer="the master")
-        return self.clients[node]
-
-    def ask(self, node: str, body: Any) -> Any:
-        return self.client(node).call(body, deadline_seconds=PATIENCE).body
-
-    def up(self, *nodes: str) -> None:
-        for node in nodes:
-            self.backend.wait_for_launch(node)
-            role = "ps" if node.startswith("ps") else "worker"
-            assert isinstance(self.ask(node, Hello(node, role, f"inproc://{node}")), Welcome)  # type: ignore[arg-type]
-
-    def lease(self, node: str, **report: Any) -> Any:
-        """Asks until the answer is no Wait."""
-        answer = self.ask(node, LeaseRequest(node, **report))
-        while isinstance(answer, Wait):
-            answer = self.ask(node, LeaseRequest(node))
-        return answer
-
-    def work(self, node: str, *, until: type = Finished | Export) -> Any:  # type: ignore[assignment]
-        """Do all there is to do; returns the answer that ends it."""
-        answer = self.lease(node)
-        while not isinstance(answer, until):
-            answer = self.lease(node, **done(answer))
-        return answer
-
-    def ended(self) -> Outcome:
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive()
-        assert self.outcome is not None
-        return self.outcome
-
-    def close(self) -> None:
-        self.stopping = True
-        self.thread.join(PATIENCE)
-        for client in self.clients.values():
-            client.close()
-        self.server.close()
-        self.context.destroy(linger=0)
-
-
-def report_of(samples: int, **fields: Any) -> WorkReport:
-    metrics = BinaryMetrics()
-    metrics.add(np.linspace(-1, 1, samples), np.arange(samples) >= samples // 2)  # perfectly ordered: AUC 1
-    return WorkReport(samples=samples, minibatches=samples // 4, metrics=metrics.to_bytes(), **fields)
-
-
-def done(lease: Lease) -> dict[str, Any]:
-    samples = 4 * (lease.stop - lease.start)
-    return {"token": lease.token, "consumed": [(lease.start, lease.stop)], "report": report_of(samples)}
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path)
-    yield rig
-    rig.close()
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        made.append(Rig(tmp_path, **options))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        rig.close()
+from tests.master.rig import PATIENCE, Rig, done, report_of
 
 
 def test_a_job_from_start_to_end(make: Any) -> None:

@@ -45,7 +45,7 @@ def csv(more: str) -> str:
         (
             "zzz: 3\n",
             "r.yaml:5: zzz: unknown key; known are version, name, model, data, training, resources, checkpoint, backend, "
-            "export, directory",
+            "export, health, directory",
         ),
         (
             "training: {batch_size: 0}\n",

@@ -30,7 +30,16 @@ def nodes(ps: int, workers: int) -> dict[str, Any]:
     return {"ps": role(ps), "worker": role(workers)}
 
 
-def start(model: Any, data: Any, *, ps: int = 1, workers: int = 1, export: str = "npz", **training: Any) -> JobHandle:
+def start(
+    model: Any,
+    data: Any,
+    *,
+    ps: int = 1,
+    workers: int = 1,
+    export: str = "npz",
+    health: dict[str, float] | None = None,
+    **training: Any,
+) -> JobHandle:
     return dlrover_lite.run(
         {
             "version": 1,
@@ -40,6 +49,7 @@ def start(model: Any, data: Any, *, ps: int = 1, workers: int = 1, export: str =
             "training": {"batch_size": 64, **training},
             "resources": nodes(ps, workers),
             "export": {"format": export},
+            "health": health or {},
             "directory": str(HERE),
         }
     )

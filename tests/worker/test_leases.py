@@ -88,7 +88,7 @@ def test_the_next_lease_is_asked_for_when_the_last_minibatch_is_handed_out(scrip
     request = script.asked()  # sent before 7 was handed out: there was nothing to want yet
     assert (request.token, request.consumed, request.want) == (1, [(2, 3)], False)
     script.says(Ack())
-    assert script.asked() == LeaseRequest("worker-0")
+    assert script.asked() == LeaseRequest("worker-0", holding=[2])
     assert [*ks, k] == [0, 1, 2]
 
 
@@ -197,7 +197,7 @@ def test_evaluation_is_reported_whole(script: Script) -> None:
     script.book.pump()
     assert script.silent()  # half of it would count twice if this worker died and it was done again
     held, k = script.take()
-    assert script.asked() == LeaseRequest("worker-0")
+    assert script.asked() == LeaseRequest("worker-0", holding=[9])
     held.work.add_scores(np.zeros(1, np.float32), np.ones(1, np.float32))
     held.consumed(k)
     script.says(Wait(60.0))

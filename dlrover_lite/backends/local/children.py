@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,18 +12,15 @@ from contextlib import suppress
 
 import msgspec
 
-from dlrover_lite.backends.local import linux
 from dlrover_lite.backends.local.protocol import TemplateOptions
+from dlrover_lite.backends.local.threads import THREAD_VARIABLES
 from dlrover_lite.jobs.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]
 
 SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
+    **dict.fromkeys(THREAD_VARIABLES, "1"),
     # Threads that wait must sleep: spinning ones slow down every other process of the machine.
     "OMP_WAIT_POLICY": "passive",
     "KMP_BLOCKTIME": "0",
@@ -31,22 +30,22 @@ SINGLE_THREADED = {
 def spawn(
     job: Job, name: str, command: list[str], *, keep: int | None = None, variables: dict[str, str] | None = None
 ) -> int:
-    """Start a child in a session of its own that can't outlive this process; its output goes to
-    the log of ``name``. Returns its pid.
+    """Start a child in a session of its own that can't outlive this process; its output goes to the log of ``name``. Returns its pid.
 
-    Only while this process has one thread: code runs between fork and exec, and the kernel ties the child to the calling thread.
+    To be called by the main thread only: the kernel ties the child to the thread that has started it.
     """
-    parent = os.getpid()
+    if shutil.which(command[0]) is None:  # or only the child would know
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.tied", str(os.getpid())]
     with job.log(name).open("ab") as output:
         process = subprocess.Popen(
-            command,
+            [*tied, *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
             pass_fds=() if keep is None else (keep,),
             env={**os.environ, JOB_VARIABLE: str(job.directory), **(variables or {})},
-            preexec_fn=lambda: linux.die_with_parent(parent),  # noqa: PLW1509 - one thread, see above
         )
     process.returncode = 0  # reaped by ``reap``, as all children are
     return process.pid

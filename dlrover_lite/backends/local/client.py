@@ -7,18 +7,21 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.backends.local.protocol import (
     CapacityAnswer,
     Done,
+    EnforcementAnswer,
     EventList,
     KeeperReplies,
     Launch,
     LogsAnswer,
     ReadCapacity,
+    ReadEnforcement,
     ReadEvents,
     ReadLogs,
     ReadUsage,
+    Resize,
     Terminate,
     UsageAnswer,
 )
@@ -47,6 +50,9 @@ class LocalBackend:
     def launch(self, spec: NodeSpec) -> None:
         self._ask(Launch(spec), Done)
 
+    def resize(self, node: str, resources: Resources) -> None:
+        self._ask(Resize(node, resources), Done)
+
     def terminate(self, node: str, *, grace_seconds: float) -> None:
         self._ask(Terminate(node, grace_seconds), Done)
 
@@ -55,6 +61,9 @@ class LocalBackend:
 
     def usage(self, node: str) -> Usage | None:
         return self._ask(ReadUsage(node), UsageAnswer).usage
+
+    def enforcement(self) -> Enforcement:
+        return self._ask(ReadEnforcement(), EnforcementAnswer).enforcement
 
     def logs(self, node: str) -> str:
         return self._ask(ReadLogs(node), LogsAnswer).path

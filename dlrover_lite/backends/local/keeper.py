@@ -24,18 +24,23 @@ import msgspec
 import zmq
 
 from dlrover_lite.backends.local import children, linux
+from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.backends.local.limits.fences import Fences
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.processes import identify
-from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory
+from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 
 __all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
+_MASTER_RESTARTS = 10
+"""A master that dies more often than this fails its job."""
+_LONGEST_DELAY_SECONDS = 30.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 Phase = Literal["running", "stopping", "draining", "done"]
@@ -60,7 +65,12 @@ class Keeper:
         self._template_ready = False
         self._unsent: list[Fork] = []
         self._wakeup = _signals_as_bytes()
-        # Children first: forking is safe while this process has one thread, and ZeroMQ starts more.
+        self._master_deaths = 0
+        self._master_due: float | None = None
+        """When a master that has died is started again."""
+        # Before there are children: it may move this process, and them with it, to another control group.
+        name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
+        self.fences = Fences(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
             job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
@@ -68,7 +78,7 @@ class Keeper:
         job.write_record(self.record)
         channel, template_end = socket.socketpair()
         try:
-            self.master: int | None = children.spawn(job, "master", [*options.master, str(job.directory)])
+            self.master: int | None = self._spawn_master()
             imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
             self.template: int | None = children.spawn_template(job, template_end.fileno(), imports)
         except OSError as error:
@@ -103,12 +113,19 @@ class Keeper:
                 if not self._channel.open:
                     poller.unregister(channel)
             self._reap()
+            self.fences.act(self._clock())
             self.send(self.nodes.due(self._clock()))
             self._advance()
             self.service.serve(self._clock())
 
     def _timeout_milliseconds(self) -> int | None:
-        due = (self._deadline, self.nodes.next_due(), self.service.next_due())
+        due = (
+            self._deadline,
+            self._master_due,
+            self.nodes.next_due(),
+            self.fences.next_due(),
+            self.service.next_due(),
+        )
         times = [at for at in due if at is not None]
         return max(0, int((min(times) - self._clock()) * 1000) + 1) if times else None
 
@@ -131,9 +148,10 @@ class Keeper:
                     self._channel.send(fork)
                 self._unsent.clear()
             elif isinstance(message, Forked):
+                self.fences.started(message.node, message.pid)
                 self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
             elif isinstance(message, Ended):
-                self.nodes.ended(message.node, message.exit_code, at=at, detail=message.detail)
+                self._node_ended(message.node, message.exit_code, message.detail)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -148,11 +166,44 @@ class Keeper:
         self.send(self.nodes.terminate(node, grace_seconds, now=self._clock()))
         for fork in [fork for fork in self._unsent if fork.spec.id == node]:
             self._unsent.remove(fork)
-            self.nodes.ended(node, None, at=time.time())
+            self._node_ended(node, None)
+
+    def _node_ended(self, node: str, exit_code: int | None, detail: str = "") -> None:
+        over_memory = self.fences.ended(node, now=self._clock())
+        self.nodes.ended(node, exit_code, at=time.time(), detail=detail, over_memory=over_memory)
 
     def send(self, signals: list[SendSignal]) -> None:
         for due in signals:
             self._channel.send(Signal(due.node.spec.id, due.number))
+
+    # --- the master -------------------------------------------------------------------------------------------------
+
+    def _spawn_master(self) -> int:
+        return children.spawn(self.job, "master", [*self.options.master, str(self.job.directory)])
+
+    def _master_ended(self, exit_code: int) -> None:
+        """One that a signal has killed is started again, and adopts the nodes; any other has had its say."""
+        self.master = None
+        self._write_record(master_exit_code=exit_code)
+        say(f"The master has ended ({describe(exit_code)})")
+        if self.phase != "running" or exit_code >= 0 or self.job.result() is not None:
+            return
+        if self._master_deaths >= _MASTER_RESTARTS:
+            say(f"It has been started again {_MASTER_RESTARTS} times: that is enough")
+            return
+        delay = min(_LONGEST_DELAY_SECONDS, 0.5 * 2.0 ** (self._master_deaths - 1)) if self._master_deaths else 0.0
+        self._master_deaths += 1
+        self._master_due = self._clock() + delay
+
+    def _restart_master(self) -> None:
+        self._master_due = None
+        try:
+            self.master = self._spawn_master()
+        except OSError as error:
+            self._fail(f"Can't start the job's master again: {error}", f"Its log: {self.job.log('master')}")
+            return
+        say(f"The master is started again, as process {self.master}")
+        self._write_record(master=identify(self.master))
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +248,10 @@ class Keeper:
             say(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
             os.kill(self.master, signal.SIGKILL)
             self._deadline = None
+        if self._master_due is not None and self.phase == "running":
+            if self._clock() >= self._master_due:
+                self._restart_master()
+            return
         if self.phase in ("running", "stopping") and self.master is None:
             self._enter("draining", self.options.node_grace_seconds + _TO_SEE_NODES_END_SECONDS)
             for node in self.nodes.alive():
@@ -209,16 +264,14 @@ class Keeper:
         # The template last: it takes the nodes along, and how they ended must be known before.
         for pid, exit_code in sorted(children.reap(), key=lambda end: end[0] == self.template):
             if pid == self.master:
-                self.master = None
-                self._write_record(master_exit_code=exit_code)
-                say(f"The master has ended ({describe(exit_code)})")
+                self._master_ended(exit_code)
             elif pid == self.template:
                 self.template = None
                 while self._channel.open:  # its last words, up to the end that its death has made
                     self._take_template_messages()
                 self._template_ended(exit_code)
             elif (node := self.nodes.with_pid(pid)) is not None:
-                self.nodes.ended(node.spec.id, exit_code, at=time.time())
+                self._node_ended(node.spec.id, exit_code)
 
     def _template_ended(self, exit_code: int) -> None:
         if self.phase in ("running", "stopping"):
@@ -231,16 +284,15 @@ class Keeper:
                     + (f":\n{lines}" if lines else "."),
                     f"Its log: {self.job.log('template')}",
                 )
-        at = time.time()
         for node in self.nodes.alive():
             if node.phase == "starting":
-                self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+                self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
             elif node.pid is not None:
                 # Linux has killed it already, and made it our child.
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(node.pid, signal.SIGKILL)
                 if not children.is_ours(node.pid):
-                    self.nodes.ended(node.spec.id, None, at=at, detail="the process that starts nodes has ended")
+                    self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
 
     # --- what remains -----------------------------------------------------------------------------------------------
 
@@ -253,6 +305,7 @@ class Keeper:
         for pid, exit_code in children.kill_all():
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
+        self.fences.close()
         self._context.destroy(linger=0)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())

@@ -1,24 +1,31 @@
-"""What this machine, or the container around us, can give, and what a process has taken of it."""
+"""What this machine, or the container around us, can give."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from dlrover_lite.backends.base import Usage
+from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.units import Resources
 
-__all__ = ["machine_resources", "process_usage"]
-
-_CGROUPS = Path("/sys/fs/cgroup")
+__all__ = ["machine_resources"]
 
 
-def machine_resources(cgroups: Path = _CGROUPS) -> Resources:
-    """Cores and memory that may be used: of the machine, less what affinity and a container's own limits leave."""
+def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
+    """Cores and memory that may be used: of the machine, less what affinity and the limits of the control groups around us leave."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    quota, limit = _cpu_quota(cgroups), _memory_limit(cgroups)
-    return Resources(min(cores, quota) if quota else cores, min(memory, limit) if limit else memory)
+    found = hierarchies() if found is None else found
+    v1_cpu, v1_memory, v2 = with_controller(found, "cpu"), with_controller(found, "memory"), unified(found)
+    # A group is bound by its own limits and by those of all groups above it.
+    for group in v1_cpu.up() if v1_cpu else ():
+        cores = min(cores, _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")], cores))
+    for group in v1_memory.up() if v1_memory else ():
+        memory = min(memory, _limit(_words(group / "memory.limit_in_bytes"), memory))
+    for group in v2.up() if v2 else ():
+        cores = min(cores, _quota(_words(group / "cpu.max"), cores))
+        memory = min(memory, _limit(_words(group / "memory.max"), memory))
+    return Resources(cores, memory)
 
 
 def _words(path: Path) -> list[str]:
@@ -28,49 +35,13 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _cpu_quota(cgroups: Path) -> float | None:
-    """Cores: version 2 (``cpu.max`` holds quota and period), else version 1."""
-    words = _words(cgroups / "cpu.max") or [
-        *_words(cgroups / "cpu" / "cpu.cfs_quota_us"),
-        *_words(cgroups / "cpu" / "cpu.cfs_period_us"),
-    ]
+def _quota(words: list[str], otherwise: float) -> float:
+    """Cores, of quota and period in microseconds."""
     if len(words) != 2 or words[0] == "max" or int(words[0]) <= 0:
-        return None
+        return otherwise
     return int(words[0]) / int(words[1])
 
 
-def _memory_limit(cgroups: Path) -> int | None:
+def _limit(words: list[str], otherwise: int) -> int:
     """Bytes. Version 1 says "unlimited" as a number larger than any memory."""
-    words = _words(cgroups / "memory.max") or _words(cgroups / "memory" / "memory.limit_in_bytes")
-    return int(words[0]) if words and words[0] != "max" else None
-
-
-def process_usage(pid: int) -> Usage | None:
-    """None when the process has ended."""
-    proc = Path(f"/proc/{pid}")
-    if not proc.exists():
-        return _usage_from_psutil(pid)
-    try:
-        stat = (proc / "stat").read_text().rpartition(")")[2].split()
-        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if "VmRSS" not in status:  # ended, not yet reaped
-        return None
-    seconds = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-    return Usage(seconds, _kibibytes(status["VmRSS"]), _kibibytes(status["VmHWM"]))
-
-
-def _kibibytes(field: str) -> int:
-    return int(field.split(maxsplit=1)[0]) << 10
-
-
-def _usage_from_psutil(pid: int) -> Usage | None:
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        times, memory = process.cpu_times(), process.memory_info().rss
-    except psutil.Error:
-        return None
-    return Usage(times.user + times.system, memory, memory)
+    return int(words[0]) if words and words[0] != "max" else otherwise

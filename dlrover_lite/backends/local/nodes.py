@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlrover_lite.backends.base import ExitReason, NodeEvent, NodeSpec
+from dlrover_lite.backends.local.limits.base import OverMemory
 from dlrover_lite.errors import BackendError
 
 __all__ = ["Node", "Nodes", "SendSignal"]
@@ -51,13 +52,33 @@ class Nodes:
         self._events: list[NodeEvent] = []
 
     def launch(self, spec: NodeSpec) -> bool:
-        """False when a node with this id was launched before. Raises BackendError for an unusable id."""
-        if not _NODE_ID.match(spec.id) or spec.id in _RESERVED:
-            raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
+        """False when a node with this id was launched before. Raises as ``check``."""
         if spec.id in self.by_id:
             return False
+        self.check(spec)
         self.by_id[spec.id] = Node(spec)
         return True
+
+    def check(self, spec: NodeSpec) -> None:
+        """Raises BackendError for a new node with an unusable id, or that follows one which can't be followed."""
+        if not _NODE_ID.match(spec.id) or spec.id in _RESERVED:
+            raise BackendError(f"{spec.id!r} can't be a node's id: up to 27 letters, digits, '.', '_' and '-' can")
+        if not spec.follows:
+            return
+        followed = self.known(spec.follows)
+        if followed.spec.role != spec.role:
+            raise BackendError(f"Node {spec.id} ({spec.role}) can't follow {spec.follows}, a {followed.spec.role}")
+        if followed.phase != "ended":
+            raise BackendError(f"Node {spec.id} can't follow {spec.follows} yet: that one has not ended")
+        for other in self.by_id.values():
+            if other.spec.follows == spec.follows:
+                raise BackendError(f"Node {spec.id} can't follow {spec.follows}: {other.spec.id} does already")
+
+    def known(self, node_id: str) -> Node:
+        """Raises BackendError for a node that was never launched."""
+        if node_id not in self.by_id:
+            raise BackendError(f"No node {node_id!r} was ever launched")
+        return self.by_id[node_id]
 
     def started(self, node_id: str, pid: int, *, now: float, at: float) -> list[SendSignal]:
         node = self.by_id[node_id]
@@ -65,20 +86,20 @@ class Nodes:
         self._append(NodeEvent(len(self._events) + 1, node_id, "started", at))
         return self._ask_to_end(node, now) if node.asked_to_end else []
 
-    def ended(self, node_id: str, exit_code: int | None, *, at: float, detail: str = "") -> None:
+    def ended(
+        self, node_id: str, exit_code: int | None, *, at: float, detail: str = "", over_memory: OverMemory | None = None
+    ) -> None:
         """``exit_code`` as in ``protocol.Ended``. The first word about a node's end counts."""
         node = self.by_id[node_id]
         if node.phase == "ended":
             return
         node.phase, node.kill_at = "ended", None
-        reason, why = _exit_reason(node, exit_code)
+        reason, why = _exit_reason(node, exit_code, over_memory)
         self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
 
     def terminate(self, node_id: str, grace_seconds: float, *, now: float) -> list[SendSignal]:
         """Raises BackendError for a node that was never launched."""
-        if node_id not in self.by_id:
-            raise BackendError(f"No node {node_id!r} was ever launched")
-        node = self.by_id[node_id]
+        node = self.known(node_id)
         node.grace_seconds = min(grace_seconds, node.grace_seconds) if node.asked_to_end else grace_seconds
         node.asked_to_end = True
         return self._ask_to_end(node, now) if node.phase == "running" else []
@@ -116,16 +137,23 @@ class Nodes:
         self._events.append(event)
 
 
-def _exit_reason(node: Node, exit_code: int | None) -> tuple[ExitReason, str]:
+def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | None) -> tuple[ExitReason, str]:
     if exit_code is None:
         return ("Killed", "ended on request before it started") if node.asked_to_end else ("Unknown", "never started")
+    if over_memory is not None and exit_code == -signal.SIGKILL and node.sent != signal.SIGKILL:
+        return "OOMKilled", over_memory.detail
+    # Some libraries turn the signal into the exit code that a shell would show.
+    if exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return "Killed" if node.sent else "Preempted", _killed_by(node, signal.SIGTERM)
     if exit_code < 0:
         return "Killed", _killed_by(node, -exit_code)
-    if node.sent and exit_code == 128 + signal.SIGTERM:
-        return "Killed", _killed_by(node, signal.SIGTERM)
+    if exit_code == 0:
+        return "Succeeded", ""
+    # What it had started may have been killed for memory without it.
+    also = "" if over_memory is None else f"; a process it had started was killed: {over_memory.detail}"
     if exit_code == USER_ERROR_EXIT_CODE:
-        return "UserError", f"see {node.spec.id}.log"
-    return ("Unknown", f"exit code {exit_code}; see {node.spec.id}.log") if exit_code else ("Succeeded", "")
+        return "UserError", f"see {node.spec.id}.log{also}"
+    return "Unknown", f"exit code {exit_code}; see {node.spec.id}.log{also}"
 
 
 def _killed_by(node: Node, number: int) -> str:

@@ -7,6 +7,7 @@ import sys
 import msgspec
 
 from dlrover_lite.backends.base import Role
+from dlrover_lite.backends.local.limits.choose import Limits
 
 __all__ = ["KeeperOptions", "KeeperReady"]
 
@@ -24,6 +25,8 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
     node_grace_seconds: float = 5.0
     """The same for a node that the master has left behind."""
+    limits: Limits = "auto"
+    """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
 
 
 class KeeperReady(msgspec.Struct, frozen=True):

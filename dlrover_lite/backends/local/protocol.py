@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.local.limits.base import Enter
 from dlrover_lite.units import Resources
 
 # --- caller and keeper, over the wire -------------------------------------------------------------------------------
@@ -20,6 +21,11 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 class Launch(_Message, frozen=True):
     spec: NodeSpec
+
+
+class Resize(_Message, frozen=True):
+    node: str
+    resources: Resources
 
 
 class Terminate(_Message, frozen=True):
@@ -44,6 +50,10 @@ class ReadCapacity(_Message, frozen=True):
     pass
 
 
+class ReadEnforcement(_Message, frozen=True):
+    pass
+
+
 class Done(_Message, frozen=True):
     pass
 
@@ -64,8 +74,12 @@ class CapacityAnswer(_Message, frozen=True):
     resources: Resources
 
 
-KeeperRequests = Launch | Terminate | ReadEvents | ReadUsage | ReadLogs | ReadCapacity
-KeeperReplies = Done | EventList | UsageAnswer | LogsAnswer | CapacityAnswer
+class EnforcementAnswer(_Message, frozen=True):
+    enforcement: Enforcement
+
+
+KeeperRequests = Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadLogs | ReadCapacity | ReadEnforcement
+KeeperReplies = Done | EventList | UsageAnswer | LogsAnswer | CapacityAnswer | EnforcementAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------
@@ -81,6 +95,9 @@ class TemplateOptions(msgspec.Struct, frozen=True):
 class Fork(_Message, frozen=True):
     spec: NodeSpec
     entry: str
+    """``module:function``."""
+    enter: Enter = Enter()
+    """How the node gets within its limits."""
 
 
 class Signal(_Message, frozen=True):

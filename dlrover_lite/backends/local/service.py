@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,21 +10,25 @@ import msgspec
 import zmq
 
 from dlrover_lite.backends.base import NodeSpec
-from dlrover_lite.backends.local.machine import machine_resources, process_usage
+from dlrover_lite.backends.local.limits.fences import Fences
+from dlrover_lite.backends.local.machine import machine_resources
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
     CapacityAnswer,
     Done,
+    EnforcementAnswer,
     EventList,
     Fork,
     KeeperRequests,
     Launch,
     LogsAnswer,
     ReadCapacity,
+    ReadEnforcement,
     ReadEvents,
     ReadLogs,
     ReadUsage,
+    Resize,
     Terminate,
     UsageAnswer,
     node_log,
@@ -43,6 +48,7 @@ class Supervisor(Protocol):
     job: Job
     options: KeeperOptions
     nodes: Nodes
+    fences: Fences
     phase: Any
 
     def launch(self, fork: Fork) -> None: ...
@@ -99,30 +105,47 @@ class KeeperService:
             case Launch(spec):
                 self._launch(spec)
                 return Done()
+            case Resize(node, resources):
+                self._keeper.nodes.known(node)
+                _check_resources(node, resources)
+                self._keeper.fences.resize(node, resources)
+                return Done()
             case Terminate(node, grace_seconds):
                 self._keeper.terminate(node, grace_seconds)
                 return Done()
             case ReadUsage(node):
-                known = self._keeper.nodes.by_id.get(node)
-                pid = known.pid if known is not None and known.phase == "running" else None
-                return UsageAnswer(None if pid is None else process_usage(pid))
+                return UsageAnswer(self._keeper.fences.usage(node))
             case ReadLogs(node):
                 return LogsAnswer(str(node_log(self._keeper.job.directory, node)))
             case ReadCapacity():
                 return CapacityAnswer(self._capacity())
+            case ReadEnforcement():
+                return EnforcementAnswer(self._keeper.fences.enforcement())
         raise AssertionError(f"no answer to {type(body).__name__}")
 
     def _launch(self, spec: NodeSpec) -> None:
         entry = self._keeper.options.entries.get(spec.role)
         if entry is None:
             raise BackendError(f"Node {spec.id}: the local backend starts no nodes of role {spec.role}")
-        if spec.id not in self._keeper.nodes.by_id and self._keeper.phase != "running":
+        if spec.id in self._keeper.nodes.by_id:
+            return
+        if self._keeper.phase != "running":
             raise BackendError(f"Node {spec.id} can't be launched any more: the job is being stopped")
-        if self._keeper.nodes.launch(spec):
-            self._keeper.launch(Fork(spec, entry))
+        _check_resources(spec.id, spec.resources)
+        self._keeper.nodes.check(spec)
+        enter = self._keeper.fences.create(spec)
+        self._keeper.nodes.launch(spec)
+        self._keeper.launch(Fork(spec, entry, enter))
 
     def _capacity(self) -> Resources:
         machine, total = machine_resources(), self._keeper.job.recipe.resources.total
         if total is None:
             return machine
         return Resources(min(machine.cores, total.cores), min(machine.memory, total.memory))
+
+
+def _check_resources(node: str, resources: Resources) -> None:
+    if not (resources.cores > 0 and math.isfinite(resources.cores) and resources.memory > 0):
+        raise BackendError(
+            f"Node {node} can't have {resources.cores:g} cores and {resources.memory:,} bytes: both must be above 0"
+        )

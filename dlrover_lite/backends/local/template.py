@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, enter_fence
 from dlrover_lite.backends.local.protocol import (
     Channel,
     Ended,
@@ -32,6 +33,7 @@ from dlrover_lite.backends.local.protocol import (
     ToTemplate,
     node_log,
 )
+from dlrover_lite.backends.local.threads import ThreadPools
 
 __all__ = ["main"]
 
@@ -55,6 +57,7 @@ class Template:
             imported = import_module(module)
             if function:
                 getattr(imported, function)()
+        self._threads = ThreadPools()
         # What is imported stays: children needn't look at it in their collections, which would copy its pages.
         gc.collect()
         gc.freeze()
@@ -134,7 +137,7 @@ class Template:
         code = _COULD_NOT_START
         try:
             self._become(request, parent)
-            code = self._exec(request) if fresh else run_node(request, self._job_directory)
+            code = self._exec(request) if fresh else run_node(request, self._job_directory, self._threads)
         except OSError:
             traceback.print_exc()
         finally:
@@ -155,20 +158,21 @@ class Template:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
+        enter_fence(request.enter)
+        os.environ[NODE_VARIABLE] = request.spec.id
 
     def _exec(self, request: Fork) -> int:
         command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.template", "--node"]
         os.execv(sys.executable, [*command, msgspec.json.encode(request).decode(), str(self._job_directory)])
 
 
-def run_node(request: Fork, job_directory: Path) -> int:
-    """Run the node's entry in this process, which is the node; returns its exit code."""
+def run_node(request: Fork, job_directory: Path, threads: ThreadPools | None = None) -> int:
+    """Run the node's entry in this process, which is the node; returns its exit code. ``threads``: if they have been looked for."""
     linux.set_process_name(f"dl:{request.spec.id}")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
-    # Named by what is loaded: this module imports neither by itself.
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(max(1, int(request.spec.resources.cores)))
+    (threads or ThreadPools()).resize(request.spec.resources.cores)
+    # Named by what is loaded: this module doesn't import it.
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # or all nodes would draw the same numbers from its global generator
     module, _, function = request.entry.partition(":")

@@ -1,0 +1,81 @@
+"""What a way of enforcing limits has to offer: a limiter for the job, a fence for each node."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from dlrover_lite.backends.base import Enforcement, Usage
+from dlrover_lite.errors import BackendError
+from dlrover_lite.units import Resources
+
+__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "OverMemory"]
+
+
+class LimiterUnavailable(BackendError):
+    """This way of enforcing limits can't be used here. The message is a phrase that says why, the hint what to do about it."""
+
+
+class Enter(msgspec.Struct, frozen=True):
+    """What a process does to be within a fence, before it runs anything of the node; what it starts later is within too."""
+
+    groups: list[str] = []
+    """``cgroup.procs`` files to write itself to."""
+    cpus: list[int] = []
+    """The only CPUs it runs on; empty: as it is."""
+    nice: int = 0
+    """Added to its nice value."""
+    more_data: int | None = None
+    """It may allocate so many bytes beyond what it has when it enters; None: no bound."""
+
+
+class OverMemory(msgspec.Struct, frozen=True):
+    """A node, or something it had started, was killed for memory. ``detail`` says so in words, with the numbers."""
+
+    detail: str
+
+
+class Fence(Protocol):
+    """The limits of one node, and what it uses within them. No call blocks."""
+
+    @property
+    def enter(self) -> Enter: ...
+
+    def started(self, pid: int) -> None:
+        """The node runs, as ``pid``."""
+
+    def resize(self, resources: Resources) -> None:
+        """Change the limits now. Raises BackendError, naming both numbers, for less memory than is in use."""
+
+    def take_over(self, node: str, resources: Resources) -> None:
+        """Make it the fence of another node, which follows one that has ended: memory stays charged, the counters start afresh.
+        Raises as ``resize``."""
+
+    def usage(self) -> Usage | None:
+        """Since the node started; None when nothing can be said."""
+
+    def over_memory(self) -> OverMemory | None:
+        """Set once something within was killed for memory, by the kernel's own count or the watchdog's."""
+
+    def watch(self) -> None:
+        """Called every ``Limiter.watch_seconds`` while the node runs."""
+
+    def kill(self) -> bool:
+        """SIGKILL to all that is within; True when there was nothing. What is forked meanwhile may be missed: repeat it until then."""
+
+    def remove(self) -> bool:
+        """Nothing of the fence is left; False while something is still within."""
+
+
+class Limiter(Protocol):
+    watch_seconds: float | None
+    """How often its fences have to be looked at; None: the kernel does."""
+
+    def enforcement(self) -> Enforcement: ...
+
+    def create(self, node: str, resources: Resources) -> Fence:
+        """Raises BackendError that says what couldn't be set."""
+
+    def remove_all(self) -> None:
+        """End everything within all fences, and leave nothing of them."""

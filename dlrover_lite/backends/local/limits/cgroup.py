@@ -1,0 +1,205 @@
+"""What both versions of control groups have in common: a directory per node, limits and counters in files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlrover_lite.backends.base import Usage
+from dlrover_lite.backends.local.limits.base import Enter, OverMemory
+from dlrover_lite.errors import BackendError
+from dlrover_lite.jobs import cgroups
+from dlrover_lite.units import Resources, format_bytes
+
+__all__ = ["CgroupFence", "Counters", "Record", "make_group", "period_and_quota", "read_fields", "read_number", "write"]
+
+Record = Callable[[list[Path]], None]
+"""Told, before they are made, of the directories that are to be removed if this process dies."""
+
+_PERIOD_MICROSECONDS = 20_000
+"""A node with a quarter of a core then waits at most 15 ms; its CPU is as exact as with the kernel's default of 100 ms."""
+_LEAST_QUOTA_MICROSECONDS = 1_000
+_LONGEST_PERIOD_MICROSECONDS = 1_000_000
+_AT_THE_LIMIT = 0.98
+"""The kernel charges in batches: a peak this near to the limit is one that reached it."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """As the kernel keeps them, since the group was made."""
+
+    cpu_seconds: float = 0.0
+    throttled_seconds: float = 0.0
+    memory: int = 0
+    """Without file pages that may be dropped."""
+    shared_memory: int = 0
+    peak_memory: int = 0
+    oom_kills: int = 0
+
+
+class CgroupFence(ABC):
+    """``directories``: the node's group, one in each hierarchy that is used."""
+
+    def __init__(self, node: str, directories: list[Path], resources: Resources) -> None:
+        self._node = node
+        self._directories = directories
+        self._resources = resources
+        self._before = Counters()
+        """When the present node took the fence over."""
+        self._seen_memory = 0
+
+    @abstractmethod
+    def _counters(self) -> Counters:
+        """Raises OSError when the group is gone."""
+
+    @abstractmethod
+    def _write_memory(self, limit: int) -> None: ...
+
+    @abstractmethod
+    def _write_cores(self, cores: float) -> None: ...
+
+    def _reset_peak(self) -> bool:
+        """Have the kernel start its high-water mark afresh; False where it can't."""
+        return False
+
+    @property
+    def enter(self) -> Enter:
+        return Enter(groups=[str(directory / "cgroup.procs") for directory in self._directories])
+
+    def started(self, pid: int) -> None:  # noqa: B027 - the node has entered by itself
+        pass
+
+    def watch(self) -> None:  # noqa: B027 - the kernel does
+        pass
+
+    def set_limits(self, resources: Resources) -> None:
+        """Memory first: it is what can be refused."""
+        try:
+            self._write_memory(resources.memory)
+            self._write_cores(resources.cores)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise self._too_small(resources.memory) from error
+            raise BackendError(
+                f"Node {self._node} can't be limited to {resources.cores:g} cores and {format_bytes(resources.memory)}: "
+                f"{error.filename}: {error.strerror}"
+            ) from error
+        self._resources = resources
+
+    def resize(self, resources: Resources) -> None:
+        try:
+            used = self._counters().memory
+        except OSError as error:
+            raise BackendError(
+                f"Node {self._node} can't be resized: its control group is gone ({error.filename})"
+            ) from error
+        if resources.memory < used:  # version 2 would kill it for that
+            raise self._too_small(resources.memory, used)
+        self.set_limits(resources)
+
+    def _too_small(self, limit: int, used: int | None = None) -> BackendError:
+        used = self._counters().memory if used is None else used
+        return BackendError(
+            f"Node {self._node} can't be limited to {format_bytes(limit)} of memory: {format_bytes(used)} are in use",
+            hint=f"Give it more than that ({used:,} bytes), or end it first.",
+        )
+
+    def take_over(self, node: str, resources: Resources) -> None:
+        self.resize(resources)
+        afresh = self._reset_peak()
+        before = self._counters()
+        self._before = replace(before, peak_memory=0) if afresh else before
+        self._node, self._seen_memory = node, 0
+
+    def usage(self) -> Usage | None:
+        try:
+            now = self._counters()
+        except OSError:
+            return None
+        return Usage(
+            cpu_seconds=now.cpu_seconds - self._before.cpu_seconds,
+            memory=now.memory,
+            peak_memory=self._peak(now),
+            shared_memory=now.shared_memory,
+            throttled_seconds=now.throttled_seconds - self._before.throttled_seconds,
+        )
+
+    def _peak(self, now: Counters) -> int:
+        """The kernel's high-water mark; where that is still an earlier node's, the most that was seen of this one."""
+        self._seen_memory = max(self._seen_memory, now.memory)
+        return max(now.peak_memory, now.memory) if now.peak_memory > self._before.peak_memory else self._seen_memory
+
+    def over_memory(self) -> OverMemory | None:
+        try:
+            now = self._counters()
+        except OSError:
+            return None
+        if now.oom_kills <= self._before.oom_kills:
+            return None
+        peak, limit = self._peak(now), self._resources.memory
+        if peak >= limit * _AT_THE_LIMIT:
+            return OverMemory(f"over its memory limit of {format_bytes(limit)} (peak {format_bytes(peak)})")
+        return OverMemory(
+            f"the machine, or the container around it, had no memory left (peak {format_bytes(peak)} "
+            f"of its {format_bytes(limit)})"
+        )
+
+    def kill(self) -> bool:
+        """The same processes are in each directory, unless they have moved themselves."""
+        inhabited = [directory for directory in self._directories if cgroups.members(directory)]
+        for directory in inhabited:
+            cgroups.kill(directory)
+        return not inhabited
+
+    def remove(self) -> bool:
+        left = [directory for directory in self._directories if not cgroups.remove(directory)]
+        return not left
+
+
+def make_group(path: Path) -> None:
+    """Raises OSError with the path."""
+    path.mkdir()
+
+
+def write(path: Path, value: object) -> None:
+    """Write a control file that is there. Raises OSError with its path."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, str(value).encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_number(path: Path, missing: int | None = None) -> int:
+    """Raises OSError, unless there is a value for a missing file. "max" is the largest number there is."""
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        if missing is None:
+            raise
+        return missing
+    return (1 << 63) - 1 if text == "max" else int(text)
+
+
+def read_fields(path: Path) -> dict[str, int]:
+    """A file with a name and a number on each line; empty if there is none."""
+    fields = {}
+    with suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            fields[name] = int(value)
+    return fields
+
+
+def period_and_quota(cores: float) -> tuple[int, int]:
+    """Microseconds of CPU (second) in every period (first). The kernel takes no quota under a millisecond."""
+    least = _LEAST_QUOTA_MICROSECONDS
+    period = min(_LONGEST_PERIOD_MICROSECONDS, max(_PERIOD_MICROSECONDS, round(least / max(cores, 1e-6))))
+    return period, max(least, round(cores * period))

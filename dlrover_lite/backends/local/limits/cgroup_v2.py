@@ -1,0 +1,174 @@
+"""Limits by control groups, version 2.
+
+A group may give controllers to those below it only while no process is in it itself. So the job's group goes where that
+is so already, or this process, alone in its group (as the one that systemd makes for it), moves into a leaf of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from dlrover_lite.backends.base import Enforcement
+from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
+from dlrover_lite.backends.local.limits.cgroup import (
+    CgroupFence,
+    Counters,
+    Record,
+    make_group,
+    period_and_quota,
+    read_fields,
+    read_number,
+    write,
+)
+from dlrover_lite.backends.local.limits.mounts import Hierarchy, unified
+from dlrover_lite.errors import BackendError
+from dlrover_lite.jobs import cgroups
+from dlrover_lite.units import Resources
+
+__all__ = ["CgroupV2", "place_in"]
+
+_CONTROLLERS = frozenset(("cpu", "memory"))
+_WEIGHT_PER_CORE = 100
+_KEEPER = "keeper"
+_DELEGATE = (
+    "Have systemd give users these controllers: in /etc/systemd/system/user@.service.d/delegate.conf write the lines "
+    "[Service] and Delegate=cpu cpuset io memory pids, then log in again."
+)
+
+
+def place_in(hierarchy: Hierarchy) -> Path | None:
+    """The nearest group at or above ours that hands cpu and memory down already and in which we may make groups."""
+    for group in hierarchy.up():
+        try:
+            handed_down = set((group / "cgroup.subtree_control").read_text().split())
+        except OSError:
+            continue
+        # To move a process from our group to one below this, its cgroup.procs must be writable, too.
+        if handed_down >= _CONTROLLERS and all(os.access(path, os.W_OK) for path in (group, group / "cgroup.procs")):
+            return group
+    return None
+
+
+class CgroupV2:
+    """Groups ``NAME/<node>``, below the nearest group that allows it."""
+
+    watch_seconds: float | None = None
+
+    def __init__(self, name: str, found: list[Hierarchy], record: Record) -> None:
+        """Raises LimiterUnavailable."""
+        hierarchy = unified(found)
+        if hierarchy is None:
+            raise LimiterUnavailable("cgroup v2 is not mounted")
+        if lacking := sorted(_CONTROLLERS - hierarchy.controllers):
+            in_v1 = any(h.version == 1 and h.controllers & _CONTROLLERS for h in found)
+            why = "they are in use by cgroup v1" if in_v1 else "nothing hands them down"
+            raise LimiterUnavailable(
+                f"cgroup v2 has no {' and '.join(lacking)} controller for {hierarchy.own}: {why}",
+                hint="" if in_v1 else _DELEGATE,
+            )
+        self._group = (place_in(hierarchy) or _make_place(hierarchy.own)) / name
+        record([self._group])
+        try:
+            make_group(self._group)
+            _hand_down(self._group)
+            with suppress(OSError):
+                write(self._group / "cpu.weight", min(10_000, _WEIGHT_PER_CORE * (os.cpu_count() or 1)))
+            probe = self.create("probe", Resources(1.0, 1 << 28))
+            probe.remove()
+        except OSError as error:
+            self.remove_all()
+            record([])
+            raise LimiterUnavailable(f"{error.filename} can't be made or written: {error.strerror}") from error
+        except BackendError as error:
+            self.remove_all()
+            record([])
+            raise LimiterUnavailable(error.message) from error
+
+    def enforcement(self) -> Enforcement:
+        return Enforcement("cgroup v2")
+
+    def create(self, node: str, resources: Resources) -> Fence:
+        fence = _FenceV2(node, [self._group / node], resources)
+        try:
+            make_group(self._group / node)
+            fence.prepare()
+            fence.set_limits(resources)
+        except OSError as error:
+            fence.remove()
+            raise BackendError(f"Node {node} can't be limited: {error.filename}: {error.strerror}") from error
+        except BackendError:
+            fence.remove()
+            raise
+        return fence
+
+    def remove_all(self) -> None:
+        cgroups.end([self._group])
+
+
+def _make_place(own: Path) -> Path:
+    """Make our own group one that hands controllers down. Raises LimiterUnavailable when that isn't ours to do."""
+    others = [pid for pid in _direct_members(own) if pid != os.getpid()]
+    if others:
+        raise LimiterUnavailable(
+            f"other processes are in the control group we run in, {own}",
+            hint="Log in through systemd (loginctl show-user says whether you did), so that a job gets one of its own; "
+            "or run it as root.",
+        )
+    leaf = own / _KEEPER
+    try:
+        if not leaf.exists():
+            make_group(leaf)
+        write(leaf / "cgroup.procs", os.getpid())
+        _hand_down(own)
+    except OSError as error:
+        with suppress(OSError):
+            write(own / "cgroup.procs", os.getpid())
+            leaf.rmdir()
+        raise LimiterUnavailable(f"{error.filename}: {error.strerror}") from error
+    return own
+
+
+def _direct_members(group: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def _hand_down(group: Path) -> None:
+    write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(_CONTROLLERS)))
+
+
+class _FenceV2(CgroupFence):
+    @property
+    def _group(self) -> Path:
+        return self._directories[0]
+
+    def prepare(self) -> None:
+        """What doesn't depend on the limits."""
+        write(self._group / "memory.oom.group", 1)
+        with suppress(FileNotFoundError):  # a kernel without swap
+            write(self._group / "memory.swap.max", 0)
+
+    def _write_memory(self, limit: int) -> None:
+        write(self._group / "memory.max", limit)
+
+    def _write_cores(self, cores: float) -> None:
+        period, quota = period_and_quota(cores)
+        write(self._group / "cpu.max", f"{quota} {period}")
+        with suppress(OSError):  # beside the limit: how much of the CPU, when there isn't enough for all
+            write(self._group / "cpu.weight", min(10_000, max(1, round(_WEIGHT_PER_CORE * cores))))
+
+    def _counters(self) -> Counters:
+        cpu, memory = read_fields(self._group / "cpu.stat"), read_fields(self._group / "memory.stat")
+        current = read_number(self._group / "memory.current")
+        return Counters(
+            cpu_seconds=cpu.get("usage_usec", 0) / 1e6,
+            throttled_seconds=cpu.get("throttled_usec", 0) / 1e6,
+            memory=max(0, current - memory.get("inactive_file", 0)),
+            shared_memory=memory.get("shmem", 0),
+            peak_memory=read_number(self._group / "memory.peak", missing=0),  # since Linux 5.19
+            oom_kills=read_fields(self._group / "memory.events").get("oom_kill", 0),
+        )

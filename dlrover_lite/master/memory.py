@@ -1,0 +1,92 @@
+"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, export, outcome, counters of progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.progress import Counters, Progress
+from dlrover_lite.master.shards import ShardService
+from dlrover_lite.wire.messages import Exported
+
+__all__ = ["Memory"]
+
+T = TypeVar("T")
+_BEGAN, _RESTARTS, _FLEET, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
+    "began_at",
+    "master_restarts",
+    "fleet",
+    "exporter",
+    "exported",
+    "outcome",
+    "progress",
+)
+
+
+class Memory:
+    """Over the facts of the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
+
+    def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
+        self._shards = shards
+        self._wall_clock = wall_clock
+        before = self._fact(_RESTARTS, int)
+        self.restarts = 0 if before is None else before + 1
+        """How often the master of this job has been restarted."""
+        if before is None:
+            self._keep(_BEGAN, wall_clock())
+        self._keep(_RESTARTS, self.restarts)
+        shards.commit()
+
+    def fleet(self) -> Fleet | None:
+        return self._fact(_FLEET, Fleet)
+
+    def keep_fleet(self, fleet: Fleet) -> None:
+        """At once. Raises JobError when it can't be written."""
+        self._keep(_FLEET, fleet)
+        self._shards.commit()
+
+    def exporter(self) -> str:
+        return self._fact(_EXPORTER, str) or ""
+
+    def keep_exporter(self, node: str) -> None:
+        self._keep(_EXPORTER, node)
+
+    def exported(self) -> Exported | None:
+        return self._fact(_EXPORTED, Exported)
+
+    def keep_exported(self, exported: Exported) -> None:
+        self._keep(_EXPORTED, exported)
+
+    def outcome(self, kind: type[T]) -> T | None:
+        return self._fact(_OUTCOME, kind)
+
+    def keep_outcome(self, outcome: msgspec.Struct) -> None:
+        """At once; a ledger that can't be written must not take the job's result with it."""
+        self._keep(_OUTCOME, outcome)
+        try:
+            self._shards.commit()
+        except JobError as error:
+            print(error, flush=True)
+
+    def restore_progress(self, progress: Progress, *, now: float) -> None:
+        """Metrics of the last samples begin anew; what is counted goes on, and so does the time since the job began."""
+        began = self._fact(_BEGAN, float)
+        if began is not None:
+            progress.began = now - max(0.0, self._wall_clock() - began)
+        counters = self._fact(_PROGRESS, Counters)
+        if counters is not None:
+            progress.restore(counters)
+
+    def keep_progress(self, progress: Progress) -> None:
+        self._keep(_PROGRESS, progress.counters())
+
+    def _fact(self, name: str, kind: type[T]) -> T | None:
+        text = self._shards.fact(name)
+        return None if text is None else msgspec.json.decode(text, type=kind)
+
+    def _keep(self, name: str, value: object) -> None:
+        self._shards.keep_fact(name, msgspec.json.encode(value).decode())

@@ -1,0 +1,130 @@
+"""Makes the backend's nodes follow the fleet, and the fleet what the backend reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dlrover_lite.backends.base import Backend, NodeSpec, Usage
+from dlrover_lite.errors import BackendError
+from dlrover_lite.master.fleet import FailJob, Fleet, Instruction, Launch, Next, Note, Terminate, WorkerGone
+from dlrover_lite.master.liveness import Liveness
+from dlrover_lite.master.story import StoryLog
+from dlrover_lite.recipe.schema import Health
+
+__all__ = ["Reconciler"]
+
+GRACE_SECONDS = 10.0
+FAILED_GRACE_SECONDS = 1.0
+"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
+USAGE_SECONDS = 1.0
+
+
+class Reconciler:
+    """``keep`` makes a fleet durable: it is called before anything that follows from the change is done."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        backend: Backend,
+        *,
+        endpoint: str,
+        health: Health,
+        story: StoryLog,
+        keep: Callable[[Fleet], None],
+        on_gone: Callable[[str], None],
+        on_failure: Callable[[FailJob], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.fleet = fleet
+        self.usage: dict[str, Usage] = {}
+        """The last that is known of each node, also after its end."""
+        self._backend = backend
+        self._endpoint = endpoint
+        self._story = story
+        self._keep = keep
+        self._on_gone = on_gone
+        self._on_failure = on_failure
+        self._clock = clock
+        self._liveness = Liveness(health, clock())
+        self._events_seen = 0
+        self._usage_at = clock()
+
+    def begin(self) -> None:
+        """Launch the plan; or go on with the nodes that an earlier master has left."""
+        now = self._clock()
+        self._take(self.fleet.restored(now) if self.fleet.by_id else self.fleet.begin(now))
+
+    def hello(self, node: str, endpoint: str) -> None:
+        self._take(self.fleet.hello(node, endpoint, self._clock()))
+        self._liveness.heard(node)
+
+    def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
+        self._liveness.heard(node, doing, seconds)
+
+    def scale(self, workers: int) -> list[str]:
+        """What follows from it, in words."""
+        before = self.fleet
+        following = before.scale(workers, self._clock())
+        self._take(following)
+        notes = [step for step in following[1] if isinstance(step, Note)]
+        return [f"{note.node} is {note.text}" for note in notes]
+
+    def one_more_worker(self) -> None:
+        self._take(self.fleet.one_more_worker(self._clock()))
+
+    def finish(self) -> None:
+        self.fleet = self.fleet.finished()
+
+    def turn(self) -> None:
+        """What the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
+        self._take_events(0.0)
+        now = self._clock()
+        self._take(self.fleet.tick(now))
+        for finding in self._liveness.judge(self.fleet.running, now):
+            self._take(self.fleet.give_up(*finding, now))
+        if now >= self._usage_at:
+            self._usage_at = now + USAGE_SECONDS
+            for node in self.fleet.running:
+                if usage := self._backend.usage(node.id):
+                    self.usage[node.id] = usage
+
+    def wind_down(self, *, failed: bool, meanwhile: Callable[[], None]) -> None:
+        """End all nodes. Workers first: they give their leases back. Then the parameter servers."""
+        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
+        for role in ("worker", "ps"):
+            for node in self.fleet.running:
+                if node.role == role:
+                    self._backend.terminate(node.id, grace_seconds=grace)
+            end = self._clock() + grace + 5
+            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
+                meanwhile()
+                self._take_events(0.1)
+
+    def _take_events(self, timeout_seconds: float) -> None:
+        for event in self._backend.events(self._events_seen, timeout_seconds=timeout_seconds):
+            self._take(self.fleet.event(event, self._clock()))
+            self._events_seen = event.number
+
+    def _take(self, following: Next) -> None:
+        fleet, instructions = following
+        if fleet is not self.fleet:
+            self.fleet = fleet
+            self._keep(fleet)
+        for instruction in instructions:
+            self._follow(instruction)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Launch(node):
+                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint))
+            case Terminate(node, gently):
+                try:
+                    self._backend.terminate(node, grace_seconds=GRACE_SECONDS if gently else 0.0)
+                except BackendError as error:
+                    print(f"{node} can't be ended: {error.message}", flush=True)
+            case WorkerGone(node):
+                self._on_gone(node)
+            case Note(node, text):
+                self._story.node(node, text)
+            case FailJob():
+                self._on_failure(instruction)

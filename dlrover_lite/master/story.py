@@ -1,0 +1,88 @@
+"""What has happened to nodes and minibatches, for whoever asks why.
+
+Entries about nodes and about minibatches in trouble are written to the job's directory as they come. Leases that went well are kept in
+memory, the newest few thousand, and written when the job ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dlrover_lite.jobs.stories import find
+from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.wire.messages import Story, StoryEntry
+
+__all__ = ["StoryLog"]
+
+KEPT_LEASES = 10_000
+
+
+class _Leased(NamedTuple):
+    """Not formatted yet: there may be thousands a second, and hardly anybody asks."""
+
+    at: float
+    of: Pass
+    start: int
+    stop: int
+    text: str
+    worker: str
+
+    def entry(self) -> StoryEntry:
+        last = f"-{self.stop - 1}" if self.stop - self.start > 1 else ""
+        kind = "eval " if self.of.kind == "eval" else ""
+        return StoryEntry(self.at, f"{kind}{self.of.index}/{self.start}{last}", self.text, self.worker)
+
+
+class StoryLog:
+    """``write`` appends entries to a file; ``clock`` gives seconds since the epoch."""
+
+    def __init__(
+        self, write: Callable[[list[StoryEntry]], None], clock: Callable[[], float], before: Iterable[StoryEntry] = ()
+    ) -> None:
+        """``before``: what an earlier master of this job has written."""
+        self._write = write
+        self._clock = clock
+        self._entries = list(before)
+        self._unwritten: list[StoryEntry] = []
+        self._leases: deque[_Leased] = deque(maxlen=KEPT_LEASES)
+        self._forgotten = 0
+
+    def node(self, node: str, text: str) -> None:
+        self._add(StoryEntry(self._clock(), node, text))
+
+    def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
+        """Minibatches [start, stop) went their usual way."""
+        self._forgotten += len(self._leases) == KEPT_LEASES
+        self._leases.append(_Leased(self._clock(), of, start, stop, text, worker))
+
+    def trouble(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
+        """Something happened to minibatches [start, stop) that doesn't happen to most."""
+        self._add(_Leased(self._clock(), of, start, stop, text, worker).entry())
+
+    def _add(self, entry: StoryEntry) -> None:
+        self._entries.append(entry)
+        self._unwritten.append(entry)
+
+    def flush(self) -> None:
+        if self._unwritten:
+            entries, self._unwritten = self._unwritten, []
+            self._write(entries)
+
+    def close(self) -> None:
+        """Write the leases too."""
+        self._unwritten += [leased.entry() for leased in self._leases]
+        self.flush()
+
+    def about(self, subject: str, nodes: Iterable[str]) -> Story:
+        """Raises UsageError for a subject that nothing is known of."""
+        entries = [*self._entries, *(leased.entry() for leased in self._leases)]
+        entries.sort(key=lambda entry: entry.at)
+        return find(Story(entries, self._forgotten), subject, nodes=nodes)
+
+    def last_words(self, nodes: Iterable[str], most: int = 6) -> list[str]:
+        """The last entries about these nodes, as lines."""
+        wanted = set(nodes)
+        told = [entry for entry in self._entries if entry.subject in wanted]
+        return [f"{entry.subject}: {entry.text}" for entry in told[-most:]]

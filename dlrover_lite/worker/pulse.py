@@ -1,0 +1,54 @@
+"""A worker's heartbeats: a thread tells the master that this process lives, and since when it has been at the same thing.
+
+The thread goes on when training is stuck, so that the master can tell "stuck in minibatch 17" from "gone"; a process that is stopped, or
+in a call that never releases the interpreter, falls silent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from dlrover_lite.wire.client import Client
+from dlrover_lite.wire.messages import Heartbeat, MasterReplies
+
+__all__ = ["HEARTBEAT_SECONDS", "Pulse"]
+
+HEARTBEAT_SECONDS = 1.0
+
+
+class Pulse:
+    """Within ``with``, heartbeats are sent. ``mark`` says that something has got done."""
+
+    def __init__(self, node: str, endpoint: str, *, context: zmq.Context[Any]) -> None:
+        self._node, self._endpoint, self._context = node, endpoint, context
+        self._mark = ("starting", time.monotonic())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def mark(self, doing: str) -> None:
+        """What begins now."""
+        self._mark = (doing, time.monotonic())
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        master = Client(self._endpoint, MasterReplies, context=self._context, peer="the master")
+        try:
+            while not self._ended.wait(HEARTBEAT_SECONDS):
+                doing, since = self._mark
+                master.send(Heartbeat(self._node, doing, time.monotonic() - since))  # not answered
+        finally:
+            master.close()

@@ -1,0 +1,246 @@
+"""All nodes of a job as a state machine: events in, instructions out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.backends.base import NodeEvent
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.fleet import FailJob, Fleet, Launch, Note, Terminate, WorkerGone
+from dlrover_lite.master.relaunch import POLICIES, delay_seconds, larger
+from dlrover_lite.units import Resources
+
+PLAN = Plan(RolePlan(2, Resources(1.0, 100)), RolePlan(3, Resources(2.0, 200)))
+ROOMY = Resources(100.0, 100_000)
+
+
+def begun(capacity: Resources = ROOMY) -> Fleet:
+    return Fleet(PLAN, capacity).begin(0.0)[0]
+
+
+def exited(node: str, reason: str | None = "Killed", detail: str = "") -> NodeEvent:
+    return NodeEvent(1, node, "exited", 0.0, reason, detail=detail)  # type: ignore[arg-type]
+
+
+def started(node: str) -> NodeEvent:
+    return NodeEvent(1, node, "started", 0.0)
+
+
+def of(kind: type, instructions: list[Any]) -> list[Any]:
+    return [instruction for instruction in instructions if isinstance(instruction, kind)]
+
+
+def ends(fleet: Fleet, node: str, reason: str | None = "Killed", now: float = 1.0, detail: str = "") -> Any:
+    return fleet.event(exited(node, reason, detail), now)
+
+
+def test_the_plan_is_launched() -> None:
+    fleet, instructions = Fleet(PLAN, ROOMY).begin(0.0)
+    launched = [launch.node.id for launch in of(Launch, instructions)]
+    assert launched == ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+    assert {node.resources for node in fleet.of("ps")} == {Resources(1.0, 100)}
+    assert {node.resources for node in fleet.of("worker")} == {Resources(2.0, 200)}
+    assert all(node.state == "launched" for node in fleet.by_id.values())
+
+
+def test_servers_are_up_when_all_have_said_hello_in_whatever_order_it_is_heard() -> None:
+    fleet, _ = begun().hello("ps-0", "ipc://a", 1.0)
+    assert not fleet.all_ps_up
+    fleet = fleet.event(started("ps-0"), 2.0)[0].event(started("ps-1"), 2.0)[0]
+    assert fleet.by_id["ps-0"].state == "up"  # a report that comes late takes nothing back
+    fleet, _ = fleet.hello("ps-1", "ipc://b", 3.0)
+    assert fleet.all_ps_up
+    assert [node.endpoint for node in fleet.of("ps")] == ["ipc://a", "ipc://b"]
+    assert fleet.hello("ps-7", "x", 4.0) == fleet.hello("stranger", "", 4.0) == (fleet, [])
+
+
+def test_a_dead_worker_is_replaced_under_a_new_name() -> None:
+    fleet, instructions = ends(begun(), "worker-1", "Unknown", detail="exit code 7")
+    assert of(WorkerGone, instructions) == [WorkerGone("worker-1")]
+    (launch,) = of(Launch, instructions)
+    assert (launch.node.id, launch.node.resources) == ("worker-3", Resources(2.0, 200))
+    assert fleet.by_id["worker-1"].state == "ended"
+    texts = [note.text for note in of(Note, instructions)]
+    assert "ended: Unknown: exit code 7" in texts
+    assert "worker-3 takes its place" in texts
+    assert ends(fleet, "worker-1") == (fleet, [])
+    assert fleet.hello("worker-1", "late", 2.0) == (fleet, [])
+
+
+def test_each_reason_has_its_budget_and_its_growing_delay() -> None:
+    fleet, now, delays = begun(), 1.0, []
+    for i in range(POLICIES["Unknown"].budget):
+        fleet, instructions = ends(fleet, f"worker-{i}", "Unknown", now)
+        assert not of(FailJob, instructions)
+        if not of(Launch, instructions):
+            (late,) = fleet.pending
+            delays.append(late.due - now)
+            assert fleet.tick(late.due - 0.01) == (fleet, [])
+            now = late.due
+            fleet, instructions = fleet.tick(now)
+        assert len(of(Launch, instructions)) == 1
+        assert len(fleet.staying) == 3
+    assert delays == [0.5, 1.0]
+    assert len(of(Launch, ends(fleet, "worker-4", "Killed", now)[1])) == 1  # another reason, another budget
+    _, instructions = ends(fleet, "worker-3", "Unknown", now, "exit code 9")
+    (failure,) = of(FailJob, instructions)
+    assert "workers keep ending" in failure.message
+    assert "exit code 9" in failure.message
+    assert set(failure.nodes) == {"worker-1", "worker-2", "worker-3"}
+
+
+def test_a_worker_out_of_memory_comes_back_with_more_and_so_do_later_ones() -> None:
+    fleet, instructions = ends(begun(), "worker-0", "OOMKilled")
+    (launch,) = of(Launch, instructions)
+    assert launch.node.resources == Resources(2.0, 300)
+    _, instructions = ends(fleet, "worker-1", "Killed")
+    assert of(Launch, instructions)[0].node.resources == Resources(2.0, 300)
+
+
+def test_without_room_for_more_memory_the_job_fails_and_says_so() -> None:
+    used = 2 * 100 + 2 * 200
+    _, instructions = ends(begun(Resources(8.0, used + 250)), "worker-0", "OOMKilled")
+    assert of(Launch, instructions)[0].node.resources.memory == 250
+    _, instructions = ends(begun(Resources(8.0, used + 210)), "worker-0", "OOMKilled")
+    (failure,) = of(FailJob, instructions)
+    assert "worker-0 needs more memory than its 200 B, and 210 B are left" in failure.message
+    assert not of(Launch, instructions)
+
+
+def test_a_worker_that_leaves_is_not_replaced_by_itself() -> None:
+    fleet, instructions = ends(begun(), "worker-0", "Succeeded")
+    assert of(WorkerGone, instructions)
+    assert not of(Launch, instructions)
+    assert fleet.one_more_worker(2.0) == (fleet, [])  # others are at work
+    for other in ("worker-1", "worker-2"):
+        fleet, _ = ends(fleet, other, "Succeeded")
+    fleet, instructions = fleet.one_more_worker(2.0)
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["worker-3"]
+
+
+def test_the_persons_own_error_is_not_tried_again() -> None:
+    _, instructions = ends(begun(), "worker-0", "UserError")
+    assert of(FailJob, instructions)
+    assert not of(Launch, instructions)
+
+
+@pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "UserError", "Succeeded", None])
+def test_a_server_that_ends_takes_the_job_with_it(reason: str | None) -> None:
+    _, instructions = ends(begun(), "ps-1", reason)
+    (failure,) = of(FailJob, instructions)
+    assert failure.nodes == ["ps-1"]
+    assert str(reason or "Unknown") in failure.message
+    assert "parameters are lost" in failure.message
+    assert ("more memory than 100 B" in failure.hint) == (reason == "OOMKilled")
+
+
+def test_when_the_job_is_done_ends_are_just_ends() -> None:
+    fleet = begun().finished()
+    for node in list(fleet.by_id):
+        fleet, instructions = ends(fleet, node)
+        assert not of(Launch, instructions)
+        assert not of(FailJob, instructions)
+        assert (fleet.by_id[node].reason, fleet.by_id[node].detail) == ("Succeeded", "stopped on request")
+    assert fleet.running == []
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("overdue", "StartupTimeout"), ("stuck", "Hung")])
+def test_a_node_that_is_given_up_is_killed_and_its_end_is_our_verdict(kind: Any, reason: str) -> None:
+    fleet = begun()
+    if kind == "stuck":
+        fleet, _ = fleet.hello("worker-1", "", 1.0)
+    fleet, instructions = fleet.give_up("worker-1", kind, "nothing was heard", 2.0)
+    assert of(Terminate, instructions) == [Terminate("worker-1", gently=False)]
+    assert fleet.give_up("worker-1", kind, "again", 3.0) == (fleet, [])
+    fleet, instructions = ends(fleet, "worker-1", "Killed", detail="killed on request")
+    assert (fleet.by_id["worker-1"].reason, fleet.by_id["worker-1"].detail) == (reason, "nothing was heard")
+    assert len(of(Launch, instructions)) == 1
+
+
+def test_scaling_up_launches_and_down_drains_the_youngest() -> None:
+    fleet, instructions = begun().scale(5, 1.0)
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["worker-3", "worker-4"]
+    for node in ("worker-0", "worker-1", "worker-2", "worker-4"):
+        fleet, _ = fleet.hello(node, "", 2.0)
+    fleet, instructions = fleet.scale(2, 3.0)
+    # the one that isn't up first, then from the youngest on
+    assert of(Terminate, instructions) == [Terminate(f"worker-{i}", gently=True) for i in (3, 4, 2)]
+    for node in ("worker-2", "worker-3", "worker-4"):
+        fleet, instructions = ends(fleet, node, "Killed")
+        assert not of(Launch, instructions)
+        assert fleet.by_id[node].reason == "Succeeded"
+    _, instructions = ends(fleet, "worker-0", "Killed")
+    assert len(of(Launch, instructions)) == 1  # two are wanted
+
+
+def test_scaling_down_needs_no_worker_that_would_only_come_back() -> None:
+    fleet = begun()
+    for i in (0, 3):  # the second one comes back later
+        fleet, _ = ends(fleet, f"worker-{i}", "Killed")
+    assert len(fleet.pending) == 1
+    fleet, instructions = fleet.scale(2, 2.0)
+    assert fleet.pending == [] or not of(Terminate, instructions)
+    assert len(fleet.staying) + len(fleet.pending) == 2
+
+
+def test_a_fleet_survives_as_text_and_goes_on() -> None:
+    fleet, _ = begun().hello("worker-0", "", 1.0)
+    fleet, _ = fleet.scale(2, 2.0)
+    fleet, _ = fleet.give_up("worker-1", "overdue", "late", 3.0)
+    again = msgspec.json.decode(msgspec.json.encode(fleet), type=Fleet)
+    assert again == fleet
+    restored, instructions = again.restored(50.0)
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-0", "ps-1"]
+    assert of(Terminate, instructions) == [Terminate("worker-1", gently=False), Terminate("worker-2", gently=True)]
+    assert {node.since for node in restored.by_id.values()} == {50.0}
+
+
+def test_delays_and_growth_are_bounded() -> None:
+    policy = POLICIES["Preempted"]
+    assert [delay_seconds(policy, before) for before in (0, 1, 2, 50)] == [0.0, 0.5, 1.0, policy.longest_delay_seconds]
+    assert larger(Resources(1.0, 100), 1.5, 120) == Resources(1.0, 120)
+    assert larger(Resources(1.0, 100), 1.5, 119) is None
+    assert larger(Resources(1.0, 100), 1.0, 100) == Resources(1.0, 100)
+
+
+NAMES = st.sampled_from(["ps-0", "ps-1", *(f"worker-{i}" for i in range(8)), "stranger"])
+REASONS = st.sampled_from(["Killed", "Succeeded", "OOMKilled", "Unknown", "Preempted", None])
+EVENTS = st.one_of(
+    st.builds(started, NAMES),
+    st.builds(exited, NAMES, REASONS),
+    NAMES,
+    st.integers(1, 6),
+    st.floats(0.1, 40.0),
+    st.tuples(NAMES, st.sampled_from(["overdue", "stuck"])),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=50))
+def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[Any]) -> None:
+    fleet, now, failed = begun(), 1.0, False
+    for thing in history:
+        known = set(fleet.by_id)
+        if isinstance(thing, NodeEvent):
+            fleet, instructions = fleet.event(thing, now)
+        elif isinstance(thing, str):
+            fleet, instructions = fleet.hello(thing, "", now)
+        elif isinstance(thing, int):
+            fleet, instructions = fleet.scale(thing, now)
+        elif isinstance(thing, float):
+            now += thing
+            fleet, instructions = fleet.tick(now)
+        else:
+            fleet, instructions = fleet.give_up(thing[0], thing[1], "why", now)
+        launched = [launch.node for launch in of(Launch, instructions)]
+        assert all(node.id not in known and fleet.by_id[node.id] == node for node in launched)
+        failed = failed or bool(of(FailJob, instructions))
+        leaving = sum(node.state == "ending" for node in fleet.of("worker"))
+        assert len(fleet.staying) + len(fleet.pending) + leaving >= fleet.plan.worker.count - fleet.left or failed
+        assert len(fleet.staying) + len(fleet.pending) <= fleet.plan.worker.count
+        assert all(fleet.comebacks.get(reason, 0) <= policy.budget for reason, policy in POLICIES.items())

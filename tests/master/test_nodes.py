@@ -1,0 +1,116 @@
+"""Scaling, stories, and nodes that fall silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlrover_lite.errors import RemoteError
+from dlrover_lite.jobs import stories
+from dlrover_lite.recipe import schema
+from dlrover_lite.wire.messages import (
+    Heartbeat,
+    PsReport,
+    Scaled,
+    ScaleRequest,
+    StatusRequest,
+    Story,
+    StoryRequest,
+)
+from tests.master.rig import Rig
+
+
+def test_scaling_the_workers(make: Any) -> None:
+    rig = make(samples=4000)
+    rig.up("ps-0", "worker-0", "worker-1")
+    assert rig.ask("cli", ScaleRequest(workers=2)) == Scaled()
+    more = rig.ask("cli", ScaleRequest(workers=3))
+    assert more == Scaled(["worker-2 is launched with 1 core and 1 GiB"])
+    rig.up("worker-2")
+    fewer = rig.ask("cli", ScaleRequest(workers=1, ps=1))
+    assert [action.split()[0] for action in fewer.actions] == ["worker-2", "worker-1"]
+    assert rig.backend.terminated == ["worker-2", "worker-1"]
+    rig.kill()
+    rig.start()
+    states = {}
+    while {states.get("worker-1"), states.get("worker-2")} != {"ended (Succeeded)"}:
+        states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert (states["ps-0"], states["worker-0"]) == ("up", "up")
+    assert rig.ask("cli", ScaleRequest(workers=1)) == Scaled()
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        (ScaleRequest(ps=2), "1 parameter server"),
+        (ScaleRequest(workers=0), "0 workers can't train"),
+        (ScaleRequest(workers=-1), "at least 1"),
+        (ScaleRequest(workers=8), "Ask for at most 7"),
+    ],
+)
+def test_wishes_that_are_refused(rig: Rig, wish: ScaleRequest, why: str) -> None:
+    rig.up("ps-0")
+    with pytest.raises(RemoteError) as refused:
+        rig.ask("cli", wish)
+    assert why in f"{refused.value.message} {refused.value.hint}"
+    assert rig.ask("cli", ScaleRequest()) == Scaled()
+
+
+def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
+    rig = make(samples=400)
+    rig.up("ps-0", "worker-0", "worker-1")
+    lease = rig.lease("worker-1")
+    rig.backend.ends("worker-1", "Unknown")
+    rig.up("worker-2")
+    story = rig.ask("cli", StoryRequest("worker-1"))
+    assert isinstance(story, Story)
+    texts = [entry.text for entry in story.entries if entry.subject == "worker-1"]
+    assert texts == [
+        "launched with 1 core and 1 GiB",
+        "its process runs",
+        "is up",
+        "ended: Unknown",
+        "worker-2 takes its place",
+    ]
+    rig.lease("worker-2")
+    about = [entry.text for entry in rig.ask("cli", StoryRequest(f"0/{lease.start}")).entries]
+    assert about == ["leased to worker-1", "to do again: worker-1 has ended", "leased to worker-2"]
+    with pytest.raises(RemoteError, match="worker-9"):
+        rig.ask("cli", StoryRequest("worker-9"))
+    rig.backend.ends("ps-0", "OOMKilled")
+    outcome = rig.ended()
+    assert "Its story:" in outcome.message
+    assert "ps-0: ended: OOMKilled" in outcome.message
+    written = stories.read(rig.directory).entries
+    assert {"leased to worker-2", "ended: OOMKilled"} <= {entry.text for entry in written}
+
+
+def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(heartbeat_seconds=0.5, startup_seconds=60, progress_seconds=60))
+    rig.up("ps-0", "worker-0")
+    while rig.backend.terminated != ["worker-0"]:  # the others speak
+        rig.ask("ps-0", PsReport("ps-0", 0, 0, 0))
+        assert rig.outcome is None
+    rig.up("worker-2")
+    assert "ended (Hung: no heartbeat for 0.5 s)" in [node.state for node in rig.ask("cli", StatusRequest()).nodes]
+
+
+def test_nodes_that_get_nowhere_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(progress_seconds=60))
+    rig.up("ps-0", "worker-0", "worker-1")
+    for node, seconds in (("worker-0", 59.0), ("worker-1", 61.0)):
+        rig.client(node).send(Heartbeat(node, "minibatch 17 of epoch 0", seconds))
+    rig.up("worker-2")
+    states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert states["worker-1"] == "ended (Hung: no progress for 60 s, in minibatch 17 of epoch 0)"
+    assert states["worker-0"] == "up"
+
+
+def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(startup_seconds=0.3))
+    rig.up("ps-0", "worker-0")
+    rig.backend.wait_for_launch("worker-2")
+    states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
+    assert states["worker-1"] == "ended (StartupTimeout: it did not come up within 0.3 s)"
+    assert states["worker-0"] == "up"

@@ -1,0 +1,80 @@
+"""Real nodes that are killed, stopped, asked to leave, scaled; and a master that is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.processes import is_alive
+from tests.backends.support import until
+from tests.spine.support import kill, pid_of, start, succeeded, until_trained, write_csv
+from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
+
+SAMPLES = 20_000
+
+
+def census(tmp_path: Path, **settings: Any) -> JobHandle:
+    data = write_csv(tmp_path / "numbers.csv", SAMPLES)
+    return start(CENSUS, data, **{"workers": 2, "batch_size": 16, "optimizer": SGD, **settings})
+
+
+def kill_master(handle: JobHandle) -> None:
+    master = handle.job.record().master
+    assert master is not None
+    os.kill(master.pid, signal.SIGKILL)
+    until(lambda: not is_alive(master), "the master's end")
+    until(lambda: handle.job.record().master != master, "another master")
+
+
+@pytest.mark.parametrize("seed", [random.randrange(10_000) for _ in range(2)])
+def test_a_master_that_is_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    moments = sorted(random.Random(seed).sample(range(0, SAMPLES * 2, 100), 3))
+    handle = census(tmp_path, epochs=2)
+    nodes = {}
+    for samples in moments:
+        until_trained(handle, samples)
+        kill_master(handle)
+        nodes[samples] = [(node.id, node.state) for node in handle.status().nodes]
+    status = succeeded(handle)
+    assert status["master_restarts"] == len(moments)
+    assert [node["id"] for node in status["nodes"]] == ["ps-0", "worker-0", "worker-1"]  # the same ones all along
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
+
+
+def test_a_worker_that_is_asked_to_end_by_others_is_replaced(tmp_path: Path) -> None:
+    handle = census(tmp_path)
+    until_trained(handle, 1_000)
+    kill(handle, "worker-1", signal.SIGTERM)
+    states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
+    assert states["worker-1"].startswith("ended (Preempted")
+    assert "worker-2" in states
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
+
+
+def test_a_worker_that_is_stopped_is_given_up(tmp_path: Path) -> None:
+    handle = census(tmp_path, health={"heartbeat_seconds": 3})
+    until_trained(handle, 500)
+    kill(handle, "worker-1", signal.SIGSTOP)
+    states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
+    assert states["worker-1"] == "ended (Hung: no heartbeat for 3 s)"
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
+
+
+def test_scaling_while_training(tmp_path: Path) -> None:
+    handle = census(tmp_path, epochs=2)
+    until_trained(handle, 500)
+    assert handle.scale(workers=3) == ["worker-2 is launched with 1 core and 1 GiB"]
+    until(lambda: pid_of(handle, "worker-2"), "worker-2")
+    until(lambda: [n for n in handle.status().nodes if n.id == "worker-2" and n.samples_per_second], "its work")
+    handle.scale(workers=1)
+    until(lambda: sum("ended" in node.state for node in handle.status().nodes) == 2, "two workers less")
+    states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
+    assert states["worker-2"] == states["worker-1"] == "ended (Succeeded: stopped on request)"
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
