@@ -17,7 +17,7 @@ __all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "t
 GAP = "  "
 _NARROWEST_TEXT = 20
 PLAIN_INTERVAL_SECONDS = 10.0
-_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?")
+_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?%?")
 """Numbers written out already."""
 
 

@@ -27,8 +27,8 @@ def story(subject: str, job: str, as_json: bool) -> None:
     """Tell what has happened to SUBJECT in JOB, the oldest first; without SUBJECT, everything that is kept.
 
     SUBJECT is a node's id (worker-1, ps-0, master), minibatches as EPOCH/NUMBER or EPOCH/FIRST-LAST (0/17, 0/100-200),
-    or those of an evaluation as eval:ROUND/NUMBER (eval:0/5). Of minibatches only those that had trouble are kept.
-    JOB is an id, the start of one, or "last" (default).
+    or those of an evaluation as eval:ROUND/NUMBER (eval:0/5). Of minibatches that went well only the
+    newest are kept. JOB is an id, the start of one, or "last" (default).
     """
     from dlrover_lite.cli.output import emit_json, note
     from dlrover_lite.jobs.handle import JobHandle

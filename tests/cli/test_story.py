@@ -113,8 +113,8 @@ def test_a_torn_last_line_is_told_beside(ended: Job, capsys: Capture) -> None:
     ("arguments", "said"),
     [
         (["worker-7"], "never been a node 'worker-7'; there are worker-0"),
-        (["1/5"], "nearest that had any: 0/17"),
-        (["eval:1/5"], "nearest that had any: 0/17"),
+        (["1/5"], "nearest kept: 0/17"),
+        (["eval:1/5"], "nearest kept: 0/17"),
         (["17"], "neither a node nor minibatches: write "),
         (["0/9-3"], "write 0/3-9"),
         (["eval", "0/5"], "story eval:0/5"),
