@@ -105,7 +105,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += [part for part in result.message.splitlines()[1:] + result.hint.splitlines() if part]
     if now.total_samples:
         lines += ["", *summary_lines(result.export if result else None, now, None)]
-    lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
+    if now.nodes:
+        lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
     if now.master_restarts:
         lines.append(f"{'master':<10} killed and started again {plural(now.master_restarts, 'time')}; the job went on")
     click.echo("\n".join(map(cleaned, lines)))

@@ -56,6 +56,8 @@ def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int 
         lines = None  # of logs that appear later nothing is old
         sys.stdout.flush()
         if ended:
+            if node is not None and not files:
+                _check_node(handle, node)
             return
         try:
             handle.wait(POLL_SECONDS)

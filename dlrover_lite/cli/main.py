@@ -6,6 +6,7 @@ Nothing but click is imported until a command runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from dlrover_lite.errors import DlroverLiteError, RecipeError
 
 __all__ = ["COMMANDS", "cli", "main"]
 
-EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 2, 70, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
     "run": LazyCommand("dlrover_lite.cli.run:run", "Train a recipe."),
@@ -56,14 +58,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_USAGE
     _open_closed_streams()
+    if not _directory_exists():
+        print("Error: The current directory doesn't exist any more.\nChange to another one.", file=sys.stderr)
+        return EXIT_USAGE
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (as in "| head"). Keep the interpreter from flushing once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has seen enough (as in "| head")
+        _discard_output()
         return 1
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _discard_output()
+        return _no_room(error)
     return code
+
+
+def _directory_exists() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - a path isn't wanted
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from flushing once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _no_room(error: OSError) -> int:
+    what = error.filename or "the output"
+    print(f"Error: {what} can't be written: {error.strerror}\nMake room there.", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def _open_closed_streams() -> None:
@@ -96,7 +124,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (BrokenPipeError, SystemExit):
         raise
-    except Exception as error:  # noqa: BLE001 - the one place where a bug becomes a message
+    except Exception as error:  # the one place where a bug becomes a message
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise
         return _bug(error)
     return result if isinstance(result, int) else 0
 

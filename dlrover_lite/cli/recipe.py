@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,4 +146,4 @@ def init(path: str | None, force: bool) -> None:
         raise UsageError(f"{path} exists already", hint="--force replaces it.") from None
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}") from None
-    click.echo(f"Wrote {path}. Train with it: dlrover-lite run {path}", file=sys.stderr)
+    click.echo(f"Wrote {path}. Train with it: dlrover-lite run {shlex.quote(path)}", file=sys.stderr)

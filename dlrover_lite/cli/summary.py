@@ -75,9 +75,10 @@ def summary_lines(export: str | None, status: Status, best: float | None) -> lis
 
 
 def _known(export: str | None, status: Status, best: float | None) -> list[tuple[str, str]]:
+    span = "from start to end" if status.state in ("succeeded", "failed", "stopped") else "since the start"
     lines = [
         ("samples", f"{count(status.samples)} of {count(status.total_samples)} ({plural(status.epochs, 'epoch')})"),
-        ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s from start to end"),
+        ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s {span}"),
     ]
     reachable = "" if best is None else f"; best reachable AUC {metric(best)}"
     if status.evaluations:
@@ -125,8 +126,18 @@ def next_commands(job: Job, result: Result, again: Sequence[str], width: int | N
     for command, what in rows:
         line = f"  dlrover-lite {command:<{wide}}  {what}"
         lines.append(line if width is None or len(line) <= width else f"  dlrover-lite {command}")
-    longer = [*again, "--set", f"training.epochs={2 * job.recipe.training.epochs}"]
+    longer = [*_without_epochs(again), "--set", f"training.epochs={2 * job.recipe.training.epochs}"]
     return [*lines, f"  dlrover-lite run {shlex.join(longer)}"]
+
+
+def _without_epochs(again: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    for word in again:
+        if kept[-1:] == ["--set"] and word.partition("=")[0].strip() == "training.epochs":
+            kept.pop()
+        else:
+            kept.append(word)
+    return kept
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:
@@ -137,4 +148,4 @@ def what_runs(recipe: Recipe, samples: int) -> str:
     workers = plural(plan.worker.count, "worker")
     nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
     model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
-    return f"{model} on {count(samples)} samples, {plural(recipe.training.epochs, 'epoch')}; {nodes}"
+    return f"{model} on {plural(samples, 'sample')}, {plural(recipe.training.epochs, 'epoch')}; {nodes}"

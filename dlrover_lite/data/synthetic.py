@@ -95,6 +95,8 @@ def write_tsv(path: Path, spec: SyntheticData, samples: int, gz: bool, progress:
     The Criteo reader reads them back as exactly what ``SyntheticDataset`` gives. ``progress(what, done, total)`` counts
     samples. Raises DataError when the file can't be written.
     """
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file, and isn't replaced by one", hint="Choose another name.")
     teacher = _teacher(spec.ids_per_field, spec.zipf_exponent, spec.seed)
     tally = _AucTally()
     text = np.empty(_CHUNK * _LONGEST_LINE, np.uint8)

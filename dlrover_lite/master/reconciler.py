@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dlrover_lite.backends.base import Backend, NodeSpec, Usage
+from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
 from dlrover_lite.errors import BackendError
 from dlrover_lite.master.fleet import FailJob, Fleet, Instruction, Launch, Next, Note, Terminate, WorkerGone
+from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.liveness import Liveness
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Health
@@ -20,7 +21,8 @@ USAGE_SECONDS = 1.0
 
 
 class Reconciler:
-    """``keep`` makes a fleet durable: it is called before anything that follows from the change is done."""
+    """``keep`` makes a fleet durable: it is called before anything that follows from the change is done. ``on_refusal`` is told when the
+    backend refuses to launch a node; it raises the error, or ends the job."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Reconciler:
         keep: Callable[[Fleet], None],
         on_gone: Callable[[str], None],
         on_failure: Callable[[FailJob], None],
+        on_refusal: Callable[[BackendError], None],
         clock: Callable[[], float],
     ) -> None:
         self.fleet = fleet
@@ -44,6 +47,7 @@ class Reconciler:
         self._keep = keep
         self._on_gone = on_gone
         self._on_failure = on_failure
+        self._on_refusal = on_refusal
         self._clock = clock
         self._liveness = Liveness(health, clock())
         self._events_seen = 0
@@ -116,7 +120,7 @@ class Reconciler:
     def _follow(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(node):
-                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint))
+                self._launch(node)
             case Terminate(node, gently):
                 try:
                     self._backend.terminate(node, grace_seconds=GRACE_SECONDS if gently else 0.0)
@@ -128,3 +132,14 @@ class Reconciler:
                 self._story.node(node, text)
             case FailJob():
                 self._on_failure(instruction)
+
+    def _launch(self, node: Node) -> None:
+        if not self.fleet.done:
+            try:
+                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint))
+            except BackendError as error:
+                self._on_refusal(error)
+            else:
+                return
+        never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
+        self._take(self.fleet.event(never, self._clock()))

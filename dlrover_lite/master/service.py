@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.backends.base import Backend
-from dlrover_lite.errors import DlroverLiteError, JobError, ModelError, UsageError
+from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
@@ -116,6 +116,7 @@ class Master:
             keep=self.memory.keep_fleet,
             on_gone=self._worker_gone,
             on_failure=self._node_has_failed_the_job,
+            on_refusal=self._launch_refused,
             clock=clock,
         )
         shards.story = story
@@ -351,6 +352,11 @@ class Master:
         story = "".join(f"\n  {line}" for line in self.story.last_words(failure.nodes))
         message = failure.message + (f"\nIts story:{story}" if story else "")
         self._end(Outcome("failed", message, failure.hint.replace("JOB", self.job)))
+
+    def _launch_refused(self, error: BackendError) -> None:
+        if not self._stop():
+            raise error
+        self._end(Outcome("stopped", "stopped by request"))  # the backend has been told before us
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

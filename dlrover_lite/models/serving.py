@@ -130,11 +130,14 @@ def read_manifest(directory: Path) -> Manifest:
         raise ModelError(f"{path} can't be read: {error}", hint="Export the model again.") from error
 
 
-def load_model(directory: Path | str, device: str = "cpu") -> ServingModel:
+def load_model(directory: Path | str | None, device: str = "cpu") -> ServingModel:
     """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory.
 
-    A user's model runs its own code from the export. Raises ModelError, naming the file at fault.
+    ``directory`` may be a result's ``export``. A user's model runs its own code from the export. Raises ModelError, naming
+    the file at fault.
     """
+    if directory is None:
+        raise ModelError("The job has no exported model.", hint="Its result's message says why.")
     directory = Path(directory)
     manifest = read_manifest(directory)
     network = build_model(manifest.model, manifest.schema, directory=directory / "model", seed=manifest.seed)

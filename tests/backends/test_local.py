@@ -83,7 +83,9 @@ def test_a_template_with_threads_starts_fresh_interpreters(
     scripted.backend.close()  # type: ignore[attr-defined]
     handle.stop()
     handle.wait(20)
-    assert "2 threads" in handle.job.log("template").read_text()
+    log = handle.job.log("template").read_text()
+    assert "2 threads" in log
+    assert "DeprecationWarning" not in log
     assert_nothing_runs(handle.job)
 
 

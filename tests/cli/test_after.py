@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_status(trained: dict[str, Any], capsys: Capture) -> None:
     assert "4,000 of 4,000 (1 epoch)" in text and "\nlimits " in text and "worker-0" in text
 
 
+def test_status_of_a_job_killed_before_it_had_nodes(trained: dict[str, Any], capsys: Capture) -> None:
+    directory = Path(trained["directory"]).with_name("killed-00000000")
+    directory.mkdir()
+    shutil.copy(Path(trained["directory"]) / "job.json", directory)
+    (directory / "result.json").write_text('{"state": "stopped", "ended_at": 1.0, "message": "killed by request"}')
+    try:
+        assert main(["status", "killed-0"]) == 0
+    finally:
+        shutil.rmtree(directory)
+    assert capsys.readouterr().out == "killed-00000000: stopped (killed by request)\n"
+
+
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "evaluate", "export --to x"])
 def test_an_unknown_job_is_named_with_the_nearest(command: str, trained: dict[str, Any], capsys: Capture) -> None:
     name, *options = command.split()
@@ -103,8 +116,9 @@ def test_logs_of_one_role_or_node(trained: dict[str, Any], capsys: Capture) -> N
     assert masters == [line for line in everything if line.startswith("master")] != []
     assert main(["logs", trained["job"], "--node", "master", "-n", "1", "-f"]) == 0
     assert capsys.readouterr().out.splitlines() == masters[-1:]
-    assert main(["logs", trained["job"], "--node", "workr-0"]) == 2
-    assert "Did you mean worker-0?" in capsys.readouterr().err
+    for options in ([], ["-f"]):
+        assert main(["logs", trained["job"], "--node", "workr-0", *options]) == 2
+        assert "Did you mean worker-0?" in capsys.readouterr().err
 
 
 def test_evaluate_gives_what_training_gave(trained: dict[str, Any], capsys: Capture) -> None:

@@ -174,6 +174,28 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["recipe", "schema"], ["--help"]])
+def test_output_that_finds_no_room_is_no_bug(arguments: list[str], home: Path) -> None:
+    command = [sys.executable, "-m", "dlrover_lite", *arguments]
+    with Path("/dev/full").open("w") as out:
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) == 2 and not home.exists()
+
+
+def test_a_current_directory_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert frame.main(["validate", "job.yaml"]) == 2
+    assert capsys.readouterr().err == "Error: The current directory doesn't exist any more.\nChange to another one.\n"
+
+
 def test_windows_is_sent_to_wsl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert frame.main(["--help"]) == 2

@@ -92,7 +92,8 @@ def test_init_prints_a_recipe(capsys: Capture) -> None:
 
 def test_init_writes_a_recipe_and_never_over_another(directory: Path, capsys: Capture) -> None:
     assert main(["recipe", "init", "My Clicks.yaml"]) == 0
-    assert capsys.readouterr().out == ""
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.endswith("dlrover-lite run 'My Clicks.yaml'\n")
     assert load_recipe("My Clicks.yaml").name == "my-clicks"
     assert main(["recipe", "init", "job.yaml"]) == 2
     assert capsys.readouterr().err == "Error: job.yaml exists already\n--force replaces it.\n"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,14 @@ def test_the_same_options_write_the_same_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere/a\.tsv can't be written"):
         write_tsv(tmp_path / "nowhere" / "a.tsv", SPEC, 10, False)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.tsv"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match=r"pipe\.tsv is no file"):
+        write_tsv(pipe, SPEC, 10, gz=False)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
 def test_more_ids_than_the_table_holds_are_refused() -> None:

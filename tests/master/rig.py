@@ -14,6 +14,7 @@ import zmq
 
 from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -45,11 +46,13 @@ CAPACITY = Resources(8.0, 8 << 30)
 
 
 class Backend:
-    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself."""
+    """Nodes exist in a list of events. ``terminate`` ends them at once; ``ends`` lets one end by itself; one that
+    ``refuses`` starts none."""
 
     def __init__(self) -> None:
         self.launched: list[NodeSpec] = []
         self.terminated: list[str] = []
+        self.refuses = False
         self._events: list[NodeEvent] = []
         self._changed = threading.Condition()
 
@@ -63,6 +66,8 @@ class Backend:
         raise NotImplementedError
 
     def launch(self, spec: NodeSpec) -> None:
+        if self.refuses:
+            raise BackendError(f"{spec.id} can't be launched any more")
         with self._changed:
             if spec.id not in [other.id for other in self.launched]:
                 self.launched.append(spec)
@@ -111,6 +116,8 @@ class Rig:
         workers: int = 2,
         export: str = "npz",
         health: schema.Health | None = None,
+        refuses: bool = False,
+        stopping: bool = False,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -124,17 +131,18 @@ class Rig:
             health=health or schema.Health(),
         )
         self.backend = Backend()
+        self.backend.refuses = refuses
         self.outcome: Outcome | None = None
         self.clients: dict[str, Client] = {}
         self.fleet = Fleet(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)), CAPACITY)
         self.shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
-        self.start()
+        self.start(stopping=stopping)
 
-    def start(self) -> None:
+    def start(self, *, stopping: bool = False) -> None:
         """A master over what an earlier one has left, if any."""
         self.endpoint = f"inproc://master-{next(_names)}"
         self.server = Server(self.endpoint, MasterRequests, context=self.context, remember_replies=True)
-        self.stopping = self.killed = False
+        self.stopping, self.killed = stopping, False
         ready = threading.Event()
         story = StoryLog(lambda entries: stories.append(self.directory, entries), time.time)
 

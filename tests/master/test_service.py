@@ -204,6 +204,13 @@ def test_stop(rig: Rig, how: str) -> None:
     assert sorted(rig.backend.terminated) == ["ps-0", "worker-0", "worker-1"]
 
 
+def test_stopped_before_its_nodes_are_launched(make: Any) -> None:
+    rig = make(refuses=True, stopping=True)
+    outcome = rig.ended()
+    assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
+    assert rig.backend.launched == rig.backend.terminated == []
+
+
 def test_metrics_count_once_however_often_they_are_told(make: Any) -> None:
     rig = make(workers=1, samples=400, batch_size=4)
     rig.up("ps-0", "worker-0")

@@ -223,6 +223,11 @@ def test_missing_and_damaged_files_are_named(trained, tmp_path, format, file, da
     assert str(path) in raised.value.message and raised.value.hint
 
 
+def test_a_job_without_an_export_is_told_apart():
+    with pytest.raises(ModelError, match="no exported model"):
+        load_model(None)
+
+
 def test_a_newer_format_names_the_upgrade(trained, tmp_path):
     target = trained.write(tmp_path / "model")
     (target / "model.json").write_text('{"version": 2, "whatever": 1}')

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -126,7 +127,10 @@ class Template:
         sys.stderr.flush()
         parent = os.getpid()
         try:
-            pid = os.fork()
+            with warnings.catch_warnings():
+                if fresh:  # Python 3.12 and later warn of threads: this child only replaces itself
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
         except OSError as error:
             self._channel.send(Ended(request.spec.id, None, f"it could not be forked: {error.strerror}"))
             return
