@@ -177,10 +177,11 @@ def sockets_left(directory: Path) -> list[str]:
 
 
 def unfinished(job: Job) -> list[str]:
-    """A job without a result, though it had a keeper, and files half written."""
+    """A job that had a keeper and isn't recorded as stopped, and files half written."""
     lines = [f"temp file: {path}" for path in job.directory.glob(".*") if path.name != ".reserve"]
-    if job.record().keeper is not None and job.result() is None:
-        lines.append(f"it has no result: {job.last_log_lines('keeper')}")
+    result = job.result()
+    if job.record().keeper is not None and (result is None or result.state != "stopped"):
+        lines.append(f"its result is {result}; its keeper said: {job.last_log_lines('keeper')}")
     return lines
 
 
