@@ -34,6 +34,7 @@ COMMANDS = {
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
+    "doctor": LazyCommand("dlrover_lite.cli.doctor:doctor", "Check whether this machine can run jobs."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
 }
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
-__all__ = ["Reporter", "cleaned", "emit_json", "note", "progress", "table"]
+__all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "table", "terminal_width"]
 
 GAP = "  "
+_NARROWEST_TEXT = 20
 PLAIN_INTERVAL_SECONDS = 10.0
-_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?")
+_NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?%?")
 """Numbers written out already."""
 
 
@@ -64,6 +65,25 @@ def cleaned(text: str, *, keep_lines: bool = False) -> str:
     """Without control characters, which could move the cursor or recolour what follows."""
     kept = "\n" if keep_lines else ""
     return "".join(char if char.isprintable() or char in kept else " " for char in text)
+
+
+def terminal_width() -> int | None:
+    """Of stdout; None where that is no terminal, and lines are not broken."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def hanging(head: str, text: str, width: int | None) -> list[str]:
+    """``head`` and the text beside it: its own lines, and those too long for ``width``, go on below its beginning."""
+    import textwrap
+
+    room = None if width is None else max(_NARROWEST_TEXT, width - len(head))
+    parts: list[str] = []
+    for line in map(cleaned, text.splitlines()):
+        parts += [line] if room is None else textwrap.wrap(line, room) or [""]
+    indent = " " * len(head)
+    return [((indent if i else head) + part).rstrip() for i, part in enumerate(parts or [""])]
 
 
 def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:

@@ -108,7 +108,7 @@ def _stay(handle: JobHandle) -> Result:
 
 
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
-    from dlrover_lite.cli.output import cleaned, emit_json
+    from dlrover_lite.cli.output import cleaned, emit_json, terminal_width
     from dlrover_lite.cli.summary import best_auc, next_commands, run_json, summary_lines
     from dlrover_lite.cli.words import count
 
@@ -118,7 +118,7 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
         emit_json(run_json(handle.job, result, status, best))
     elif result.ok:
         lines = [f"{handle.id} succeeded", *summary_lines(result.export, status, best), ""]
-        lines += next_commands(handle.job, result, again, _width())
+        lines += next_commands(handle.job, result, again, terminal_width())
         click.echo("\n".join(map(cleaned, lines)))
     if result.ok:
         return 0
@@ -127,13 +127,6 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
         print(f"{handle.id}: {result.message or 'stopped'}{done}; no model was exported.", file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)
-
-
-def _width() -> int | None:
-    """Of the terminal; None where stdout is none."""
-    import shutil
-
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def job_error(handle: JobHandle, result: Result) -> DlroverLiteError:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["story", "timeline"]
 
 GAP = "  "
-_NARROWEST_TEXT = 20
 
 
 @click.command(short_help="Tell what has happened to a node or minibatch.")
@@ -28,8 +27,8 @@ def story(subject: str, job: str, as_json: bool) -> None:
     """Tell what has happened to SUBJECT in JOB, the oldest first; without SUBJECT, everything that is kept.
 
     SUBJECT is a node's id (worker-1, ps-0, master), minibatches as EPOCH/NUMBER or EPOCH/FIRST-LAST (0/17, 0/100-200),
-    or those of an evaluation as eval:ROUND/NUMBER (eval:0/5). Of minibatches only those that had trouble are kept.
-    JOB is an id, the start of one, or "last" (default).
+    or those of an evaluation as eval:ROUND/NUMBER (eval:0/5). Of minibatches that went well only the
+    newest are kept. JOB is an id, the start of one, or "last" (default).
     """
     from dlrover_lite.cli.output import emit_json, note
     from dlrover_lite.jobs.handle import JobHandle
@@ -53,7 +52,7 @@ def story(subject: str, job: str, as_json: bool) -> None:
 
 
 def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
-    from dlrover_lite.cli.output import note
+    from dlrover_lite.cli.output import note, terminal_width
     from dlrover_lite.cli.words import at_time
 
     if not found.entries:
@@ -62,35 +61,19 @@ def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
     click.echo(f"{job_id}{f', {wanted}' if wanted else ''}; the job began {at_time(began)}")
     if found.forgotten:
         click.echo(f"({found.forgotten:,} older ones are no longer kept)")
-    for line in timeline(found.entries, began, _width()):
+    for line in timeline(found.entries, began, terminal_width()):
         click.echo(line)
-
-
-def _width() -> int | None:
-    """Of the terminal; None where stdout is none: there lines are not broken."""
-    import shutil
-    import sys
-
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iterator[str]:
     """Lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
-    import textwrap
-
-    from dlrover_lite.cli.output import cleaned
+    from dlrover_lite.cli.output import cleaned, hanging
 
     heads = [(_since(entry.at - began), _time_of_day(entry.at, began), cleaned(entry.subject)) for entry in entries]
     columns = [max(len(head[at]) for head in heads) for at in range(3)]
-    indent = " " * (sum(columns) + 3 * len(GAP))
-    room = None if width is None else max(_NARROWEST_TEXT, width - len(indent))
     for (since, clock, subject), entry in zip(heads, entries, strict=True):
         head = GAP.join((since.rjust(columns[0]), clock.rjust(columns[1]), subject.ljust(columns[2]))) + GAP
-        text = f"{entry.node}: {entry.text}" if entry.node else entry.text
-        for line in map(cleaned, text.splitlines() or [""]):
-            for part in [line] if room is None else textwrap.wrap(line, room) or [""]:
-                yield (head + part).rstrip()
-                head = indent
+        yield from hanging(head, f"{entry.node}: {entry.text}" if entry.node else entry.text, width)
 
 
 def _since(seconds: float) -> str:

@@ -322,12 +322,12 @@ def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None)
             stderr=log,
             start_new_session=True,
             pass_fds=[fd for fd in (ready, tie) if fd is not None],
-            env=_environment(),
+            env=environment(),
         )
 
 
-def _environment() -> dict[str, str]:
-    """Ours, and where this package is found if it isn't installed but on our path by other means."""
+def environment() -> dict[str, str]:
+    """For a Python of ours: this process's, and where this package is found if it isn't installed but on our path by other means."""
     package_root = str(Path(__file__).parents[2])
     if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return dict(os.environ)

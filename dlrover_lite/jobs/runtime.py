@@ -22,18 +22,21 @@ from dlrover_lite.jobs.processes import ProcessIdentity, is_alive, is_foreign, k
 __all__ = [
     "KEEPER_SOCKET",
     "MASTER_SOCKET",
+    "MAX_SOCKET_NAME_BYTES",
+    "MAX_SOCKET_PATH_BYTES",
     "create_runtime_directory",
     "record_cgroups",
     "remove_runtime_directory",
+    "stale_runtime_directories",
     "sweep_runtime",
 ]
 
 KEEPER_SOCKET = "keeper.sock"
 MASTER_SOCKET = "master.sock"
 
-_MAX_SOCKET_PATH_BYTES = 103
+MAX_SOCKET_PATH_BYTES = 103
 """macOS; Linux takes 107."""
-_MAX_SOCKET_NAME_BYTES = 32
+MAX_SOCKET_NAME_BYTES = 32
 _OWNER = "owner.json"
 _CGROUPS = "cgroups.json"
 _UNFINISHED_SECONDS = 60.0
@@ -54,7 +57,7 @@ def create_runtime_directory(job_directory: Path, short_id: str, owner: ProcessI
     for base in _bases():
         longest = base / f"{short_id}x"
         try:
-            if len(os.fsencode(longest)) + 1 + _MAX_SOCKET_NAME_BYTES > _MAX_SOCKET_PATH_BYTES:
+            if len(os.fsencode(longest)) + 1 + MAX_SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES:
                 raise JobError(f"{base} is too long a path for sockets")
             return _create_in(base, short_id, Owner(str(job_directory), owner))
         except JobError as refusal:
@@ -137,20 +140,25 @@ def remove_runtime_directory(directory: Path) -> None:
 
 def sweep_runtime(clock: Callable[[], float] = time.time) -> list[Path]:
     """Remove the runtime directories whose keeper is gone, and end what such a job's nodes had started; returns the directories."""
-    swept = []
+    swept = stale_runtime_directories(clock)
+    for entry in swept:
+        if (owner := _owner(entry)) is not None:
+            kill_processes_of(owner.job)
+        remove_runtime_directory(entry)
+    return swept
+
+
+def stale_runtime_directories(clock: Callable[[], float] = time.time) -> list[Path]:
+    """Those that ``sweep_runtime`` would remove."""
+    stale = []
     for base in _bases():
         try:
             _check_private(base)
             entries = list(base.iterdir())
         except (JobError, OSError):
             continue
-        for entry in entries:
-            if _is_stale(entry, clock()):
-                if (owner := _owner(entry)) is not None:
-                    kill_processes_of(owner.job)
-                remove_runtime_directory(entry)
-                swept.append(entry)
-    return swept
+        stale += [entry for entry in entries if _is_stale(entry, clock())]
+    return stale
 
 
 def _owner(directory: Path) -> Owner | None:

@@ -20,7 +20,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -31,10 +32,21 @@ from dlrover_lite import __version__
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.paths import state_directory
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
-from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, sweep_runtime
+from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtime_directories, sweep_runtime
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Job", "JobRecord", "Result", "State", "create_job", "find_job", "list_jobs", "sweep", "unwritable"]
+__all__ = [
+    "Job",
+    "JobRecord",
+    "Result",
+    "State",
+    "create_job",
+    "find_job",
+    "leftovers",
+    "list_jobs",
+    "sweep",
+    "unwritable",
+]
 
 State = Literal["starting", "running", "succeeded", "failed", "stopped", "lost"]
 
@@ -263,16 +275,24 @@ def find_job(reference: str) -> Job:
 def sweep(clock: Callable[[], float] = time.time) -> list[Path]:
     """Remove what killed processes have left: runtime directories without a keeper, job directories never finished."""
     swept = sweep_runtime(clock)
+    for entry in _abandoned(clock()):
+        shutil.rmtree(entry, ignore_errors=True)
+        swept.append(entry)
+    return swept
+
+
+def leftovers(clock: Callable[[], float] = time.time) -> list[Path]:
+    """What ``sweep`` would remove."""
+    return [*stale_runtime_directories(clock), *_abandoned(clock())]
+
+
+def _abandoned(now: float) -> Iterator[Path]:
+    """Job directories whose making was never finished."""
     jobs = _jobs_directory()
     for entry in jobs.glob(".new-*") if jobs.is_dir() else ():
-        try:
-            abandoned = clock() - entry.stat().st_mtime > _ABANDONED_SECONDS
-        except FileNotFoundError:
-            continue
-        if abandoned:
-            shutil.rmtree(entry, ignore_errors=True)
-            swept.append(entry)
-    return swept
+        with suppress(FileNotFoundError):
+            if now - entry.stat().st_mtime > _ABANDONED_SECONDS:
+                yield entry
 
 
 def _versions() -> dict[str, str]:

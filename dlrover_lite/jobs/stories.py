@@ -127,8 +127,8 @@ def find(story: Story, subject: str, *, nodes: Iterable[str] = ()) -> Story:
         raise UsageError(f"There has never been a node {wanted!r}; there are {', '.join(near)}")
     nearest = ", ".join(name.replace(" ", ":") for name in near)
     raise UsageError(
-        f"Nothing is kept of {wanted}, as of all minibatches without trouble; "
-        + (f"the nearest that had any: {nearest}" if near else "none has had any so far")
+        f"Nothing is kept of {wanted}: it went well too long ago, or has not begun; "
+        + (f"the nearest kept: {nearest}" if near else "nothing is kept of any minibatch so far")
     )
 
 

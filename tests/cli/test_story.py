@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,13 @@ ENTRIES = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TZ", "UTC")
+def home(tmp_path: Path) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield tmp_path / "home"
     time.tzset()
-    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -110,8 +113,8 @@ def test_a_torn_last_line_is_told_beside(ended: Job, capsys: Capture) -> None:
     ("arguments", "said"),
     [
         (["worker-7"], "never been a node 'worker-7'; there are worker-0"),
-        (["1/5"], "nearest that had any: 0/17"),
-        (["eval:1/5"], "nearest that had any: 0/17"),
+        (["1/5"], "nearest kept: 0/17"),
+        (["eval:1/5"], "nearest kept: 0/17"),
         (["17"], "neither a node nor minibatches: write "),
         (["0/9-3"], "write 0/3-9"),
         (["eval", "0/5"], "story eval:0/5"),

@@ -120,7 +120,7 @@ def test_what_never_was_is_answered_with_the_nearest(subject: str, nearest: str)
 
 def test_known_nodes_without_entries() -> None:
     assert find(STORY, "worker-9", nodes=["worker-9"]) == find(Story(), "master") == Story()
-    with pytest.raises(UsageError, match="none has had any"):
+    with pytest.raises(UsageError, match="nothing is kept of any"):
         find(Story(), "0/1")
 
 

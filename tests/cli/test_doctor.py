@@ -1,0 +1,235 @@
+"""``doctor``: each check where all is well and where it isn't, and what is printed of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlrover_lite.backends.base import Enforcement
+from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.limits.mounts import Hierarchy
+from dlrover_lite.cli import doctor as command
+from dlrover_lite.cli.main import main
+from dlrover_lite.jobs import doctor
+from dlrover_lite.jobs.doctor import Check
+from dlrover_lite.jobs.store import sweep
+from dlrover_lite.units import GIB, MIB
+from tests.cli.documented import check
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "numpy", "numba", "zmq", "pyarrow")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    return tmp_path / "home"
+
+
+def test_here_a_job_can_run_and_nothing_is_left_of_the_checks(home: Path, capsys: Capture) -> None:
+    assert main(["doctor", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    check("## doctor", value)
+    for found in value["checks"]:
+        check("### checks", found)
+        assert found["text"]
+    assert value["ok"] is True
+    assert list(home.parent.iterdir()) == [home.parent / "runtime"]
+    assert list((home.parent / "runtime").iterdir()) == []
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from dlrover_lite.cli.main import main; main(['doctor']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+CHECKS = [
+    Check("python", "ok", "3.11.7"),
+    Check(
+        "limits",
+        "warning",
+        "watchdog; not enforced: fractions of a core, and more words than fit a line",
+        "Run it as root.",
+    ),
+    Check("state", "problem", "can't write /nowhere: Read-only file system", "Point DLROVER_LITE_HOME elsewhere."),
+]
+
+
+def test_a_line_for_each_check_and_its_hint_below(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(doctor, "diagnose", lambda: CHECKS)
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "ok       python     3.11.7",
+        "warning  limits     watchdog; not enforced: fractions of a core, and more words than fit a line",
+        "                    Run it as root.",
+        "problem  state      can't write /nowhere: Read-only file system",
+        "                    Point DLROVER_LITE_HOME elsewhere.",
+    ]
+    lines = list(command._lines(CHECKS, 80))
+    assert max(map(len, lines)) <= 80 and len(lines) == 6
+
+
+def test_warnings_alone_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "diagnose", lambda: CHECKS[:2])
+    assert main(["doctor"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "warning")]
+)
+def test_python(version: tuple[int, ...], level: str) -> None:
+    assert doctor.python(version).level == level
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [(None, "problem"), ("1.13.1", "problem"), ("2.6.0", "ok"), ("2.13.0+cpu", "ok"), ("2.10rc1", "ok")],
+)
+def test_torch(version: str | None, level: str) -> None:
+    found = doctor.torch(lambda _: version)
+    assert found.level == level
+    assert bool(found.hint) == (level == "problem")
+
+
+def test_missing_packages() -> None:
+    found = doctor.packages(lambda name: None if name == "pyzmq" else "1")
+    assert (found.level, found.hint) == ("problem", "pip install pyzmq")
+    assert doctor.extras(lambda _: None).level == "ok"
+    assert "pyarrow" in doctor.extras(lambda _: None).hint
+
+
+@pytest.mark.parametrize(("free", "level"), [(8 * GIB, "ok"), (600 * MIB, "warning"), (100 * MIB, "problem")])
+def test_memory(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = namedtuple("memory", "total available")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1, free))
+    assert doctor.memory().level == level
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [
+        (Enforcement("cgroup v2"), "ok"),
+        (Enforcement("cgroup v1", ["swap"]), "warning"),
+        (Enforcement("watchdog", ["fractions of a core"], "cgroups can't be written: run it as root"), "warning"),
+    ],
+)
+def test_limits(found: Enforcement, level: str) -> None:
+    shown = doctor.limits(lambda: found)
+    assert (shown.level, shown.hint) == (level, found.why)
+    assert found.kind in shown.text and all(what in shown.text for what in found.cannot)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([(2, "cpu memory pids", "")], "v2 at {}: cpu, memory (writable)"),
+        ([(2, "", "")], "v2 at {}: no controller for jobs (writable)"),
+        ([(1, "cpu cpuacct", ""), (1, "pids", "")], "v1: cpu, cpuacct (writable)"),
+        (
+            [(1, "memory", "gone"), (2, "", "")],
+            "v2 at {}: no controller for jobs (writable); v1: memory (not writable for you)",
+        ),
+    ],
+)
+def test_control_groups(found: list[tuple[int, str, str]], text: str, tmp_path: Path) -> None:
+    groups = [Hierarchy(version, frozenset(names.split()), tmp_path, tmp_path / own) for version, names, own in found]
+    shown = doctor.control_groups(lambda: groups)
+    assert (shown.level, shown.text) == ("ok", text.replace("{}", str(tmp_path)))
+    assert doctor.control_groups(list).level == "warning"
+
+
+def test_a_way_of_limiting_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert doctor.limits().level == "problem"
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert doctor.limits().text == "can't be found out: exit code 1"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends processes with their parent")
+def test_whether_processes_end_with_their_parent_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.ends_with_parent().level == "ok"
+    monkeypatch.setattr(linux, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(doctor, "_dies_with_parent", lambda try_it=doctor._dies_with_parent: try_it(0.05))
+    assert doctor.ends_with_parent().level == "warning"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_state_directory_that_cannot_be(home: Path, capsys: Capture) -> None:
+    home.write_text("a file")
+    found = doctor.state()
+    assert found.level == "problem" and str(home) in found.text and "DLROVER_LITE_HOME" in found.hint
+    kernels = doctor.kernels()
+    assert kernels.level == "warning" and "every job compiles them" in kernels.text
+    assert main(["doctor"]) == 1
+    assert "problem  state" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("free", "level"), [(8 * GIB, "ok"), (GIB, "warning"), (MIB, "problem")])
+def test_disk(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total free")
+    monkeypatch.setattr(psutil, "disk_usage", lambda _: usage(9 * GIB, free))
+    assert doctor.state().level == level
+
+
+def test_kernels_that_are_there_and_that_are_not(home: Path) -> None:
+    assert "the first job compiles them" in doctor.kernels().text
+    place = home / "cache" / "kernels" / "0123" / "ps_1"
+    place.mkdir(parents=True)
+    (place / "table.pull-1.py311.nbi").touch()
+    assert doctor.kernels().text.startswith("compiled")
+
+
+def test_paths_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.runtime().level == "ok"
+    monkeypatch.setattr(doctor, "MAX_SOCKET_NAME_BYTES", 32)
+    monkeypatch.setattr("dlrover_lite.jobs.runtime.MAX_SOCKET_PATH_BYTES", 10)
+    found = doctor.runtime()
+    assert found.level == "problem" and "too long a path" in found.text and "XDG_RUNTIME_DIR" in found.hint
+
+
+def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.shared_memory(tmp_path).level == "ok"
+    assert doctor.shared_memory(tmp_path / "none").level == "warning"
+    usage = namedtuple("usage", "total free")
+    monkeypatch.setattr(psutil, "disk_usage", lambda _: usage(64 * MIB, MIB))
+    assert "--shm-size" in doctor.shared_memory(tmp_path).hint
+
+
+def test_a_clock_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.clock().level == "ok"
+    found = doctor.clock(lambda: 0.0)
+    assert found.level == "warning" and "later" in found.text
+    monkeypatch.setattr(doctor, "_slept_seconds", lambda: 3600.0)
+    assert "has slept 3600 s" in doctor.clock().text
+
+
+def test_what_the_next_run_would_remove(home: Path) -> None:
+    assert doctor.left_behind().level == "ok"
+    abandoned = home / "state" / "jobs" / ".new-abandoned"
+    abandoned.mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    dead = Path(os.environ["XDG_RUNTIME_DIR"], "dlrover-lite", "2mx00000")
+    dead.mkdir(parents=True, mode=0o700)
+    dead.parent.chmod(0o700)
+    (dead / "owner.json").write_text('{"job": "/nowhere", "process": {"pid": 1, "started": "never"}}')
+    found = doctor.left_behind()
+    assert found.level == "warning" and str(abandoned) in found.text and str(dead) in found.text
+    assert sorted(sweep()) == sorted([abandoned, dead])
+    assert doctor.left_behind().level == "ok"
