@@ -212,7 +212,7 @@ class Keeper:
             self._enter("draining", self.options.node_grace_seconds + _TO_SEE_NODES_END_SECONDS)
             for node in self.nodes.alive():
                 self.terminate(node.spec.id, self.options.node_grace_seconds)
-        if self.phase == "draining" and (late or self.template is None or not self.nodes.alive()):
+        if self.phase == "draining" and (late or not self.nodes.alive()):
             self._kill_nodes()
             self.phase = "done"
 

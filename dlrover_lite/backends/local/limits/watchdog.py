@@ -140,7 +140,8 @@ class _Watched:
             ):  # it has ended, or made itself another user's; being nicer can't be undone by everyone
                 for thread in threads_of(pid) if _HAS_AFFINITY else ():
                     os.sched_setaffinity(thread, self.cpus)
-                set_data_limit(pid, _more_data(resources.memory))
+                if (more_data := _more_data(resources.memory)) is not None:
+                    set_data_limit(pid, more_data)
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _nice(resources.cores))
 
     def take_over(self, node: str, resources: Resources) -> None:
