@@ -110,8 +110,9 @@ class BackendContract:
 
     def test_waiting_for_events_ends_with_the_first_one(self, scripted: Scripted) -> None:
         seen = len(scripted.backend.events(0))
-        scripted.launch("exit:0")
+        node = scripted.launch("exit:0")
         assert scripted.backend.events(seen, timeout_seconds=20)[0].number == seen + 1
+        scripted.event(node, "exited")
 
     def test_launching_again_changes_nothing(self, scripted: Scripted) -> None:
         spec = scripted.spec("exit:0")

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from dlrover_lite.backends.base import Enforcement, Usage
 from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
@@ -22,6 +21,7 @@ from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, set_data_lim
 from dlrover_lite.backends.local.limits.processes import (
     Seen,
     all_processes,
+    command_of,
     memory_of,
     node_of,
     proportional_memory,
@@ -105,6 +105,7 @@ class _Watched:
         self._main: Seen | None = None
         self._known: dict[int, Seen] = {}
         self._inherited = 0
+        self._forked_as = b""
         self._ended_cpu_seconds = 0.0
         self._cpu_seconds = 0.0
         self._peak = 0
@@ -121,6 +122,7 @@ class _Watched:
         self._known[pid] = self._main
         template = memory_of(self._main.parent)
         self._inherited = template.used if template is not None else 0
+        self._forked_as = command_of(self._main.parent)
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
@@ -220,13 +222,10 @@ class _Watched:
         return max(0, used)
 
     def _inherited_now(self) -> int:
-        """Bytes from the template; none for a node that is a fresh interpreter, or has ended."""
+        """Bytes from the process it was forked from; none once it runs another command, or has ended."""
         if self._main is None or self._main.pid not in self._known:
             return 0
-        with suppress(OSError):
-            if b"\0--node\0" in Path(f"/proc/{self._main.pid}/cmdline").read_bytes():
-                self._inherited = 0
-        return self._inherited
+        return self._inherited if command_of(self._main.pid) == self._forked_as else 0
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
