@@ -6,15 +6,18 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
+
+from dlrover_lite.backends.local.limits.mounts import hierarchies
 
 __all__ = ["Session"]
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_SECONDS = 5.0
-"""How long processes get to end by themselves."""
+"""How long processes get to end by themselves, and control groups to be removed."""
 
 
 class Session:
@@ -32,6 +35,7 @@ class Session:
         for directory in (self.home, self.runtime, self.temp):
             directory.mkdir(mode=0o700)
         self._shared_memory = _names_in(SHARED_MEMORY)
+        self._control_groups = _control_groups()
         # pytest's own tmp_path stays where it was, so that a failed test's files can be read afterwards.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         os.environ.update(DLROVER_LITE_HOME=str(self.home), XDG_RUNTIME_DIR=str(self.runtime), TMPDIR=str(self.temp))
@@ -41,7 +45,7 @@ class Session:
 
     def leftovers(self) -> list[str]:
         """A line for each thing left. Processes are killed, so that one run's don't disturb the next."""
-        return self._processes() + self._files()
+        return self._processes() + self._files() + self._left_control_groups()
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -58,6 +62,21 @@ class Session:
                 process.kill()
         psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
         return lines
+
+    def _left_control_groups(self) -> list[str]:
+        """Those whose keeper has ended: another run's jobs may be there at the same time."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            found = _control_groups() - self._control_groups
+            left = [path for path in found if not psutil.pid_exists(int(path.name.rpartition("-")[2]))]
+            if not left or time.monotonic() >= end:
+                break
+            time.sleep(0.05)
+        for path in left:
+            for directory in sorted([path, *(inner for inner in path.rglob("*") if inner.is_dir())], reverse=True):
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+        return [f"control group: {path}" for path in sorted(left)]
 
     def _find_processes(self) -> list[psutil.Process]:
         """Our descendants, and those that have cut loose but name this session's directory in environment or command."""
@@ -81,6 +100,13 @@ class Session:
                 inside = sorted(_names_in(path)) if path.is_dir() else []
                 lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
         return lines
+
+
+def _control_groups() -> set[Path]:
+    """Of all keepers that run, or ran, in the same groups as this process, or above: ``dlrover-lite-<what>-<pid>``."""
+    places = {group for hierarchy in hierarchies() for group in hierarchy.up()}
+    found = (path for place in places for path in place.glob("dlrover-lite-*-*"))
+    return {path for path in found if path.name.rpartition("-")[2].isdigit()}
 
 
 def _names_in(directory: Path) -> set[str]:

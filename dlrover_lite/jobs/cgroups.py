@@ -96,7 +96,7 @@ def _tree(group: Path) -> list[Path]:
 
 def _write(path: Path, text: str) -> None:
     """Without creating it: outside of a cgroup file system there is nothing to write to."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
     finally:

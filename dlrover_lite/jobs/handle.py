@@ -20,14 +20,16 @@ from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, UsageError, WireError
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
+from dlrover_lite.jobs.scope import scoped
 from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
     from dlrover_lite.wire.messages import Status, Story
 
-__all__ = ["JobHandle", "launch", "planned", "run"]
+__all__ = ["JobHandle", "enforcement", "launch", "planned", "run"]
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
@@ -73,6 +75,22 @@ def planned(recipe: Recipe) -> Plan:
     from dlrover_lite.brain.plan import initial_plan
 
     return initial_plan(recipe.resources, machine_resources())
+
+
+def enforcement() -> Enforcement:
+    """How limits would be enforced on a job that is started now.
+
+    Raises JobError when that can't be found out.
+    """
+    from dlrover_lite.backends.base import Enforcement
+
+    command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"])
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=_environment(), check=False)
+    try:
+        return msgspec.json.decode(done.stdout, type=Enforcement)
+    except msgspec.MsgspecError as error:
+        said = done.stderr.decode(errors="replace").strip()
+        raise JobError(f"Can't find out how limits are enforced here (exit code {done.returncode}): {said}") from error
 
 
 class JobHandle:
@@ -316,7 +334,7 @@ def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None)
     command += [] if tie is None else ["--tie", str(tie)]
     with job.log("keeper").open("ab") as log:
         return subprocess.Popen(
-            command,
+            scoped(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Role
+from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Role, Usage
 from dlrover_lite.errors import BackendError
-from dlrover_lite.units import Resources
+from dlrover_lite.units import MIB, Resources
+from tests.backends.support import until
 
 
 @dataclass
@@ -19,21 +21,40 @@ class Scripted:
     """A backend, and nodes that behave as told.
 
     ``exit:CODE``, ``raise:TEXT``, ``kill:SIGNAL`` (by itself), ``stay`` (until SIGTERM), ``ignore`` (SIGTERM; prints ``deaf``
-    once it does). A node of role ps uses half a second of CPU, prints ``measured`` and stays.
+    once it does). ``work:SECONDS`` of CPU, then it prints ``measured``; ``allocate:BYTES`` (then it prints ``allocated``);
+    ``share:BYTES`` of memory (``shared``); ``parent:BYTES``: a process that it starts allocates them and uses 0.3 s of CPU
+    (``child holds``). These four then stay.
     """
 
     backend: Backend
     wait_for_output: Callable[[str, str], None]
     """(node, text): until the node has printed it."""
+    another: Callable[[], Backend]
+    """A further caller, as a master that was restarted."""
+    close: Callable[[], object]
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def spec(self, behaviour: str, role: Role = "worker") -> NodeSpec:
-        return NodeSpec(f"{role}-{next(self.numbers)}", role, Resources(1.0, 1 << 28), behaviour)
+    def spec(
+        self, behaviour: str, role: Role = "worker", *, cores: float = 1.0, memory: int = 256 * MIB, follows: str = ""
+    ) -> NodeSpec:
+        return NodeSpec(f"{role}-{next(self.numbers)}", role, Resources(cores, memory), behaviour, follows)
 
-    def launch(self, behaviour: str, role: Role = "worker") -> str:
-        spec = self.spec(behaviour, role)
+    def launch(
+        self, behaviour: str, role: Role = "worker", *, cores: float = 1.0, memory: int = 256 * MIB, follows: str = ""
+    ) -> str:
+        spec = self.spec(behaviour, role, cores=cores, memory=memory, follows=follows)
         self.backend.launch(spec)
         return spec.id
+
+    def usage(self, node: str) -> Usage:
+        usage = self.backend.usage(node)
+        assert usage is not None
+        return usage
+
+    def end(self, node: str) -> NodeEvent:
+        """End the node at once."""
+        self.backend.terminate(node, grace_seconds=0)
+        return self.event(node, "exited")
 
     def event(self, node: str, kind: str) -> NodeEvent:
         """Waits for it."""
@@ -48,6 +69,9 @@ class Scripted:
 
 
 class BackendContract:
+    enforces_fractions = True
+    """A limit below a whole core holds, and it is counted for how long it has held a node back."""
+
     def test_capacity_is_something(self, scripted: Scripted) -> None:
         capacity = scripted.backend.capacity()
         assert capacity.cores > 0
@@ -67,6 +91,8 @@ class BackendContract:
             ("raise:out of luck", "Unknown", 1, "exit code 1"),
             ("kill:9", "Killed", -9, "SIGKILL"),
             ("kill:11", "Killed", -11, "SIGSEGV"),
+            ("kill:15", "Preempted", -15, "SIGTERM, sent by the system or another process"),
+            ("exit:143", "Preempted", 143, "SIGTERM, sent by the system or another process"),
         ],
     )
     def test_exit_reasons(self, scripted: Scripted, behaviour: str, reason: str, exit_code: int, detail: str) -> None:
@@ -84,8 +110,9 @@ class BackendContract:
 
     def test_waiting_for_events_ends_with_the_first_one(self, scripted: Scripted) -> None:
         seen = len(scripted.backend.events(0))
-        scripted.launch("exit:0")
+        node = scripted.launch("exit:0")
         assert scripted.backend.events(seen, timeout_seconds=20)[0].number == seen + 1
+        scripted.event(node, "exited")
 
     def test_launching_again_changes_nothing(self, scripted: Scripted) -> None:
         spec = scripted.spec("exit:0")
@@ -133,16 +160,149 @@ class BackendContract:
             scripted.backend.terminate("nobody", grace_seconds=1)
 
     def test_usage(self, scripted: Scripted) -> None:
-        node = scripted.launch("", role="ps")
+        node = scripted.launch("work:0.5", role="ps")
         scripted.wait_for_output(node, "measured")
-        usage = scripted.backend.usage(node)
-        assert usage is not None
+        usage = scripted.usage(node)
         assert usage.cpu_seconds >= 0.4
-        assert 1 << 20 < usage.memory <= usage.peak_memory
-        scripted.backend.terminate(node, grace_seconds=0)
-        scripted.event(node, "exited")
+        assert usage.memory <= usage.peak_memory < 256 * MIB
+        scripted.end(node)
         assert scripted.backend.usage(node) is None
         assert scripted.backend.usage("nobody") is None
+
+    def test_usage_counts_memory_and_its_peak(self, scripted: Scripted) -> None:
+        node = scripted.launch(f"allocate:{64 * MIB}")
+        scripted.wait_for_output(node, "allocated")
+        assert 64 * MIB <= scripted.usage(node).memory < 128 * MIB
+        assert scripted.usage(node).peak_memory >= 64 * MIB
+        scripted.end(node)
+
+    def test_usage_counts_shared_memory(self, scripted: Scripted) -> None:
+        node = scripted.launch(f"share:{32 * MIB}")
+        scripted.wait_for_output(node, "shared")
+        assert scripted.usage(node).memory >= 32 * MIB
+        # The kernel brings its statistics up to date now and then.
+        until(lambda: scripted.usage(node).shared_memory >= 31 * MIB, "the shared memory")
+        scripted.end(node)
+
+    def test_usage_counts_what_the_node_has_started(self, scripted: Scripted) -> None:
+        node = scripted.launch(f"parent:{48 * MIB}")
+        scripted.wait_for_output(node, "child holds")
+        until(lambda: scripted.usage(node).memory >= 48 * MIB, "the child's memory")
+        until(lambda: scripted.usage(node).cpu_seconds >= 0.3, "the child's CPU seconds")
+        scripted.end(node)
+
+    def test_a_node_over_its_memory_limit_is_killed(self, scripted: Scripted) -> None:
+        node = scripted.launch(f"allocate:{256 * MIB}", memory=96 * MIB)
+        ended = scripted.event(node, "exited")
+        assert (ended.reason, ended.exit_code) == ("OOMKilled", -9)
+        assert ended.detail.startswith("over its memory limit of 96 MiB")
+
+    def test_a_kill_is_not_taken_for_a_lack_of_memory(self, scripted: Scripted) -> None:
+        node = scripted.launch(f"allocate:{64 * MIB}", memory=96 * MIB)
+        scripted.wait_for_output(node, "allocated")
+        assert scripted.end(node).reason == "Killed"
+
+    def test_memory_can_be_raised_in_place(self, scripted: Scripted) -> None:
+        node = scripted.launch("stay", memory=64 * MIB)
+        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
+        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
+        scripted.end(node)
+        node = scripted.launch(f"allocate:{96 * MIB}", memory=1024 * MIB)
+        scripted.wait_for_output(node, "allocated")
+        with pytest.raises(BackendError, match=r"limited to 64 MiB of memory: .* MiB are in use"):
+            scripted.backend.resize(node, Resources(1.0, 64 * MIB))
+        assert scripted.usage(node).memory >= 96 * MIB  # it is still there
+        scripted.backend.resize(node, Resources(1.0, 192 * MIB))
+        scripted.end(node)
+
+    def test_cores_can_be_changed_in_place(self, scripted: Scripted) -> None:
+        if not self.enforces_fractions:
+            pytest.skip("; ".join(scripted.backend.enforcement().cannot))
+        node = scripted.launch("work:inf", cores=0.1)
+        scripted.event(node, "started")
+
+        def use() -> float:
+            """Cores, over a while."""
+            before, at = scripted.usage(node).cpu_seconds, time.monotonic()
+            until(lambda: time.monotonic() - at > 0.2, "a while")
+            return (scripted.usage(node).cpu_seconds - before) / (time.monotonic() - at)
+
+        until(lambda: scripted.usage(node).throttled_seconds > 0, "being held back")
+        until(lambda: use() < 0.2, "a tenth of a core")
+        scripted.backend.resize(node, Resources(1.0, 256 * MIB))
+        until(lambda: use() > 0.3, "a core")
+        scripted.backend.resize(node, Resources(0.1, 256 * MIB))
+        until(lambda: use() < 0.2, "a tenth of a core again")
+        scripted.end(node)
+
+    def test_resizing_what_is_not_there(self, scripted: Scripted) -> None:
+        with pytest.raises(BackendError, match="nobody"):
+            scripted.backend.resize("nobody", Resources(1.0, 1 << 28))
+        node = scripted.launch("exit:0")
+        scripted.event(node, "exited")
+        scripted.backend.resize(node, Resources(2.0, 1 << 28))
+
+    @pytest.mark.parametrize("resources", [Resources(0.0, 1 << 28), Resources(1.0, 0), Resources(-1.0, 1 << 28)])
+    def test_nothing_can_be_run_in_nothing(self, scripted: Scripted, resources: Resources) -> None:
+        with pytest.raises(BackendError, match="must be above 0"):
+            scripted.backend.launch(NodeSpec("worker-nothing", "worker", resources, "exit:0"))
+        node = scripted.launch("stay")
+        with pytest.raises(BackendError, match="must be above 0"):
+            scripted.backend.resize(node, resources)
+        scripted.end(node)
+
+    @pytest.mark.parametrize("role", ["ps", "worker"])
+    def test_a_follower_has_its_own_limits_and_counters(self, scripted: Scripted, role: Role) -> None:
+        first = scripted.launch(f"allocate:{256 * MIB}", role, memory=96 * MIB)
+        assert scripted.event(first, "exited").reason == "OOMKilled"
+        scripted.backend.resize(first, Resources(1.0, 128 * MIB))
+        second = scripted.launch(f"allocate:{128 * MIB}", role, memory=256 * MIB, follows=first)
+        scripted.wait_for_output(second, "allocated")
+        usage = scripted.usage(second)
+        assert 128 * MIB <= usage.memory <= usage.peak_memory
+        assert scripted.end(second).reason == "Killed"  # what happened to the first one isn't taken for its own
+        third = scripted.launch("stay", role, follows=second)
+        scripted.event(third, "started")
+        assert scripted.usage(third).peak_memory < 96 * MIB
+        assert scripted.usage(third).cpu_seconds < 0.1
+        scripted.end(third)
+
+    def test_only_an_ended_node_of_the_same_role_can_be_followed_and_once(self, scripted: Scripted) -> None:
+        node = scripted.launch("stay")
+        for role, follows, why in (
+            ("worker", "nobody", "nobody"),
+            ("worker", node, "has not ended"),
+            ("ps", node, "a worker"),
+        ):
+            with pytest.raises(BackendError, match=why):
+                scripted.launch("exit:0", role, follows=follows)  # type: ignore[arg-type]
+        scripted.end(node)
+        follower = scripted.launch("exit:0", follows=node)
+        with pytest.raises(BackendError, match=f"{follower} does already"):
+            scripted.launch("exit:0", follows=node)
+        scripted.event(follower, "exited")
+
+    def test_another_caller_finds_everything_as_it_is(self, scripted: Scripted) -> None:
+        spec = scripted.spec("stay")
+        scripted.backend.launch(spec)
+        scripted.event(spec.id, "started")
+        seen = scripted.backend.events(0)
+        other = scripted.another()
+        assert other.events(0) == seen
+        assert other.events(len(seen) - 1) == seen[-1:]
+        other.launch(spec)
+        assert other.usage(spec.id) is not None
+        assert other.logs(spec.id) == scripted.backend.logs(spec.id)
+        other.resize(spec.id, Resources(0.5, 128 * MIB))
+        other.terminate(spec.id, grace_seconds=0)
+        assert scripted.event(spec.id, "exited") == other.events(len(seen))[0]
+        other.launch(spec)
+        assert len(other.events(0)) == len(seen) + 1
+
+    def test_how_limits_are_enforced_is_said(self, scripted: Scripted) -> None:
+        enforcement = scripted.backend.enforcement()
+        assert enforcement.kind
+        assert enforcement == scripted.another().enforcement()
 
     def test_logs_hold_the_output(self, scripted: Scripted) -> None:
         node = scripted.launch("raise:out of luck")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -10,6 +11,18 @@ import time
 from pathlib import Path
 
 from dlrover_lite.backends.base import NodeSpec
+
+_STEP = 1 << 22
+_HOLD = """
+import signal, sys, time
+held = bytearray(int(sys.argv[1]))
+held[::4096] = b"x" * len(held[::4096])
+end = time.process_time() + 0.3
+while time.process_time() < end:
+    pass
+print("child holds", flush=True)
+signal.pause()
+"""
 
 
 def main(spec: NodeSpec, job_directory: Path) -> int | None:
@@ -28,17 +41,19 @@ def main(spec: NodeSpec, job_directory: Path) -> int | None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("deaf", flush=True)
             _stay()
-        case "children":
-            child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(job_directory)])
-            print(f"child {child.pid}", flush=True)
+        case "work":
+            _work(float(argument))
+        case "allocate":
+            _allocate(int(argument))
+        case "share":
+            _share(int(argument))
+        case "parent":
+            subprocess.Popen([sys.executable, "-c", _HOLD, argument, str(job_directory)])
             _stay()
+        case "children":
+            _start_children(job_directory)
         case "torch":
-            print("torch" in sys.modules, flush=True)
-            import torch
-
-            print(torch.get_num_threads(), flush=True)
-            print(os.getsid(0) == os.getpid(), flush=True)
-            print(*(path.name for path in Path("/proc/self/fd").iterdir()), flush=True)
+            _show_what_is_imported()
     return None
 
 
@@ -47,11 +62,52 @@ def _stay() -> None:
         signal.pause()
 
 
-def busy(spec: NodeSpec, job_directory: Path) -> int:
-    """Something to be measured: half a second of CPU, then it stays."""
-    end = time.process_time() + 0.5
+def _work(cpu_seconds: float) -> None:
+    """Something to be measured. For ever with ``inf``."""
+    end = time.process_time() + cpu_seconds
     while time.process_time() < end:
         pass
     print("measured", flush=True)
     _stay()
-    return 0
+
+
+def _allocate(size: int) -> None:
+    held = []
+    for _ in range(0, size, _STEP):
+        held.append(bytearray(_STEP))
+        held[-1][::4096] = b"x" * (_STEP // 4096)
+    print("allocated", flush=True)
+    _stay()
+
+
+def _share(size: int) -> None:
+    descriptor = os.memfd_create("shared")
+    os.truncate(descriptor, size)
+    shared = mmap.mmap(descriptor, size)
+    for at in range(0, size, 4096):
+        shared[at] = 1
+    print("shared", flush=True)
+    _stay()
+
+
+def _start_children(job_directory: Path) -> None:
+    """One as usual, one in a session of its own, one whose parent has ended."""
+    wait = [sys.executable, "-c", "import signal; signal.pause()", str(job_directory)]
+    start = f"import subprocess; print(subprocess.Popen({wait!r}, stdout=subprocess.DEVNULL, start_new_session=True).pid, flush=True)"
+    orphan = subprocess.run([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    pids = [subprocess.Popen(wait).pid, subprocess.Popen(wait, start_new_session=True).pid, orphan]
+    print("children", *pids, "started", flush=True)
+    _stay()
+
+
+def _show_what_is_imported() -> None:
+    print("torch" in sys.modules, flush=True)
+    import numba
+    import numpy  # noqa: F401 - it brings a BLAS
+    import threadpoolctl
+    import torch
+
+    native = {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    print(torch.get_num_threads(), numba.get_num_threads(), *native, os.environ["OMP_NUM_THREADS"], flush=True)
+    print(os.getsid(0) == os.getpid(), flush=True)
+    print(*(path.name for path in Path("/proc/self/fd").iterdir()), flush=True)

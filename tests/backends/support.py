@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from dlrover_lite.backends.local.limits.mounts import hierarchies
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.jobs.handle import JobHandle, launch
 from dlrover_lite.jobs.store import Job
@@ -27,7 +28,7 @@ def options(*master: str, **changes: Any) -> KeeperOptions:
     return KeeperOptions(
         **{
             "master": [sys.executable, str(HERE / "scripted_master.py"), *master],
-            "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:busy"},
+            "entries": {"worker": f"{NODES}:main", "ps": f"{NODES}:main"},
             "imports": [],
             "node_grace_seconds": 0.3,
             **changes,
@@ -52,6 +53,12 @@ def processes_of(job: Job) -> list[psutil.Process]:
     return found
 
 
+def cgroups_of(job: Job) -> list[Path]:
+    """The control groups of the job that can be seen from here."""
+    name = f"dlrover-lite-{job.short_id}-*"
+    return [path for hierarchy in hierarchies() for group in hierarchy.up() for path in group.glob(name)]
+
+
 def until(condition: Callable[[], Any], what: str, timeout_seconds: float = 20.0) -> Any:
     """For things in other processes that nothing announces, as a line in a log."""
     end = time.monotonic() + timeout_seconds
@@ -67,3 +74,4 @@ def assert_nothing_runs(job: Job) -> None:
     for process in alive:
         process.kill()
     assert not lines
+    assert not cgroups_of(job)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import zmq
 
 from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.backends.local.limits.base import Limits
+from dlrover_lite.backends.local.limits.choose import choose
+from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.recipe.schema import ResourceLimits
 from dlrover_lite.units import Resources
 from tests.backends.contract import BackendContract, Scripted
-from tests.backends.support import assert_nothing_runs, start, until
+from tests.backends.support import assert_nothing_runs, cgroups_of, start, until
 
 
 @pytest.fixture(scope="module")
@@ -25,27 +30,57 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 def scripted_backend(handle: JobHandle, context: zmq.Context[Any]) -> Scripted:
-    backend = LocalBackend(handle.job.record().keeper_endpoint, context=context)
-
     def wait_for_output(node: str, text: str) -> None:
-        until(lambda: (log := Path(backend.logs(node))).exists() and text in log.read_text(), f"{text!r} of {node}")
+        until(lambda: (log := handle.job.log(node)).exists() and text in log.read_text(), f"{text!r} of {node}")
 
-    return Scripted(backend, wait_for_output)
+    others: list[LocalBackend] = []
+
+    def another() -> LocalBackend:
+        others.append(LocalBackend(handle.job.record().keeper_endpoint, context=context))
+        return others[-1]
+
+    return Scripted(another(), wait_for_output, another, close=lambda: [other.close() for other in others])
 
 
-@pytest.fixture(scope="module")
-def scripted(context: zmq.Context[Any]) -> Iterator[Scripted]:
-    handle = start("idle")
+@contextmanager
+def running(limits: Limits, context: zmq.Context[Any]) -> Iterator[Scripted]:
+    with running_job(limits, context) as (_, scripted):
+        yield scripted
+
+
+@contextmanager
+def running_job(limits: Limits, context: zmq.Context[Any]) -> Iterator[tuple[JobHandle, Scripted]]:
+    handle = start("idle", limits=limits)
     scripted = scripted_backend(handle, context)
-    yield scripted
-    scripted.backend.close()  # type: ignore[attr-defined]
-    handle.stop()
-    assert handle.wait(20).state == "stopped"
-    assert_nothing_runs(handle.job)
+    try:
+        yield handle, scripted
+    finally:
+        scripted.close()
+        handle.stop()
+        assert handle.wait(20).state == "stopped"
+        assert_nothing_runs(handle.job)
+
+
+@pytest.fixture(scope="class")
+def scripted(request: pytest.FixtureRequest, context: zmq.Context[Any]) -> Iterator[Scripted]:
+    with running(request.cls.limits, context) as scripted:
+        enforcement = scripted.backend.enforcement()
+        if enforcement.kind == "watchdog" != request.cls.limits:
+            pytest.skip(enforcement.why)
+        yield scripted
 
 
 class TestLocalBackend(BackendContract):
-    pass
+    """With control groups."""
+
+    limits: Limits = "auto"
+
+
+class TestLocalBackendWatchdog(BackendContract):
+    """As where control groups can't be used."""
+
+    limits: Limits = "watchdog"
+    enforces_fractions = False
 
 
 def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) -> None:
@@ -54,12 +89,12 @@ def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) ->
     # Asked for while torch is still being imported: they wait.
     for node, cores in (("worker-0", 2.7), ("worker-1", 0.5)):
         scripted.backend.launch(NodeSpec(node, "worker", Resources(cores, 1 << 28), "torch"))
-    for node, threads in (("worker-0", "2"), ("worker-1", "1")):
+    for node, threads in (("worker-0", "2 2 2 2"), ("worker-1", "1 1 1 1")):
         assert scripted.event(node, "exited").reason == "Succeeded"
         _, imported, *shown, session, descriptors = Path(scripted.backend.logs(node)).read_text().split("\n")[:5]
         assert (imported, shown, session) == ("True", [threads], "True")
         assert set(descriptors.split()) <= {"0", "1", "2", "3"}  # the last is the listing's own
-    scripted.backend.close()  # type: ignore[attr-defined]
+    scripted.close()
     handle.stop(kill=True)
     handle.wait(20)
     assert "threads" not in handle.job.log("template").read_text()
@@ -80,7 +115,7 @@ def test_a_template_with_threads_starts_fresh_interpreters(
     scripted.wait_for_output(stays, "node ")
     scripted.backend.terminate(stays, grace_seconds=20)
     assert scripted.event(stays, "exited").detail == "ended on request (SIGTERM)"
-    scripted.backend.close()  # type: ignore[attr-defined]
+    scripted.close()
     handle.stop()
     handle.wait(20)
     log = handle.job.log("template").read_text()
@@ -101,24 +136,54 @@ def test_a_node_that_is_terminated_while_the_template_imports(
     scripted.backend.terminate(node, grace_seconds=20)
     ended = scripted.event(node, "exited")
     assert (ended.reason, ended.detail) == ("Killed", "ended on request before it started")
-    scripted.backend.close()  # type: ignore[attr-defined]
+    scripted.close()
     handle.stop()
     handle.wait(20)
     assert_nothing_runs(handle.job)
 
 
-def test_what_a_node_has_started_ends_with_it(context: zmq.Context[Any]) -> None:
-    handle = start("idle")
-    scripted = scripted_backend(handle, context)
-    node = scripted.launch("children")
-    scripted.wait_for_output(node, "child ")
-    scripted.backend.terminate(node, grace_seconds=20)
-    scripted.event(node, "exited")
-    child = int(Path(scripted.backend.logs(node)).read_text().split("child ")[1])
-    until(lambda: not Path(f"/proc/{child}").exists(), "end of the node's child")
-    scripted.backend.close()  # type: ignore[attr-defined]
-    handle.stop()
-    handle.wait(20)
+@pytest.mark.parametrize("limits", ["auto", "watchdog"])
+@pytest.mark.parametrize("grace_seconds", [0, 20])
+def test_what_a_node_has_started_ends_with_it(context: zmq.Context[Any], limits: Limits, grace_seconds: int) -> None:
+    """Also what has left its session, or has lost its parent."""
+    with running(limits, context) as scripted:
+        node = scripted.launch("children")
+        scripted.wait_for_output(node, " started")
+        scripted.backend.terminate(node, grace_seconds=grace_seconds)
+        scripted.event(node, "exited")
+        children = Path(scripted.backend.logs(node)).read_text().split("children ")[1].split()[:3]
+        until(
+            lambda: not any(Path(f"/proc/{child}").exists() for child in children), "end of what the node had started"
+        )
+
+
+def test_the_groups_of_ended_workers_go_and_those_of_ended_ps_stay(context: zmq.Context[Any]) -> None:
+    with running_job("auto", context) as (handle, scripted):
+        if scripted.backend.enforcement().kind == "watchdog":
+            pytest.skip("there are no groups")
+        ps, worker = scripted.launch("exit:0", "ps"), scripted.launch("exit:0", "worker")
+        scripted.event(ps, "exited")
+        scripted.event(worker, "exited")
+        groups = cgroups_of(handle.job)
+        assert groups
+        until(lambda: not any((group / worker).exists() for group in groups), "removal of the worker's groups")
+        assert all((group / ps).exists() for group in groups)
+
+
+def test_limits_that_cannot_be_had_fail_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = next((kind for kind in ("cgroup-v2", "cgroup-v1") if not _can_have(kind)), None)
+    if kind is None:
+        pytest.skip("both versions can be had here")
+    with pytest.raises(JobError, match=f"by {kind}, which can't be used here: "):
+        start("idle", limits=kind)
+
+
+def _can_have(kind: Any) -> bool:
+    try:
+        choose(kind, f"dlrover-lite-test-{os.getpid()}", lambda _: None).remove_all()
+    except BackendError:
+        return False
+    return True
 
 
 def test_a_module_that_does_not_import_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +204,7 @@ def test_a_template_that_is_killed_fails_the_job(context: zmq.Context[Any]) -> N
     template = until(lambda: [p for p in _descendants(handle) if p.name() == "dl:template"], "the template")[0]
     template.kill()
     assert scripted.event(node, "exited").reason == "Killed"
-    scripted.backend.close()  # type: ignore[attr-defined]
+    scripted.close()
     result = handle.wait(20)
     assert result.state == "failed"
     assert "SIGKILL" in result.message
@@ -162,6 +227,6 @@ def test_the_recipes_ceiling_limits_the_capacity(context: zmq.Context[Any]) -> N
     handle = launch(recipe(resources=limits), "", options=options("idle"))
     scripted = scripted_backend(handle, context)
     assert scripted.backend.capacity() == Resources(0.5, 1 << 20)
-    scripted.backend.close()  # type: ignore[attr-defined]
+    scripted.close()
     handle.stop(kill=True)
     assert handle.wait(20).state == "stopped"

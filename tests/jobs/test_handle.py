@@ -182,7 +182,7 @@ def test_killed_while_everything_runs(own_directories: Path) -> None:
     until(lambda: nodes_run(handle.job) and "child" in handle.job.log("worker-0").read_text(), "both nodes")
     keeper = handle.job.record().keeper
     assert keeper is not None
-    assert len(processes_of(handle.job)) == 6  # keeper, master, template, two nodes and a node's own child
+    assert len(processes_of(handle.job)) == 8  # keeper, master, template, two nodes and three children of a node
     psutil.Process(keeper.pid).kill()
     handle.wait(20)
     # The kernel has ended what is tied to the keeper; what a node had started itself is found when the result is asked for.

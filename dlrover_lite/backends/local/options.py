@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from dlrover_lite.backends.base import Role
-from dlrover_lite.backends.local.limits.choose import Limits
+from dlrover_lite.backends.local.limits.base import Limits
 
 __all__ = ["KeeperOptions", "KeeperReady"]
 

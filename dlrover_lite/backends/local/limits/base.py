@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -10,7 +10,9 @@ from dlrover_lite.backends.base import Enforcement, Usage
 from dlrover_lite.errors import BackendError
 from dlrover_lite.units import Resources
 
-__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "OverMemory"]
+__all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory"]
+
+Limits = Literal["auto", "cgroup-v2", "cgroup-v1", "watchdog"]
 
 
 class LimiterUnavailable(BackendError):

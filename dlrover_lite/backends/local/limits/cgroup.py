@@ -168,7 +168,7 @@ def make_group(path: Path) -> None:
 
 def write(path: Path, value: object) -> None:
     """Write a control file that is there. Raises OSError with its path."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, str(value).encode())
     except OSError as error:
@@ -189,12 +189,13 @@ def read_number(path: Path, missing: int | None = None) -> int:
 
 
 def read_fields(path: Path) -> dict[str, int]:
-    """A file with a name and a number on each line; empty if there is none."""
+    """A file with a name and a number on each line; empty if there is none. Other lines are passed over."""
     fields = {}
     with suppress(FileNotFoundError):
         for line in path.read_text().splitlines():
             name, _, value = line.partition(" ")
-            fields[name] = int(value)
+            if value.isdigit():
+                fields[name] = int(value)
     return fields
 
 

@@ -68,7 +68,11 @@ class CgroupV2:
                 f"cgroup v2 has no {' and '.join(lacking)} controller for {hierarchy.own}: {why}",
                 hint="" if in_v1 else _DELEGATE,
             )
-        self._group = (place_in(hierarchy) or _make_place(hierarchy.own)) / name
+        place = place_in(hierarchy)
+        self._made_place: Path | None = None
+        if place is None:
+            place = self._made_place = _make_place(hierarchy.own)
+        self._group = place / name
         record([self._group])
         try:
             make_group(self._group)
@@ -105,6 +109,8 @@ class CgroupV2:
 
     def remove_all(self) -> None:
         cgroups.end([self._group])
+        if self._made_place is not None:
+            _unmake_place(self._made_place)
 
 
 def _make_place(own: Path) -> Path:
@@ -123,11 +129,20 @@ def _make_place(own: Path) -> Path:
         write(leaf / "cgroup.procs", os.getpid())
         _hand_down(own)
     except OSError as error:
-        with suppress(OSError):
-            write(own / "cgroup.procs", os.getpid())
-            leaf.rmdir()
+        _unmake_place(own)
         raise LimiterUnavailable(f"{error.filename}: {error.strerror}") from error
     return own
+
+
+def _unmake_place(own: Path) -> None:
+    """As it was before; where others have moved in meanwhile, as far as possible."""
+    for path, value in (
+        (own / "cgroup.subtree_control", " ".join(f"-{name}" for name in sorted(_CONTROLLERS))),
+        (own / "cgroup.procs", os.getpid()),
+    ):
+        with suppress(OSError):
+            write(path, value)
+    cgroups.remove(own / _KEEPER)
 
 
 def _direct_members(group: Path) -> list[int]:

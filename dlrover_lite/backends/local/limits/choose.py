@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal
 
-from dlrover_lite.backends.local.limits.base import Limiter, LimiterUnavailable
+from dlrover_lite.backends.local.limits.base import Limiter, LimiterUnavailable, Limits
 from dlrover_lite.backends.local.limits.cgroup import Record
 from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.backends.local.limits.cgroup_v2 import CgroupV2
@@ -14,9 +13,7 @@ from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies
 from dlrover_lite.backends.local.limits.watchdog import Watchdog
 from dlrover_lite.errors import BackendError
 
-__all__ = ["Limits", "choose"]
-
-Limits = Literal["auto", "cgroup-v2", "cgroup-v1", "watchdog"]
+__all__ = ["choose"]
 
 
 def choose(wanted: Limits, name: str, record: Record, found: list[Hierarchy] | None = None) -> Limiter:

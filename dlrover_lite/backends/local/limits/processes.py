@@ -7,7 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Memory", "Seen", "all_processes", "memory_of", "node_of", "proportional_memory", "see", "threads_of"]
+__all__ = [
+    "Memory",
+    "Seen",
+    "all_processes",
+    "command_of",
+    "memory_of",
+    "node_of",
+    "proportional_memory",
+    "see",
+    "threads_of",
+]
 
 _PROC = Path("/proc")
 _HAS_PROC = (_PROC / "self" / "stat").exists()
@@ -76,6 +86,14 @@ def threads_of(pid: int) -> list[int]:
     with suppress(OSError):
         return [int(name) for name in os.listdir(_PROC / str(pid) / "task")]  # noqa: PTH208 - names are all that is needed
     return []
+
+
+def command_of(pid: int) -> bytes:
+    """Its arguments; a process that was forked has those of the one it comes from."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def node_of(pid: int, variable: str) -> str:

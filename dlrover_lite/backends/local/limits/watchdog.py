@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from dlrover_lite.backends.base import Enforcement, Usage
 from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
@@ -22,6 +21,7 @@ from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, set_data_lim
 from dlrover_lite.backends.local.limits.processes import (
     Seen,
     all_processes,
+    command_of,
     memory_of,
     node_of,
     proportional_memory,
@@ -105,6 +105,7 @@ class _Watched:
         self._main: Seen | None = None
         self._known: dict[int, Seen] = {}
         self._inherited = 0
+        self._forked_as = b""
         self._ended_cpu_seconds = 0.0
         self._cpu_seconds = 0.0
         self._peak = 0
@@ -121,6 +122,7 @@ class _Watched:
         self._known[pid] = self._main
         template = memory_of(self._main.parent)
         self._inherited = template.used if template is not None else 0
+        self._forked_as = command_of(self._main.parent)
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +142,8 @@ class _Watched:
             ):  # it has ended, or made itself another user's; being nicer can't be undone by everyone
                 for thread in threads_of(pid) if _HAS_AFFINITY else ():
                     os.sched_setaffinity(thread, self.cpus)
-                set_data_limit(pid, _more_data(resources.memory))
+                if (more_data := _more_data(resources.memory)) is not None:
+                    set_data_limit(pid, more_data)
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _nice(resources.cores))
 
     def take_over(self, node: str, resources: Resources) -> None:
@@ -219,13 +222,10 @@ class _Watched:
         return max(0, used)
 
     def _inherited_now(self) -> int:
-        """Bytes from the template; none for a node that is a fresh interpreter, or has ended."""
+        """Bytes from the process it was forked from; none once it runs another command, or has ended."""
         if self._main is None or self._main.pid not in self._known:
             return 0
-        with suppress(OSError):
-            if b"\0--node\0" in Path(f"/proc/{self._main.pid}/cmdline").read_bytes():
-                self._inherited = 0
-        return self._inherited
+        return self._inherited if command_of(self._main.pid) == self._forked_as else 0
 
     # --- ends -------------------------------------------------------------------------------------------------------
 

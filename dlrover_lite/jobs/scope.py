@@ -1,0 +1,51 @@
+"""A control group of its own for a job's keeper, from the user's systemd: without it a person who isn't root can't limit anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+from dlrover_lite.backends.local.limits.cgroup_v2 import place_in
+from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified
+
+__all__ = ["scoped"]
+
+_SCOPE = ["--user", "--scope", "--quiet", "--collect", "-p", "Delegate=yes", "--"]
+_PROBE_SECONDS = 5.0
+
+
+def scoped(command: list[str], found: list[Hierarchy] | None = None) -> list[str]:
+    """``command``, through systemd-run where that gives it a control group it may divide, and nothing else does.
+
+    systemd-run then becomes the command: the process that is started is the one that runs on, with its descriptors.
+    """
+    if os.geteuid() == 0:
+        return command
+    hierarchy = unified(hierarchies() if found is None else found)
+    if hierarchy is None or place_in(hierarchy) is not None or not _has_controllers(hierarchy):
+        return command
+    systemd_run = shutil.which("systemd-run")
+    if systemd_run is None or not _works([systemd_run, *_SCOPE, "true"]):
+        return command
+    return [systemd_run, *_SCOPE, *command]
+
+
+def _has_controllers(hierarchy: Hierarchy) -> bool:
+    """Anywhere: which of them users get, the new group itself will tell."""
+    try:
+        names = (hierarchy.mount / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+    return {"cpu", "memory"} <= set(names)
+
+
+def _works(command: list[str]) -> bool:
+    """It doesn't where the user has no systemd, or it can't be reached: over su or in a container."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

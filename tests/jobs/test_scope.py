@@ -1,0 +1,77 @@
+"""When a job's keeper is started through systemd-run, played by a script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.backends.local.limits.mounts import Hierarchy
+from dlrover_lite.jobs.scope import scoped
+
+COMMAND = ["sh", "-c", "echo $$ $IN_A_SCOPE"]
+ALL = frozenset(("cpu", "memory"))
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hierarchy:
+    """A person who isn't root, in a session of a machine with cgroup v2 and systemd."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    mount, own = tmp_path / "mount", tmp_path / "mount" / "session.scope"
+    own.mkdir(parents=True)
+    for group in (mount, own):
+        (group / "cgroup.controllers").write_text("cpu io memory pids\n")
+        (group / "cgroup.subtree_control").write_text("\n")
+        (group / "cgroup.procs").write_text("1\n")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return Hierarchy(2, ALL, mount, own)
+
+
+def systemd_run(
+    session: Hierarchy, does: str = 'while [ "$1" != -- ]; do shift; done; shift; IN_A_SCOPE=yes exec "$@"'
+) -> str:
+    path = session.mount.parent / "bin" / "systemd-run"
+    path.write_text(f"#!/bin/sh\nexport IN_A_SCOPE\n{does}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_command_becomes_the_process_that_is_started(session: Hierarchy) -> None:
+    path = systemd_run(session)
+    command = scoped(COMMAND, [session])
+    assert command == [path, "--user", "--scope", "--quiet", "--collect", "-p", "Delegate=yes", "--", *COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.communicate()[0].split() == [str(process.pid), "yes"]
+
+
+@pytest.mark.parametrize("does", ["exit 1", "echo Failed to connect to bus >&2; exit 1"])
+def test_where_the_users_systemd_cannot_be_reached_it_is_started_as_it_is(session: Hierarchy, does: str) -> None:
+    systemd_run(session, does)
+    assert scoped(COMMAND, [session]) == COMMAND
+
+
+def test_without_systemd(session: Hierarchy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(session.mount.parent / "bin"))
+    assert scoped(COMMAND, [session]) == COMMAND
+
+
+def test_root_needs_no_scope(session: Hierarchy, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemd_run(session)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert scoped(COMMAND, [session]) == COMMAND
+
+
+def test_a_group_that_can_be_divided_already_needs_no_scope(session: Hierarchy) -> None:
+    systemd_run(session)
+    (session.mount / "cgroup.subtree_control").write_text("cpu memory\n")
+    assert scoped(COMMAND, [session]) == COMMAND
+
+
+def test_without_the_controllers_a_scope_would_be_of_no_use(session: Hierarchy) -> None:
+    systemd_run(session)
+    (session.mount / "cgroup.controllers").write_text("\n")
+    assert scoped(COMMAND, [session]) == COMMAND
+    assert scoped(COMMAND, []) == COMMAND

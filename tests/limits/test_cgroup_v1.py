@@ -1,0 +1,181 @@
+"""Version 1, for real; and what can't be provoked here in a directory that stands for a mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.backends.local.limits import cgroup_v1
+from dlrover_lite.backends.local.limits.base import LimiterUnavailable
+from dlrover_lite.backends.local.limits.cgroup import period_and_quota
+from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
+from dlrover_lite.backends.local.limits.mounts import Hierarchy
+from dlrover_lite.errors import BackendError
+from dlrover_lite.units import MIB, Resources
+from tests.backends.support import until
+from tests.limits.support import STAY, Tree, nothing, own_v1, process_within
+
+NAME = f"dlrover-lite-test-{os.getpid()}"
+
+
+@pytest.fixture
+def limiter() -> Iterator[CgroupV1]:
+    made = CgroupV1(NAME, own_v1(), nothing)
+    yield made
+    made.remove_all()
+
+
+def groups() -> list[Path]:
+    return [path for hierarchy in own_v1() for path in hierarchy.own.glob(f"{NAME}*")]
+
+
+def test_nothing_is_left() -> None:
+    recorded: list[Path] = []
+    limiter = CgroupV1(NAME, own_v1(), recorded.extend)
+    assert set(recorded) == set(groups())
+    fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
+    with process_within(fence.enter) as process:
+        assert not fence.remove()
+        limiter.remove_all()
+        assert process.wait(20) == -9
+    assert groups() == []
+
+
+def test_limits_are_what_was_asked_for(limiter: CgroupV1) -> None:
+    fence = limiter.create("ps-0", Resources(0.5, 64 * MIB))
+    directories = {Path(file).parent for file in fence.enter.groups}
+
+    def read(name: str) -> int:
+        return next(int((path / name).read_text()) for path in directories if (path / name).exists())
+
+    assert read("cpu.cfs_quota_us") / read("cpu.cfs_period_us") == 0.5
+    assert read("memory.limit_in_bytes") == 64 * MIB
+    for memory in (128 * MIB, 32 * MIB):  # up and down
+        fence.resize(Resources(0.01, memory))
+        assert read("memory.limit_in_bytes") == memory
+        assert read("cpu.cfs_quota_us") / read("cpu.cfs_period_us") == 0.01
+
+
+def test_a_node_is_within_from_its_first_instruction(limiter: CgroupV1) -> None:
+    fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
+    with process_within(fence.enter) as process:
+        for file in fence.enter.groups:
+            assert Path(file).read_text().split() == [str(process.pid)]
+        usage = fence.usage()
+        assert usage is not None
+        assert usage.cpu_seconds > 0
+        assert not fence.kill()
+        assert process.wait(20) == -9
+        assert fence.kill()
+        assert fence.remove()
+        assert fence.remove()
+
+
+def test_memory_that_outlives_a_node_stays_charged_to_its_follower(limiter: CgroupV1) -> None:
+    descriptor = os.memfd_create("arena")
+    try:
+        fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
+        code = f"import os; os.write({descriptor}, bytes(40 << 20)); {STAY}"
+        with process_within(fence.enter, code, pass_fds=[descriptor]) as process:
+            process.communicate()
+        with pytest.raises(BackendError, match=r"limited to 32 MiB of memory: 4\d(\.\d)? MiB are in use"):
+            fence.take_over("ps-1", Resources(1.0, 32 * MIB))
+        fence.take_over("ps-1", Resources(1.0, 96 * MIB))
+        with process_within(fence.enter):
+            usage = fence.usage()
+            assert usage is not None
+            assert 40 * MIB <= usage.memory <= usage.peak_memory < 96 * MIB
+            until(lambda: (now := fence.usage()) is not None and now.shared_memory >= 39 * MIB, "the shared memory")
+        fence.kill()
+    finally:
+        os.close(descriptor)
+
+
+def test_the_kernels_count_says_why(limiter: CgroupV1) -> None:
+    fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
+    assert fence.over_memory() is None
+    with process_within(fence.enter, "x = bytearray(128 << 20)") as process:
+        assert process.wait(20) == -9
+    over = fence.over_memory()
+    assert over is not None
+    assert over.detail == "over its memory limit of 64 MiB (peak 64 MiB)"
+    fence.take_over("ps-1", Resources(1.0, 128 * MIB))
+    assert fence.over_memory() is None
+
+
+def test_a_name_that_is_taken_is_not_touched(limiter: CgroupV1) -> None:
+    with pytest.raises(BackendError, match=r"ps-0 can't be limited: .*File exists"):
+        for _ in range(2):
+            limiter.create("ps-0", Resources(1.0, 64 * MIB))
+
+
+# --- a directory that stands for a mount ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    return Tree(tmp_path / "mount", monkeypatch)
+
+
+def test_controllers_mounted_together_need_one_group(tree: Tree) -> None:
+    limiter = CgroupV1("job", [tree.hierarchy(version=1)], nothing)
+    fence = limiter.create("ps-0", Resources(1.5, 64 * MIB))
+    assert fence.enter.groups == [str(tree.root / "job" / "ps-0" / "cgroup.procs")]
+
+
+def test_the_limit_with_swap_is_never_below_the_one_without(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = CgroupV1("job", [tree.hierarchy(version=1)], nothing).create("ps-0", Resources(1.0, 64 * MIB))
+    plain, with_swap = (tree.root / "job" / "ps-0" / f"memory.{kind}limit_in_bytes" for kind in ("", "memsw."))
+    real = cgroup_v1.write
+
+    def checked(path: Path, value: object) -> None:
+        real(path, value)
+        assert int(plain.read_text()) <= int(with_swap.read_text())
+
+    monkeypatch.setattr(cgroup_v1, "write", checked)
+    for memory in (128 * MIB, 32 * MIB):
+        fence.resize(Resources(1.0, memory))
+
+
+def test_more_cores_than_the_group_around_has_are_those_of_that_group(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cgroup_v1.write
+    written: list[tuple[str, object]] = []
+
+    def refuse(path: Path, value: object) -> None:
+        if path.name == "cpu.cfs_quota_us" and value != -1:
+            raise OSError(errno.EINVAL, "Invalid argument", str(path))
+        written.append((path.name, value))
+        real(path, value)
+
+    monkeypatch.setattr(cgroup_v1, "write", refuse)
+    CgroupV1("job", [tree.hierarchy(version=1)], nothing).create("ps-0", Resources(64.0, 64 * MIB))
+    assert ("cpu.cfs_quota_us", -1) in written
+
+
+def test_without_a_controller_it_is_unavailable(tree: Tree) -> None:
+    only_memory = Hierarchy(1, frozenset(["memory"]), tree.root, tree.root)
+    with pytest.raises(LimiterUnavailable, match="no cpu controller"):
+        CgroupV1("job", [only_memory], nothing)
+
+
+def test_where_limits_cannot_be_written_it_is_unavailable_and_leaves_nothing(tree: Tree) -> None:
+    del tree.files["memory.limit_in_bytes"]
+    recorded: list[list[Path]] = []
+    with pytest.raises(LimiterUnavailable, match=r"memory\.limit_in_bytes: No such file"):
+        CgroupV1("job", [tree.hierarchy(version=1)], recorded.append)
+    assert recorded == [[tree.root / "job"], []]
+    assert not (tree.root / "job").exists()
+
+
+@pytest.mark.parametrize("cores", [0.001, 0.03, 0.25, 1.0, 7.5, 96.0])
+def test_quota_over_period_is_the_cores_and_the_kernel_takes_both(cores: float) -> None:
+    period, quota = period_and_quota(cores)
+    assert quota / period == pytest.approx(cores, rel=0.001)
+    assert 1_000 <= period <= 1_000_000
+    assert quota >= 1_000

@@ -1,0 +1,172 @@
+"""The keeper's book of fences, over fences that do as told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dlrover_lite.backends.base import Enforcement, NodeSpec, Role, Usage
+from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
+from dlrover_lite.backends.local.limits.fences import Fences
+from dlrover_lite.errors import BackendError
+from dlrover_lite.units import MIB, Resources
+
+SMALL, LARGE = Resources(1.0, 64 * MIB), Resources(1.0, 128 * MIB)
+OVER = OverMemory("over its memory limit")
+
+
+@dataclass
+class FakeFence:
+    node: str
+    resources: Resources
+    inhabited: int = 0
+    """So many kills until it is empty."""
+    over: OverMemory | None = None
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def enter(self) -> Enter:
+        return Enter(groups=[self.node])
+
+    def started(self, pid: int) -> None:
+        self.done.append(f"started {pid}")
+
+    def resize(self, resources: Resources) -> None:
+        if resources.memory < 64 * MIB:
+            raise BackendError("too small")
+        self.resources = resources
+
+    def take_over(self, node: str, resources: Resources) -> None:
+        self.resize(resources)
+        self.node = node
+
+    def usage(self) -> Usage | None:
+        return Usage(1.0, MIB, MIB)
+
+    def over_memory(self) -> OverMemory | None:
+        return self.over
+
+    def watch(self) -> None:
+        self.done.append("watched")
+
+    def kill(self) -> bool:
+        self.done.append("killed")
+        self.inhabited -= 1
+        return self.inhabited < 0
+
+    def remove(self) -> bool:
+        if self.inhabited <= 0:
+            self.done.append("removed")
+        return self.inhabited <= 0
+
+
+class FakeLimiter:
+    def __init__(self, watch_seconds: float | None = None) -> None:
+        self.watch_seconds = watch_seconds
+        self.made: list[FakeFence] = []
+        self.closed = False
+
+    def enforcement(self) -> Enforcement:
+        return Enforcement("fake")
+
+    def create(self, node: str, resources: Resources) -> Fence:
+        self.made.append(FakeFence(node, resources))
+        return self.made[-1]
+
+    def remove_all(self) -> None:
+        self.closed = True
+
+
+def spec(node: str, follows: str = "", resources: Resources = SMALL) -> NodeSpec:
+    role: Role = "ps" if node.startswith("ps") else "worker"
+    return NodeSpec(node, role, resources, "", follows)
+
+
+def start(fences: Fences, node: str, follows: str = "", resources: Resources = SMALL) -> None:
+    fences.create(spec(node, follows, resources))
+    fences.started(node, 17)
+
+
+def test_usage_is_that_of_running_nodes() -> None:
+    fences = Fences(FakeLimiter())
+    assert fences.usage("worker-0") is None
+    fences.create(spec("worker-0"))
+    assert fences.usage("worker-0") is None
+    fences.started("worker-0", 17)
+    assert fences.usage("worker-0") == Usage(1.0, MIB, MIB)
+    fences.ended("worker-0", now=0.0)
+    assert fences.usage("worker-0") is None
+
+
+def test_what_a_node_leaves_is_killed_until_its_fence_can_be_removed() -> None:
+    limiter = FakeLimiter()
+    fences = Fences(limiter)
+    start(fences, "worker-0")
+    (fence,) = limiter.made
+    fence.inhabited, fence.over = 3, OVER
+    assert fences.ended("worker-0", now=10.0) == OVER
+    assert fences.ended("worker-0", now=10.0) is None  # once
+    times = []
+    while (due := fences.next_due()) is not None:
+        times.append(due)
+        fences.act(due)
+    assert fence.done == ["started 17", "killed", "killed", "killed", "removed"]
+    assert 10.0 < times[0] < times[1] < 10.1
+    start(fences, "worker-1", follows="worker-0")
+    assert len(limiter.made) == 2
+
+
+def test_the_fence_of_an_ended_ps_waits_for_its_follower() -> None:
+    limiter = FakeLimiter()
+    fences = Fences(limiter)
+    start(fences, "ps-0")
+    fences.ended("ps-0", now=0.0)
+    fences.act(1000.0)
+    assert fences.next_due() is None or fences.next_due() == 0.0
+    (fence,) = limiter.made
+    assert "removed" not in fence.done
+    fences.resize("ps-0", LARGE)
+    assert fence.resources == LARGE
+    assert fences.create(spec("ps-1", "ps-0", LARGE)) == Enter(groups=["ps-1"])
+    assert limiter.made == [fence]
+    fences.resize("ps-0", SMALL)  # its limits are another's now
+    assert fence.resources == LARGE
+
+
+def test_a_follower_that_does_not_fit_leaves_everything_as_it_was() -> None:
+    limiter = FakeLimiter()
+    fences = Fences(limiter)
+    start(fences, "ps-0")
+    fences.ended("ps-0", now=0.0)
+    with pytest.raises(BackendError, match="too small"):
+        fences.create(spec("ps-1", "ps-0", Resources(1.0, MIB)))
+    fences.create(spec("ps-1", "ps-0"))
+    assert len(limiter.made) == 1
+
+
+def test_fences_are_looked_at_while_their_nodes_run() -> None:
+    limiter = FakeLimiter(watch_seconds=0.1)
+    fences = Fences(limiter)
+    assert fences.next_due() is None
+    start(fences, "ps-0")
+    fences.create(spec("ps-1"))
+    fences.act(5.0)
+    assert fences.next_due() == pytest.approx(5.1)
+    fences.act(5.05)
+    fences.act(5.2)
+    running, starting = limiter.made
+    assert running.done.count("watched") == 2
+    assert "watched" not in starting.done
+    fences.ended("ps-0", now=6.0)
+    fences.act(7.0)
+    assert running.done.count("watched") == 2
+
+
+def test_closing_ends_it_all() -> None:
+    limiter = FakeLimiter()
+    fences = Fences(limiter)
+    start(fences, "ps-0")
+    fences.close()
+    assert limiter.closed
+    assert fences.usage("ps-0") is None
