@@ -56,11 +56,15 @@ def test_as_json(capsys: Capture) -> None:
     assert (value["enforcement"], value["master_restarts"]) == ("cgroup v1", 0)
 
 
-def test_what_is_not_known_yet(capsys: Capture) -> None:
+def test_what_is_not_known(capsys: Capture) -> None:
+    """Of a job without nodes yet nothing is said; of one from before limits were, that."""
     make_job()
     assert main(["status"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    ended()
+    assert main(["status"]) == 0
     text = capsys.readouterr().out
-    assert "limits     not known" in text and "master " not in text
+    assert "limits     not known" in text and "\nmaster " not in text
 
 
 def test_of_a_job_that_left_no_status(capsys: Capture) -> None:
