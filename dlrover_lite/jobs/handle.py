@@ -85,7 +85,7 @@ def enforcement() -> Enforcement:
     from dlrover_lite.backends.base import Enforcement
 
     command = scoped([sys.executable, "-P", "-m", "dlrover_lite.backends.local.limits"])
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=_environment(), check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)
     try:
         return msgspec.json.decode(done.stdout, type=Enforcement)
     except msgspec.MsgspecError as error:

@@ -141,7 +141,7 @@ class Fleet(msgspec.Struct, frozen=True):
         node = msgspec.structs.replace(
             fleet.by_id[event.node],
             reason="Succeeded" if asked else reason,
-            detail=("stopped on request" if reason == "Killed" else "") if asked else detail,
+            detail="" if asked else detail,
         )
         told: list[Instruction] = [Note(node.id, f"ended: {describe_end(node)}")]
         fleet, more = fleet._with(node)._judge(node, before, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.units import Resources, format_bytes
-from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import ScaleRequest
 
 __all__ = ["refusal"]
@@ -22,13 +22,13 @@ def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Fai
     if wish.workers is None:
         return None
     if wish.workers < 1:
-        return Failure("refused", f"{wish.workers} workers can't train", "Ask for at least 1, or stop the job.")
+        return Failure(UNUSABLE, f"{wish.workers} workers can't train", "Ask for at least 1, or stop the job.")
     each = fleet.plan.worker.each
     memory = ps.count * ps.each.memory + wish.workers * each.memory
     if wish.workers > fleet.plan.worker.count and memory > fleet.capacity.memory:
         most = max(0, (fleet.capacity.memory - ps.count * ps.each.memory) // each.memory)
         return Failure(
-            "refused",
+            UNUSABLE,
             f"{wish.workers} workers of {format_bytes(each.memory)} beside the parameter servers need {format_bytes(memory)}; "
             f"there are {format_bytes(fleet.capacity.memory)}",
             f"Ask for at most {most}." if most else "Give each worker less memory in the recipe.",
@@ -37,7 +37,7 @@ def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Fai
     if total is not None and wish.workers > fleet.plan.worker.count and cores > total.cores:
         most = max(0, int((total.cores - ps.count * ps.each.cores) / each.cores))
         return Failure(
-            "refused",
+            UNUSABLE,
             f"{wish.workers} workers need {cores:g} cores with the parameter servers; resources.total allows {total.cores:g}",
             f"Ask for at most {most}." if most else "Raise resources.total.",
         )

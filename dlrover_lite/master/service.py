@@ -24,7 +24,7 @@ from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.frames import Failure, MalformedMessage, Request
+from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
@@ -326,7 +326,7 @@ class Master:
         try:
             return self.story.about(subject, self.fleet.by_id)
         except UsageError as error:
-            return Failure("unknown", error.message, error.hint)
+            return Failure(UNUSABLE, error.message, error.hint)
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 

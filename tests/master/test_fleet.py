@@ -145,7 +145,7 @@ def test_when_the_job_is_done_ends_are_just_ends() -> None:
         fleet, instructions = ends(fleet, node)
         assert not of(Launch, instructions)
         assert not of(FailJob, instructions)
-        assert (fleet.by_id[node].reason, fleet.by_id[node].detail) == ("Succeeded", "stopped on request")
+        assert (fleet.by_id[node].reason, fleet.by_id[node].detail) == ("Succeeded", "")
     assert fleet.running == []
 
 

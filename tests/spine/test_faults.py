@@ -81,7 +81,7 @@ def test_stop_in_the_middle(tmp_path: Path) -> None:
     assert (result.state, result.message) == ("stopped", "stopped by request")
     assert result.status is not None
     assert 500 <= result.status["samples"] < result.status["total_samples"]
-    assert all(node["state"] == "ended (Succeeded: stopped on request)" for node in result.status["nodes"])
+    assert all(node["state"] == "ended (Succeeded)" for node in result.status["nodes"])
 
 
 def test_one_minibatch_that_fails(tmp_path: Path) -> None:

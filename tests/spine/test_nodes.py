@@ -76,5 +76,5 @@ def test_scaling_while_training(tmp_path: Path) -> None:
     handle.scale(workers=1)
     until(lambda: sum("ended" in node.state for node in handle.status().nodes) == 2, "two workers less")
     states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
-    assert states["worker-2"] == states["worker-1"] == "ended (Succeeded: stopped on request)"
+    assert states["worker-2"] == states["worker-1"] == "ended (Succeeded)"
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
