@@ -23,11 +23,11 @@ SYNTHETIC = {"format": "synthetic", "samples": 8_192, "eval_samples": 2_048, "id
 SMALL_WIDE_DEEP = {"use": "wide_deep", "options": {"embedding_dim": 4, "hidden": [16]}}
 
 
-def nodes(ps: int, workers: int) -> dict[str, Any]:
-    def role(count: int) -> dict[str, Any]:
-        return {"count": count, "cores": 1, "memory": "1GiB"}
+def nodes(ps: int, workers: int, memory: dict[str, str]) -> dict[str, Any]:
+    def role(name: str, count: int) -> dict[str, Any]:
+        return {"count": count, "cores": 1, "memory": memory.get(name, "1GiB")}
 
-    return {"ps": role(ps), "worker": role(workers)}
+    return {"ps": role("ps", ps), "worker": role("worker", workers)}
 
 
 def start(
@@ -38,6 +38,7 @@ def start(
     workers: int = 1,
     export: str = "npz",
     health: dict[str, float] | None = None,
+    memory: dict[str, str] | None = None,
     **training: Any,
 ) -> JobHandle:
     return dlrover_lite.run(
@@ -47,7 +48,7 @@ def start(
             "model": model,
             "data": data,
             "training": {"batch_size": 64, **training},
-            "resources": nodes(ps, workers),
+            "resources": nodes(ps, workers, memory or {}),
             "export": {"format": export},
             "health": health or {},
             "directory": str(HERE),

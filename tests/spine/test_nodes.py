@@ -13,7 +13,7 @@ import pytest
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.processes import is_alive
 from tests.backends.support import until
-from tests.spine.support import kill, pid_of, start, succeeded, until_trained, write_csv
+from tests.spine.support import end, kill, pid_of, start, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
 
 SAMPLES = 20_000
@@ -78,3 +78,43 @@ def test_scaling_while_training(tmp_path: Path) -> None:
     states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
     assert states["worker-2"] == states["worker-1"] == "ended (Succeeded)"
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
+
+
+def test_a_worker_that_is_stuck_in_the_model_is_given_up(tmp_path: Path) -> None:
+    model = {"use": CENSUS, "options": {"directory": str(tmp_path), "stuck": True}}
+    data = write_csv(tmp_path / "numbers.csv", SAMPLES)
+    handle = start(model, data, workers=2, batch_size=16, optimizer=SGD, health={"progress_seconds": 2})
+    ended = [node["state"] for node in succeeded(handle)["nodes"] if "Hung" in node["state"]]
+    assert len(ended) == 1
+    assert "no progress for 2 s, in minibatch " in ended[0]
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
+
+
+def test_a_worker_out_of_memory_comes_back_with_more(tmp_path: Path) -> None:
+    model = {"use": CENSUS, "options": {"directory": str(tmp_path), "eats": 1 << 30}}
+    data = write_csv(tmp_path / "numbers.csv", SAMPLES)
+    handle = start(model, data, workers=2, batch_size=16, optimizer=SGD, memory={"worker": "512MiB"})
+    nodes = {node["id"]: node for node in succeeded(handle)["nodes"]}
+    (killed,) = [node for node in nodes.values() if "OOMKilled" in node["state"]]
+    assert "512 MiB" in killed["state"]
+    assert nodes["worker-2"]["memory"] == 768 << 20
+    told = [entry.text for entry in handle.story(killed["id"]).entries]
+    assert "worker-2 takes its place with 768 MiB of memory instead of 512 MiB" in told
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
+
+
+def test_a_server_out_of_memory_fails_the_job_with_that_reason() -> None:
+    model = {"use": "wide_deep", "options": {"embedding_dim": 64, "hidden": [16]}}
+    data = {
+        "format": "synthetic",
+        "samples": 200_000,
+        "eval_samples": 0,
+        "ids_per_field": 100_000,
+        "zipf_exponent": 0.5,
+    }
+    result = end(start(model, data, memory={"ps": "128MiB"}, batch_size=512))
+    assert result.state == "failed"
+    first, *story = result.message.splitlines()
+    assert first.startswith("ps-0 has ended (OOMKilled: over its memory limit of 128 MiB")
+    assert any("ps-0: is up" in line for line in story)
+    assert "Give ps more memory than 128 MiB" in result.hint

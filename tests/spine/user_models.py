@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import torch
@@ -24,10 +25,13 @@ def first_time(directory: str, name: str) -> bool:
 class Census(nn.Module):
     """Every gradient is 1: a row counts the samples that were applied to it, and each dense value the minibatches.
 
-    ``deaths`` of its processes kill themselves in their ``at``-th forward, ``leaves`` end as if they had been asked to.
+    ``deaths`` of its processes kill themselves in their ``at``-th forward, ``leaves`` end as if they had been asked to; the first one to
+    come there takes ``eats`` bytes of memory, or (``stuck``) never comes back.
     """
 
-    def __init__(self, directory: str = "", deaths: int = 0, leaves: int = 0, at: int = 30) -> None:
+    def __init__(
+        self, directory: str = "", deaths: int = 0, leaves: int = 0, eats: int = 0, stuck: bool = False, at: int = 30
+    ) -> None:
         super().__init__()
         self.embedding_fields = [
             EmbeddingField("number", 1, init_scale=0.0),
@@ -35,6 +39,7 @@ class Census(nn.Module):
         ]
         self.counts = nn.Parameter(torch.zeros(20_000))
         self.directory, self.deaths, self.leaves, self.at, self.forwards = directory, deaths, leaves, at, 0
+        self.eats, self.stuck = eats, stuck
 
     def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         self.forwards += 1
@@ -43,6 +48,10 @@ class Census(nn.Module):
                 os.kill(os.getpid(), signal.SIGKILL)
             if any(first_time(self.directory, f"leave-{i}") for i in range(self.leaves)):
                 os.kill(os.getpid(), signal.SIGTERM)
+            if self.eats and first_time(self.directory, "eaten"):
+                bytearray(b"x") * self.eats
+            if self.stuck and first_time(self.directory, "stuck"):
+                threading.Event().wait()
         return embedded.sum(1)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
