@@ -50,8 +50,8 @@ def synth(
 ) -> None:
     """Write generated samples to OUT.tsv or OUT.tsv.gz, in Criteo's format.
 
-    A file that exists is kept, unless --overwrite is given. Prints the best AUC that a model can reach on them, and how to use the file in a recipe. The same options always
-    write the same file.
+    Prints the best AUC that a model can reach on them, and how to use the file in a recipe. The same options always
+    write the same file. A file that exists is kept, unless --overwrite is given.
     """
     if out.is_file() and not overwrite:
         raise UsageError(f"{out} exists already", hint="Choose another name; --overwrite replaces it.")
