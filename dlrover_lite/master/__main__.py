@@ -90,7 +90,16 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
         shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
         fleet = Fleet(plan, capacity)
         master = Master(
-            job.id, recipe, shards, server, backend, fleet, export_directory=job.export, story=story, stop=stop
+            job.id,
+            recipe,
+            shards,
+            server,
+            backend,
+            fleet,
+            export_directory=job.export,
+            story=story,
+            stop=stop,
+            stop_reason=lambda: job.record().stop_reason or "stopped by request",
         )
         outcome = master.run()
         job.write_result(
