@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
         plan = initial_plan(recipe.resources, capacity)
         print(f"plan: {plan.describe()}")
         before = stories.read(job.directory, on_damage=print).entries
-        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before)
+        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
         shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
         fleet = Fleet(plan, capacity)
         master = Master(
@@ -114,6 +115,12 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
             )
         )
         return outcome
+
+
+def _say(line: str) -> None:
+    """To master.log. A full disk must not end the master."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
 
 def main(arguments: list[str]) -> int:
