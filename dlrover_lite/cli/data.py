@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.errors import UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.data.files import Progress
@@ -42,13 +43,19 @@ def data() -> None:
     show_default=True,
     help="How uneven the ids are: 0 is uniform.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for programs.")
-def synth(out: Path, samples: int, seed: int, ids_per_field: int, zipf_exponent: float, as_json: bool) -> None:
+def synth(
+    out: Path, samples: int, seed: int, ids_per_field: int, zipf_exponent: float, overwrite: bool, as_json: bool
+) -> None:
     """Write generated samples to OUT.tsv or OUT.tsv.gz, in Criteo's format.
 
     Prints the best AUC that a model can reach on them, and how to use the file in a recipe. The same options always
-    write the same file.
+    write the same file. A file that exists is kept, unless --overwrite is given.
     """
+    if out.is_file() and not overwrite:
+        raise UsageError(f"{out} exists already", hint="Choose another name; --overwrite replaces it.")
+
     from dlrover_lite.data.synthetic import write_tsv
     from dlrover_lite.recipe.schema import SyntheticData
 

@@ -57,6 +57,8 @@ class Signals:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(128 + number)
+        if number == self.first == signal.SIGHUP:
+            return  # the shell and the kernel both tell of the closed terminal
         again = self.first is not None
         self.first = self.first or number
         # Not through the stream's own buffer, which may be in the middle of a write.
@@ -66,7 +68,10 @@ class Signals:
                 self._stream.fileno(), f"\r\x1b[K{text}\n".encode() if self._stream.isatty() else f"{text}\n".encode()
             )
         with suppress(DlroverLiteError):
-            self._handle.stop(kill=again)
+            if number == signal.SIGHUP and not again:
+                self._handle.hang_up()
+            else:
+                self._handle.stop(kill=again)
 
 
 def follow(handle: JobHandle, line: JobLine, *, on_closed: Callable[[], None]) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from signal import SIGHUP
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ from dlrover_lite.cli.options import overrides, recipe_options
 from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
+    from dlrover_lite.cli.follow import Signals
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.recipe.schema import Recipe
@@ -46,7 +48,9 @@ def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: b
             _say_detached(handle, as_json)
             return 0
         signals.hold(handle)
-        result = _stay(handle)
+        result = _stay(handle, signals)
+    if signals.first == SIGHUP:
+        _forget_terminal()
     again = [recipe, *(word for path in data for word in ("--data", path))]
     again += [word for setting in settings for word in ("--set", setting)]
     return _report(handle, result, again, as_json, signals.first)
@@ -83,7 +87,19 @@ def _say_detached(handle: JobHandle, as_json: bool) -> None:
     note("\n".join(["It goes on by itself. To follow it:", *commands]))
 
 
-def _stay(handle: JobHandle) -> Result:
+def _forget_terminal() -> None:
+    """It was closed: what is printed to it would be an error. A file or pipe is still written to."""
+    import os
+    import stat
+
+    from dlrover_lite.cli.follow import silence
+
+    for stream in (sys.stdout, sys.stderr):
+        if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+            silence(stream)
+
+
+def _stay(handle: JobHandle, signals: Signals) -> Result:
     """Until the job has ended, also if nobody sees it any more: then it is stopped."""
     from dlrover_lite.cli.follow import follow, silence
     from dlrover_lite.cli.live import JobLine
@@ -94,7 +110,8 @@ def _stay(handle: JobHandle) -> Result:
         nonlocal closed
         closed = True
         silence(sys.stderr)
-        handle.stop()
+        if signals.first is None:  # a second word would kill
+            handle.stop()
 
     line = JobLine(sys.stderr)
     try:
@@ -102,7 +119,7 @@ def _stay(handle: JobHandle) -> Result:
     except OSError:
         on_closed()
     result = follow(handle, line, on_closed=on_closed)
-    if closed:
+    if closed and signals.first is None:
         raise BrokenPipeError
     return result
 

@@ -152,6 +152,12 @@ class JobHandle:
         if keeper is not None:
             send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
 
+    def hang_up(self) -> None:
+        """As ``stop``, for the reason that the terminal of the command that started the job was closed."""
+        keeper = self.job.record().keeper
+        if keeper is not None:
+            send_signal(keeper, signal.SIGHUP)
+
     def status(self) -> Status:
         """What the job is doing, from its master; once it has ended, how it was at the end.
 

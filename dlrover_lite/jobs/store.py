@@ -77,6 +77,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     ended_at: float | None = None
     master_exit_code: int | None = None
     """Minus the signal's number when a signal ended it."""
+    stop_reason: str = ""
+    """Why the keeper has asked the master to end; the master puts it into the result."""
 
     @property
     def keeper_endpoint(self) -> str:

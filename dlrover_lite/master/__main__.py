@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,20 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
         plan = initial_plan(recipe.resources, capacity)
         print(f"plan: {plan.describe()}")
         before = stories.read(job.directory, on_damage=print).entries
-        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before)
+        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
         shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
         fleet = Fleet(plan, capacity)
         master = Master(
-            job.id, recipe, shards, server, backend, fleet, export_directory=job.export, story=story, stop=stop
+            job.id,
+            recipe,
+            shards,
+            server,
+            backend,
+            fleet,
+            export_directory=job.export,
+            story=story,
+            stop=stop,
+            stop_reason=lambda: job.record().stop_reason or "stopped by request",
         )
         outcome = master.run()
         job.write_result(
@@ -105,6 +115,12 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
             )
         )
         return outcome
+
+
+def _say(line: str) -> None:
+    """To master.log. A full disk must not end the master."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -54,6 +54,7 @@ __all__ = ["Master", "Outcome"]
 RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
 SLOTS = 4096
+_BY_REQUEST = "stopped by request"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -80,10 +81,12 @@ class Master:
         export_directory: Path,
         story: StoryLog,
         stop: Callable[[], bool],
+        stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it."""
+        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
+        ``stop_reason`` is asked once ``stop`` says so."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -97,6 +100,7 @@ class Master:
         self._server = server
         self._export_directory = export_directory
         self._stop = stop
+        self._stop_reason = stop_reason
         self._clock = clock
         self._exporter = ""
         self._waiting: dict[int, Request] = {}
@@ -154,7 +158,7 @@ class Master:
         while self.outcome is None:
             self._turn()
             if self._stop() and self.outcome is None:
-                self._end(Outcome("stopped", "stopped by request"))
+                self._end(Outcome("stopped", self._stop_reason()))
         self._wind_down()
         return self.outcome
 
@@ -356,7 +360,7 @@ class Master:
     def _launch_refused(self, error: BackendError) -> None:
         if not self._stop():
             raise error
-        self._end(Outcome("stopped", "stopped by request"))  # the backend has been told before us
+        self._end(Outcome("stopped", self._stop_reason()))  # the backend has been told before us
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

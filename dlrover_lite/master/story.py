@@ -33,9 +33,15 @@ class StoryLog:
     """``write`` appends entries to a file; ``clock`` gives seconds since the epoch."""
 
     def __init__(
-        self, write: Callable[[list[StoryEntry]], None], clock: Callable[[], float], before: Iterable[StoryEntry] = ()
+        self,
+        write: Callable[[list[StoryEntry]], None],
+        clock: Callable[[], float],
+        before: Iterable[StoryEntry] = (),
+        *,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``before``: what an earlier master of this job has written."""
+        """``before``: what an earlier master of this job has written. ``say`` is told of nodes, a line for each entry."""
+        self._say = say
         self._write = write
         self._clock = clock
         self._entries = list(before)
@@ -45,6 +51,7 @@ class StoryLog:
 
     def node(self, node: str, text: str) -> None:
         self._add(StoryEntry(self._clock(), node, text))
+        self._say(f"{node}: {text}")
 
     def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
         """Minibatches [start, stop) went their usual way: ``text`` is "leased to" or "done by"."""

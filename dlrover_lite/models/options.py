@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dlrover_lite.errors import ModelError
+from dlrover_lite.recipe.model_options import (
+    NON_NEGATIVE_INT,
+    NON_NEGATIVE_NUMBER,
+    POSITIVE_INT,
+    SIZES,
+    Rule,
+    one_of,
+)
 
 __all__ = ["choice", "did_you_mean", "non_negative_int", "non_negative_number", "positive_int", "sizes"]
 
@@ -21,46 +28,36 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"Known are: {', '.join(names)}." if names else ""
 
 
-def _refuse(option: str, accepts: str, value: object) -> ModelError:
-    return ModelError(f"Model option {option!r} must be {accepts}, not {value!r}.")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _checked(option: str, value: Any, rule: Rule) -> Any:
+    if not rule.fits(value):
+        raise ModelError(f"Model option {option!r} must be {rule.accepts}, not {value!r}.")
+    return value
 
 
 def positive_int(option: str, value: Any) -> int:
     """Raises ModelError unless ``value`` is a whole number of at least 1."""
-    if not _is_int(value) or value < 1:
-        raise _refuse(option, "a whole number of at least 1", value)
-    return int(value)
+    return int(_checked(option, value, POSITIVE_INT))
 
 
 def non_negative_int(option: str, value: Any) -> int:
     """Raises ModelError unless ``value`` is a whole number of at least 0."""
-    if not _is_int(value) or value < 0:
-        raise _refuse(option, "a whole number of at least 0", value)
-    return int(value)
+    return int(_checked(option, value, NON_NEGATIVE_INT))
 
 
 def non_negative_number(option: str, value: Any) -> float:
     """Raises ModelError unless ``value`` is a finite number of at least 0."""
-    if not (_is_int(value) or isinstance(value, float)) or not math.isfinite(value) or value < 0:
-        raise _refuse(option, "a number of at least 0", value)
-    return float(value)
+    return float(_checked(option, value, NON_NEGATIVE_NUMBER))
 
 
 def sizes(option: str, value: Any) -> tuple[int, ...]:
     """Layer sizes. Raises ModelError unless ``value`` is a non-empty list of whole numbers of at least 1."""
-    if not isinstance(value, (list, tuple)) or not value or not all(_is_int(size) and size >= 1 for size in value):
-        raise _refuse(option, "a list of layer sizes of at least 1, such as [256, 128]", value)
-    return tuple(value)
+    return tuple(_checked(option, value, SIZES))
 
 
 def choice(option: str, value: Any, known: Sequence[str]) -> str:
     """Raises ModelError unless ``value`` is one of the ``known`` words."""
-    if not isinstance(value, str) or value not in known:
-        error = _refuse(option, f"one of {', '.join(known)}", value)
+    try:
+        return str(_checked(option, value, one_of(*known)))
+    except ModelError as error:
         error.hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise error
-    return value
+        raise

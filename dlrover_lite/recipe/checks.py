@@ -7,9 +7,12 @@ import glob
 import importlib.util
 import os
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
-from dlrover_lite.recipe.problems import nearest
+from dlrover_lite.recipe.heads import Finding, examine
+from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
+from dlrover_lite.recipe.problems import Place, nearest
 from dlrover_lite.recipe.schema import (
     CriteoData,
     CsvData,
@@ -24,11 +27,12 @@ from dlrover_lite.recipe.schema import (
 )
 from dlrover_lite.recipe.source import List, Node, Section
 from dlrover_lite.recipe.walk import Check, Given
+from dlrover_lite.recipe.words import found
 from dlrover_lite.units import Resources, format_bytes
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
 
-BUILT_IN_MODELS = ("wide_deep", "dcn", "xdeepfm", "dlrm")
+BUILT_IN_MODELS = tuple(BUILT_IN_OPTIONS)
 
 ONLY_FOR: dict[type, dict[str, tuple[str, ...]]] = {
     Optimizer: {
@@ -44,6 +48,9 @@ ONLY_FOR: dict[type, dict[str, tuple[str, ...]]] = {
 """Keys that only some values of ``use`` have."""
 
 _DATA_HINT = "--data FILE takes the place of data.train."
+_FORMAT_HINT = "Check that it is the right file, and what the data section says of it."
+_MOST_HEADS = 100
+"""Files of one glob that are looked into."""
 
 
 def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
@@ -51,6 +58,7 @@ def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
 
     def model(value: Model, given: Given, tree: Node) -> None:
         _model(value, given, directory if check_files else None)
+        _options(value, given, tree)
 
     def file_data(value: CriteoData | CsvData | ParquetData, given: Given, tree: Node) -> None:
         if not value.eval and value.eval_share >= 1:
@@ -58,8 +66,8 @@ def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
         if isinstance(value, CsvData | ParquetData):
             _columns(value, given)
         if check_files:
-            _files(value.train, "train", given, tree, directory)
-            _files(value.eval, "eval", given, tree, directory)
+            _files(value, "train", given, tree, directory)
+            _files(value, "eval", given, tree, directory)
             if isinstance(value, ParquetData):
                 _needs_pyarrow("format", "reading Parquet", given)
 
@@ -161,13 +169,52 @@ def _needs_pyarrow(field: str, what: str, given: Given) -> None:
 # Files
 
 
-def _files(patterns: list[str], field: str, given: Given, tree: Node, directory: Path) -> None:
-    written = tree.entries.get(field) if isinstance(tree, Section) else None
-    for number, pattern in enumerate(patterns):
-        place = written.items[number].place if isinstance(written, List) else None
+def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, tree: Node, directory: Path) -> None:
+    hint = _DATA_HINT if field == "train" and not _overridden(given.keys.get(field)) else ""
+    for number, pattern in enumerate(getattr(data, field)):
+        place = _place(tree, field, number)
         problem = _file_problem(directory / pattern)
         if problem:
-            given.add(field, problem, place=place, hint=_DATA_HINT if field == "train" else "")
+            given.add(field, problem, place=place, hint=hint)
+            continue
+        for path in _matches(directory / pattern):
+            findings = list(examine(path, data))
+            for finding in findings:
+                _add_finding(finding, data, given, tree, field, place)
+            if findings:
+                break  # those of one file are enough
+
+
+def _add_finding(
+    finding: Finding,
+    data: CriteoData | CsvData | ParquetData,
+    given: Given,
+    tree: Node,
+    field: str,
+    place: Place | None,
+) -> None:
+    if finding.field:
+        names = getattr(data, finding.field)
+        number = names.index(finding.column) if isinstance(names, list) else 0
+        given.add(finding.field, finding.message, place=_place(tree, finding.field, number))
+    else:
+        given.add(field, finding.message, place=place, hint=_FORMAT_HINT)
+
+
+def _place(tree: Node, field: str, number: int) -> Place | None:
+    """Of an entry of a list, where it was written as one."""
+    written = tree.entries.get(field) if isinstance(tree, Section) else None
+    return written.items[number].place if isinstance(written, List) else None
+
+
+def _overridden(place: Place | None) -> bool:
+    return place is not None and place.override is not None
+
+
+def _matches(path: Path) -> list[Path]:
+    """The first regular files of a path or glob."""
+    found = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207
+    return list(islice((file for file in found if file.is_file()), _MOST_HEADS))
 
 
 def _file_problem(path: Path) -> str:
@@ -215,6 +262,22 @@ def _model(value: Model, given: Given, directory: Path | None) -> None:
         _model_file(directory / file, file, name, given)
     elif not name:
         given.add("use", f"names no class; write {use}:Class")
+
+
+def _options(value: Model, given: Given, tree: Node) -> None:
+    """Those of built-in models; what a class of somebody's own takes isn't known before it is imported."""
+    rules = BUILT_IN_OPTIONS.get(value.use)
+    written = tree.entries.get("options") if isinstance(tree, Section) else None
+    if rules is None or not isinstance(written, Section):
+        return
+    for name, node in written.entries.items():
+        if name not in rules:
+            close = nearest(name, rules)
+            more = f"did you mean {close}?" if close else f"its options are {', '.join(rules)}"
+            given.add(f"options.{name}", f"{value.use} has no such option; {more}", place=node.place)
+        elif not rules[name].fits(value.options[name]):
+            message = f"expected {rules[name].accepts}, found {found(node)}"
+            given.add(f"options.{name}", message, place=node.place)
 
 
 def _model_file(path: Path, file: str, name: str, given: Given) -> None:

@@ -20,6 +20,7 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.client import PushTicket
 from dlrover_lite.worker.compute import ComputeThread, Done
 from dlrover_lite.worker.embedding import GroupKeys
+from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 from dlrover_lite.worker.schedule import learning_rate_factor
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
@@ -70,12 +71,14 @@ class TrainingLoop:
         evaluation: Dataset | None,
         stop: Callable[[], bool],
         mark: Callable[[str], None],
+        journal: Journal,
         cores: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``mark`` is told what begins whenever something has got done."""
         self._recipe = recipe
         self._mark = mark
+        self._journal = journal
         self._code_directory = (Path(recipe.directory) / recipe.model.use.rpartition(":")[0]).resolve().parent
         self._trainer = trainer
         self._book = book
@@ -118,6 +121,7 @@ class TrainingLoop:
         self._pull_next()
         self._read_ahead()
         self._book.pump()
+        self._journal.tick()
 
     # --- stages ---------------------------------------------------------------------------------------------------------
 
@@ -172,6 +176,7 @@ class TrainingLoop:
             self._mark(f"what follows {_name(done.task)}")
             held.work.add_seconds("wait", done.idle_seconds)
             held.work.add_seconds("compute", done.seconds)
+            self._journal.computed(prepared.samples, seconds=done.seconds, waited_seconds=done.idle_seconds)
             if done.error is not None:
                 self._failed(done, done.error)
             elif isinstance(done.result, Gradients):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 import zmq
 
 from dlrover_lite.backends.base import NodeSpec
@@ -31,6 +33,7 @@ from dlrover_lite.wire.messages import (
 from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.embedding import EmbeddingLayout
 from dlrover_lite.worker.exporting import export
+from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import LeaseBook
 from dlrover_lite.worker.loop import TrainingLoop
 from dlrover_lite.worker.pulse import Pulse
@@ -73,32 +76,48 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 
 def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
     master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
+    journal = Journal(spec.id, _log)
     try:
         welcome = master.call(Hello(spec.id, "worker")).body
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
             with Pulse(spec.id, spec.master_endpoint, context=context) as pulse:
-                finished = _train(spec, welcome.recipe, master, context, stop, pulse)
+                finished = _train(spec, welcome.recipe, master, context, stop, pulse, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
             master.call(NodeFailed(spec.id, True, str(error), own))
             print(f"{error}\n{own}")
+            journal.leaves("it can't train (see above)")
             return USER_ERROR
         except DeadlineExceeded as error:
-            print(error)
+            journal.leaves(str(error))
             return 1
         except DlroverLiteError as error:
             master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc()))
             print(traceback.format_exc())
+            journal.leaves("it has failed (see above)")
             return 1
     finally:
         master.close()
+    journal.leaves("nothing is left to do" if finished else "asked to end")
     return 0 if finished else LEFT_EARLY
 
 
+def _log(line: str) -> None:
+    """A full disk must not end a worker."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+
 def _train(
-    spec: NodeSpec, recipe: Recipe, master: Client, context: zmq.Context[Any], stop: _Stop, pulse: Pulse
+    spec: NodeSpec,
+    recipe: Recipe,
+    master: Client,
+    context: zmq.Context[Any],
+    stop: _Stop,
+    pulse: Pulse,
+    journal: Journal,
 ) -> bool:
     """Whether the master needs nothing more; False when asked to end before."""
     directory = Path(recipe.directory)
@@ -113,6 +132,12 @@ def _train(
         if trainer is None:
             return False
         ps = trainer.ps
+        journal.up(
+            cores=spec.resources.cores,
+            threads=torch.get_num_threads(),
+            tables=len(trainer.layout.tables),
+            parameters=trainer.flat.length,
+        )
         book = LeaseBook(spec.id, spec.master_endpoint, context=context)
         loop = TrainingLoop(
             recipe,
@@ -122,12 +147,14 @@ def _train(
             evaluation=evaluation,
             stop=stop,
             mark=pulse.mark,
+            journal=journal,
             cores=spec.resources.cores,
         )
         loop.run()
         if book.export is not None and not stop():
             exported = export(spec.id, recipe, trainer, train.schema, book.export, mark=pulse.mark)
             master.call(exported, deadline_seconds=60)
+            _log(f"The model is in {book.export.destination}")
             return True
         pulse.mark("leaving")
         book.leave(_LEAVE_SECONDS)

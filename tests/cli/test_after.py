@@ -116,6 +116,11 @@ def test_logs_of_one_role_or_node(trained: dict[str, Any], capsys: Capture) -> N
     assert masters == [line for line in everything if line.startswith("master")] != []
     assert main(["logs", trained["job"], "--node", "master", "-n", "1", "-f"]) == 0
     assert capsys.readouterr().out.splitlines() == masters[-1:]
+    assert any("worker-0: launched with 0.5 cores" in line for line in masters)
+    assert main(["logs", trained["job"], "--role", "worker"]) == 0
+    workers = capsys.readouterr().out
+    assert "worker-0 is up with 0.5 cores, 1 thread: " in workers
+    assert "worker-0 leaves: nothing is left to do; " in workers
     for options in ([], ["-f"]):
         assert main(["logs", trained["job"], "--node", "workr-0", *options]) == 2
         assert "Did you mean worker-0?" in capsys.readouterr().err

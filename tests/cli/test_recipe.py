@@ -11,6 +11,7 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.recipe.load import load_recipe
 
 Capture = pytest.CaptureFixture[str]
+CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"
 RECIPE = """\
 version: 1
 name: clicks
@@ -25,7 +26,7 @@ resources: {total: {cores: 2, memory: 4GiB}, worker: {count: 2, cores: 0.5, memo
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(RECIPE)
-    (tmp_path / "day.tsv").write_text("1\n")
+    (tmp_path / "day.tsv").write_text(CRITEO_LINE)
     return tmp_path
 
 
@@ -77,7 +78,7 @@ def test_data_paths_start_here_not_at_the_recipe(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (directory / "elsewhere").mkdir()
-    (directory / "elsewhere" / "mine.tsv").write_text("1\n")
+    (directory / "elsewhere" / "mine.tsv").write_text(CRITEO_LINE)
     monkeypatch.chdir(directory / "elsewhere")
     assert main(["validate", "../job.yaml", "--data", "mine.tsv", "--json"]) == 0
     recipe = json.loads(capsys.readouterr().out)["recipe"]

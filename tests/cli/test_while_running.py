@@ -51,6 +51,11 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._fd, b"\x03")
 
+    def close(self) -> int:
+        """The window is closed; the command's exit code."""
+        os.close(self._fd)
+        return self.process.wait(60)
+
     def end(self) -> int:
         self.read_until()
         os.close(self._fd)
@@ -138,7 +143,21 @@ def test_a_job_ends_with_its_command(number: int, tmp_path: Path) -> None:
     run.communicate(timeout=60)
     assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
     job = job_of(said[1])
-    assert job.wait(30).state == "stopped"
+    result = job.wait(30)
+    what = "command that started the job has ended"
+    if number == signal.SIGHUP:
+        what = "terminal of the command that started the job was closed"
+    assert (result.state, result.message) == ("stopped", f"the {what}")
+
+
+def test_a_closed_terminal_stops_the_job_cleanly(tmp_path: Path) -> None:
+    terminal = Terminal("run", str(write_recipe(tmp_path, "closed", ENDLESS)))
+    terminal.read_until(r"\d nodes")
+    assert terminal.close() == 128 + signal.SIGHUP
+    job = job_of(terminal.text)
+    result = job.wait(30)
+    assert (result.state, result.message) == ("stopped", "the terminal of the command that started the job was closed")
+    assert result.status is not None  # the master's own result: it wasn't killed
 
 
 def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:

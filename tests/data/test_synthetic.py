@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from dlrover_lite.cli.data import data as data_command
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.synthetic import BEST_AUC, POSITIVE_SHARE, SyntheticDataset, best_auc, write_tsv
-from dlrover_lite.errors import DataError
+from dlrover_lite.errors import DataError, UsageError
 from dlrover_lite.recipe.schema import CriteoData, SyntheticData
 
 SPEC = SyntheticData(samples=20_000, ids_per_field=1000, seed=7)
@@ -148,3 +148,15 @@ def test_the_command_in_json(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found.pop("best_auc") == pytest.approx(BEST_AUC, abs=0.05)
     assert found == {"path": str(path), "samples": 2000, "bytes": path.stat().st_size}
+
+
+def test_the_command_keeps_a_file_that_exists(tmp_path: Path) -> None:
+    path = tmp_path / "real.tsv"
+    path.write_text("somebody's clicks\n")
+    arguments = ["synth", str(path), "--samples", "50", "--ids-per-field", "100"]
+    refused = CliRunner().invoke(data_command, arguments)
+    assert isinstance(refused.exception, UsageError)
+    assert "exists already" in str(refused.exception) and "--overwrite" in str(refused.exception)
+    assert path.read_text() == "somebody's clicks\n"
+    assert CliRunner().invoke(data_command, [*arguments, "--overwrite"]).exit_code == 0
+    assert len(path.read_text().splitlines()) == 50

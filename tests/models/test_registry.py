@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import textwrap
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.registry import BUILT_IN, build_model, loss_of
+from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
 from dlrover_lite.recipe.schema import Model
 
 PREAMBLE = """
@@ -210,3 +213,12 @@ def test_dense_only_models_are_allowed_but_not_empty_ones(build):
             "class Mine(nn.Module):\n    embedding_fields = []\n    def forward(self, dense, embedded):\n"
             "        return dense.sum(1)\n"
         )
+
+
+@pytest.mark.parametrize("use", BUILT_IN)
+def test_what_recipes_may_say_is_what_the_constructor_takes(use: str) -> None:
+    module, name = BUILT_IN[use]
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    assert set(BUILT_IN_OPTIONS[use]) == set(parameters) - {"schema"}
+    for option, rule in BUILT_IN_OPTIONS[use].items():
+        assert rule.fits(parameters[option].default)

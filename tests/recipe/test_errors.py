@@ -220,8 +220,8 @@ def test_all_problems_are_shown_in_the_order_of_the_lines() -> None:
 
 
 def test_deep_nesting_is_refused() -> None:
-    text = f"version: 1\nname: j\nmodel:\n  use: dcn\n  options:\n    x: {'[' * 90}{']' * 90}\n{DATA}"
-    assert only_error(text) == "r.yaml:6: model.options.x: nested too deeply"
+    text = f"version: 1\nname: j\nmodel:\n  use: my.py:Model\n  options:\n    x: {'[' * 90}{']' * 90}\n{DATA}"
+    assert only_error(text, check_files=False) == "r.yaml:6: model.options.x: nested too deeply"
 
 
 def test_aliases_that_never_end_are_refused() -> None:
@@ -265,3 +265,32 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     assert "too large" in message(tmp_path / "large.yaml")
     (tmp_path / "empty.yaml").touch()
     assert "the recipe is empty\n`dlrover-lite recipe init" in message(tmp_path / "empty.yaml")
+
+
+def model(options: str) -> str:
+    return f"version: 1\nname: j\nmodel:\n  use: dcn\n  options:\n    {options}\n{DATA}"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("hiden: [64]", "hiden: dcn has no such option; did you mean hidden?"),
+        ("zzz: 1", "zzz: dcn has no such option; its options are embedding_dim, init_scale, hidden, cross, cross_layers, low_rank"),
+        ("schema: 1", "schema: dcn has no such option; its options are embedding_dim, init_scale, hidden, cross, cross_layers, low_rank"),
+        ("embedding_dim: '8'", "embedding_dim: expected a whole number of at least 1, found the text '8'"),
+        ("hidden: 64", "hidden: expected a list of layer sizes of at least 1, such as [256, 128], found 64"),
+        ("cross: matrx", "cross: expected one of matrix, vector, found the text 'matrx'"),
+        ("init_scale: -1", "init_scale: expected a number of at least 0, found -1"),
+    ],
+)  # fmt: skip
+def test_options_of_built_in_models(options: str, expected: str) -> None:
+    assert only_error(model(options)) == f"r.yaml:6: model.options.{expected}"
+
+
+def test_options_by_override() -> None:
+    error = only_error(model("hidden: [64]"), overrides={"model.options.embeding_dim": "8"})
+    assert error == "override model.options.embeding_dim: dcn has no such option; did you mean embedding_dim?"
+
+
+def test_options_that_fit() -> None:
+    assert errors(model("{embedding_dim: 8, hidden: [64], cross: vector, low_rank: 0, init_scale: 0}")) == []

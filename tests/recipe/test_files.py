@@ -10,6 +10,7 @@ import pytest
 from dlrover_lite.errors import RecipeError
 from dlrover_lite.recipe.load import parse_recipe
 
+CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"
 MODEL = """
 import torch
 
@@ -20,7 +21,7 @@ class Small(torch.nn.Module):
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    (tmp_path / "day_0.tsv").write_text("1\n")
+    (tmp_path / "day_0.tsv").write_text(CRITEO_LINE)
     (tmp_path / "empty.tsv").touch()
     (tmp_path / "logs").mkdir()
     (tmp_path / "model.py").write_text(MODEL)

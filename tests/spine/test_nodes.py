@@ -55,6 +55,8 @@ def test_a_worker_that_is_asked_to_end_by_others_is_replaced(tmp_path: Path) -> 
     states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
     assert states["worker-1"].startswith("ended (Preempted")
     assert "worker-2" in states
+    said = handle.job.log("master").read_text()
+    assert "worker-1: worker-2 takes its place" in said and "worker-2: launched with" in said
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
 
 

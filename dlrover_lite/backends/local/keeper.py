@@ -4,7 +4,7 @@ It starts the master and the template at once, owns the nodes that the master as
 master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
 itself, on Linux nothing of the job survives it: the kernel kills master and template with it, and the nodes with the template.
 
-Signals: SIGTERM or SIGINT stops the job cleanly, a second one kills it, SIGQUIT kills it at once.
+Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, a second one kills it, SIGQUIT kills it at once.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _LAST_WORDS_MILLISECONDS = 500
 _MASTER_RESTARTS = 10
 """A master that dies more often than this fails its job."""
 _LONGEST_DELAY_SECONDS = 30.0
+_REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 Phase = Literal["running", "stopping", "draining", "done"]
@@ -139,7 +140,7 @@ class Keeper:
             if number == signal.SIGQUIT or self._signals_seen > 1:
                 self.kill("killed by request")
             else:
-                self.stop("stopped by request")
+                self.stop(_REASONS.get(number, "stopped by request"))
 
     def _take_template_messages(self) -> None:
         at, now = time.time(), self._clock()
@@ -216,6 +217,7 @@ class Keeper:
         say(f"Stopping: {reason}")
         self._stop_reason = reason
         self._enter("stopping", self.options.master_grace_seconds)
+        self._write_record(stop_reason=reason)  # before the master is told: it reads it then
         if self.master is not None:
             os.kill(self.master, signal.SIGTERM)
 

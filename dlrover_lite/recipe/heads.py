@@ -1,0 +1,163 @@
+"""A look at the first lines of data files, cheap enough for ``validate``: no numpy, no compiled kernels.
+
+What is refused here, the readers refuse too. They look more closely, and have the last word.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dlrover_lite.recipe.problems import nearest
+from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
+
+__all__ = ["Finding", "examine"]
+
+_HEAD_LINES = 1000
+_HEAD_BYTES = 256 << 10
+_SHOWN_COLUMNS = 20
+_GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
+_BOM = b"\xef\xbb\xbf"
+_INTEGER = re.compile(rb"-?[0-9]+")
+
+
+class Finding(NamedTuple):
+    """Something wrong with a file. ``field`` and ``column`` say which of the recipe's keys it contradicts; "" for the file itself."""
+
+    message: str
+    field: str = ""
+    column: str = ""
+
+
+def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Finding]:
+    """What shows in the first lines that this regular file isn't what ``data`` says. Nothing about files that can't be read."""
+    try:
+        head = _head(path)
+    except (OSError, EOFError, zlib.error):
+        return  # the readers say why
+    if isinstance(data, ParquetData):
+        if not head.startswith(_PARQUET_MAGIC):
+            yield Finding(f"{path} is no Parquet file")
+        return
+    lines = _lines(head.removeprefix(_BOM))
+    if isinstance(data, CriteoData):
+        yield from _unusable(path, lines, 1, "criteo", _criteo_problem)
+    elif len(data.delimiter.encode()) == 1:
+        yield from _csv(path, data, lines)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if file.peek(2)[:2] != _GZIP_MAGIC:
+            return file.read(_HEAD_BYTES)
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            return unpacked.read(_HEAD_BYTES)
+
+
+def _lines(head: bytes) -> list[bytes]:
+    """The whole lines in it, without their ends."""
+    lines = head.split(b"\n")
+    if len(head) >= _HEAD_BYTES or not lines[-1]:
+        lines.pop()  # cut off, or nothing behind the last newline
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def _unusable(
+    path: Path, lines: list[bytes], first: int, kind: str, problem_of: Callable[[bytes], str]
+) -> Iterator[Finding]:
+    """A finding unless one of the lines, the first of which has this number, can be used."""
+    seen = lines[:_HEAD_LINES]
+    why = ""
+    for line in seen:
+        problem = problem_of(line)
+        if not problem:
+            return
+        why = why or problem
+    if why:
+        none = f"; none of its first {len(seen):,} lines can be used" if len(seen) > 1 else ""
+        yield Finding(f"{path} isn't {kind} data as described: line {first}: {why}{none}")
+
+
+def _criteo_problem(line: bytes) -> str:
+    if not line:
+        return "the line is empty"
+    fields = line.split(b"\t")
+    if fields[0] not in (b"0", b"1"):
+        return f"the label is {_shown(fields[0])}, expected 0 or 1"
+    if not 15 <= len(fields) <= 40:
+        return f"{_fields(fields)} separated by tabs, expected 15 to 40"
+    for number, field in enumerate(fields[1:14], 1):
+        if field and not _INTEGER.fullmatch(field):
+            return f"I{number} is {_shown(field)}, expected an integer"
+    return ""
+
+
+def _fields(fields: Sequence[object]) -> str:
+    return f"{len(fields)} field{'' if len(fields) == 1 else 's'}"
+
+
+def _shown(field: bytes) -> str:
+    text = field[:41].decode("utf-8", "replace")
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def _csv(path: Path, data: CsvData, lines: list[bytes]) -> Iterator[Finding]:
+    columns, first = data.columns, 1
+    if not columns:
+        try:
+            columns = next(csv.reader([lines[0].decode()], delimiter=data.delimiter, strict=True), []) if lines else []
+        except (csv.Error, UnicodeDecodeError):
+            yield Finding(f"the first line of {path} is no header line of columns separated by {data.delimiter!r}")
+            return
+        missing = list(_missing_columns(path, data, columns))
+        if missing or not columns:
+            yield from missing
+            return
+        lines, first = lines[1:], 2
+    yield from _unusable(path, lines, first, "csv", _csv_rule(data, columns))
+
+
+def _missing_columns(path: Path, data: CsvData, columns: list[str]) -> Iterator[Finding]:
+    shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
+    for field, names in (("label", [data.label]), ("dense", data.dense), ("categorical", data.categorical)):
+        for name in names:
+            if columns.count(name) > 1:
+                yield Finding(f"{path} has several columns named {name!r}", field, name)
+            elif name not in columns:
+                close = nearest(name, columns)
+                more = f"did you mean {close}?" if close else f"its columns are: {shown}"
+                yield Finding(f"{path} has no column {name!r}; {more}", field, name)
+
+
+def _csv_rule(data: CsvData, columns: list[str]) -> Callable[[bytes], str]:
+    label, dense = columns.index(data.label), [columns.index(name) for name in data.dense]
+
+    def problem(line: bytes) -> str:
+        if not line:
+            return "the line is empty"
+        try:
+            fields = next(csv.reader([line.decode("utf-8", "replace")], delimiter=data.delimiter), [])
+        except csv.Error:
+            return ""  # a limit of this parser
+        if len(fields) != len(columns):
+            return f"{_fields(fields)} separated by {data.delimiter!r}, expected {len(columns)}"
+        if _number(fields[label]) not in (0.0, 1.0):
+            return f"label column {data.label!r} is {_shown(fields[label].encode())}, expected 0 or 1"
+        for name, at in zip(data.dense, dense, strict=True):
+            if fields[at].strip() and _number(fields[at]) is None:
+                return f"column {name!r} is {_shown(fields[at].encode())}, expected a number"
+        return ""
+
+    return problem
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

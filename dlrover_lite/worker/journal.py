@@ -1,0 +1,60 @@
+"""What a worker writes to its log while all is well: that it is up, once a minute what it has done, and why it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["INTERVAL_SECONDS", "Journal"]
+
+INTERVAL_SECONDS = 60.0
+
+
+class Journal:
+    """``write`` is given lines; ``clock`` is in seconds."""
+
+    def __init__(self, node: str, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._node = node
+        self._write = write
+        self._clock = clock
+        self._began = self._since = clock()
+        self._minibatches = self._samples = 0
+        self._compute_seconds = self._wait_seconds = 0.0
+        self._done_before = 0, 0
+        """Minibatches and samples up to ``_since``."""
+
+    def up(self, *, cores: float, threads: int, tables: int, parameters: int) -> None:
+        """``parameters``: dense ones."""
+        self._write(
+            f"{self._node} is up with {_plural(cores, 'core')}, {_plural(threads, 'thread')}: "
+            f"{_plural(tables, 'table')}, {_plural(parameters, 'dense parameter')}"
+        )
+
+    def computed(self, samples: int, *, seconds: float, waited_seconds: float) -> None:
+        """A minibatch took so long on the computing thread, which had waited for it before."""
+        self._minibatches += 1
+        self._samples += samples
+        self._compute_seconds += seconds
+        self._wait_seconds += waited_seconds
+
+    def tick(self) -> None:
+        """Once a minute, what was done in it. Called often."""
+        now = self._clock()
+        if now - self._since < INTERVAL_SECONDS:
+            return
+        before_minibatches, before_samples = self._done_before
+        minibatches, samples = self._minibatches - before_minibatches, self._samples - before_samples
+        busy = self._compute_seconds + self._wait_seconds
+        waiting = f", waiting {self._wait_seconds / busy:.0%} of the time" if busy else ""
+        self._write(f"{_plural(minibatches, 'minibatch')}, {samples / (now - self._since):,.0f} samples/s{waiting}")
+        self._since, self._done_before = now, (self._minibatches, self._samples)
+        self._compute_seconds = self._wait_seconds = 0.0
+
+    def leaves(self, why: str) -> None:
+        done = f"{_plural(self._minibatches, 'minibatch')} ({_plural(self._samples, 'sample')})"
+        self._write(f"{self._node} leaves: {why}; {done} in {self._clock() - self._began:,.0f} s")
+
+
+def _plural(number: float, noun: str) -> str:
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,g} {noun}{ending}" if isinstance(number, float) else f"{number:,} {noun}{ending}"
