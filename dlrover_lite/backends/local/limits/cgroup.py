@@ -11,12 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlrover_lite.backends.base import Usage
-from dlrover_lite.backends.local.limits.base import Enter, OverMemory
+from dlrover_lite.backends.local.limits.base import Enter, LimiterUnavailable, OverMemory
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import cgroups
 from dlrover_lite.units import Resources, format_bytes
 
-__all__ = ["CgroupFence", "Counters", "Record", "make_group", "period_and_quota", "read_fields", "read_number", "write"]
+__all__ = [
+    "CgroupFence",
+    "Counters",
+    "Record",
+    "make_group",
+    "period_and_quota",
+    "read_fields",
+    "read_number",
+    "unavailable",
+    "write",
+]
 
 Record = Callable[[list[Path]], None]
 """Told, before they are made, of the directories that are to be removed if this process dies."""
@@ -166,9 +176,24 @@ def make_group(path: Path) -> None:
     path.mkdir()
 
 
+_HINTS = {
+    errno.EACCES: "Run it as root, or from within a control group that belongs to you.",
+    errno.EROFS: "In a container they can be written with docker run --privileged.",
+}
+
+
+def unavailable(error: OSError, group: Path) -> LimiterUnavailable:
+    """Why the job's group, or something in it, couldn't be made or written."""
+    if error.filename == str(group):
+        what = f"no control groups can be made in {group.parent}"
+    else:
+        what = f"control groups in {group.parent} can be made, but not used: {Path(error.filename).name}"
+    return LimiterUnavailable(f"{what}: {error.strerror}", hint=_HINTS.get(error.errno or 0, ""))
+
+
 def write(path: Path, value: object) -> None:
     """Write a control file that is there. Raises OSError with its path."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # its error has the path
     try:
         os.write(descriptor, str(value).encode())
     except OSError as error:

@@ -17,6 +17,7 @@ from dlrover_lite.backends.local.limits.cgroup import (
     period_and_quota,
     read_fields,
     read_number,
+    unavailable,
     write,
 )
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, with_controller
@@ -55,10 +56,7 @@ class CgroupV1:
         except OSError as error:
             self.remove_all()
             record([])
-            hint = "Run it as root, or have the directory given to you." if error.errno == errno.EACCES else ""
-            raise LimiterUnavailable(
-                f"{error.filename} can't be made or written: {error.strerror}", hint=hint
-            ) from error
+            raise unavailable(error, next((g for g in made if str(g) == error.filename), made[0])) from error
         except BackendError as error:
             self.remove_all()
             record([])

@@ -20,6 +20,7 @@ from dlrover_lite.backends.local.limits.cgroup import (
     period_and_quota,
     read_fields,
     read_number,
+    unavailable,
     write,
 )
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, unified
@@ -84,7 +85,7 @@ class CgroupV2:
         except OSError as error:
             self.remove_all()
             record([])
-            raise LimiterUnavailable(f"{error.filename} can't be made or written: {error.strerror}") from error
+            raise unavailable(error, self._group) from error
         except BackendError as error:
             self.remove_all()
             record([])
