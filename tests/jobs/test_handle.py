@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.errors import JobError
@@ -189,3 +190,17 @@ def test_killed_while_everything_runs(own_directories: Path) -> None:
     assert_nothing_is_left(handle.job, own_directories)
     process.kill()
     process.wait()
+
+
+def test_how_limits_would_be_enforced_is_what_a_job_has() -> None:
+    from dlrover_lite.backends.local.client import LocalBackend
+    from dlrover_lite.jobs.handle import enforcement
+
+    expected = enforcement()
+    handle = start("idle")
+    with zmq.Context() as context:
+        backend = LocalBackend(handle.job.record().keeper_endpoint, context=context)
+        assert backend.enforcement() == expected
+        backend.close()
+    handle.stop(kill=True)
+    handle.wait(20)
