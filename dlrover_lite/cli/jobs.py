@@ -56,12 +56,15 @@ def _job_json(job: Job) -> dict[str, Any]:
     )
     entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
     try:
-        record, result = job.record(), job.result()
+        handle = JobHandle(job)
+        record, result = job.record(), handle.result()
         entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
-        entry["ended_at"] = result.ended_at if result else record.ended_at
+        lost = entry["state"] == "lost"
+        entry["ended_at"] = result.ended_at if result and not lost else record.ended_at
         if result or entry["state"] in ("starting", "running"):
-            entry["seconds"] = (entry["ended_at"] or time.time()) - entry["started_at"]
-            now = JobHandle(job).status()
+            now = handle.status()
+            seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
+            entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
             entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
     except DlroverLiteError:
         pass  # what is known stays

@@ -86,7 +86,7 @@ class JobLine:
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
         self._evaluations = len(status.evaluations)
-        if status.state not in ("succeeded", "failed", "stopped"):
+        if status.state not in ("succeeded", "failed", "stopped", "lost"):
             self._tell_ended(status)
             self._draw(status)
 

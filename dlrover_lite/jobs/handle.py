@@ -104,7 +104,10 @@ class JobHandle:
 
     def result(self) -> Result | None:
         """How the job ended; None while it runs."""
-        return self.job.result()
+        from dlrover_lite.jobs import statuses
+
+        result = self.job.result()
+        return statuses.lost(self.job) if result is None and self.job.state() == "lost" else result
 
     def logs(self) -> dict[str, Path]:
         """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
@@ -122,10 +125,10 @@ class JobHandle:
         self._reap()
         result = self.job.result()
         if result is None:
+            from dlrover_lite.jobs import statuses
+
             sweep()
-            ended = self.job.record().ended_at or record.created_at
-            message = "The job's keeper was killed before it could record how the job ended."
-            return Result("lost", ended, message, f"Its last words: {self.job.log('keeper')}")
+            return statuses.lost(self.job)
         return result
 
     def stop(self, *, kill: bool = False) -> None:
@@ -150,18 +153,19 @@ class JobHandle:
 
         record = self.job.record()
         if (result := self.job.result()) is not None:
-            return statuses.final(self.id, result)
+            return statuses.final(self.job, result)
+        if self.job.state() == "lost":
+            return statuses.final(self.job, statuses.lost(self.job))
         if not self._has_master(record):
-            if self.job.state() == "lost":
-                return statuses.blank(self.id, "failed", "the job's keeper was killed")
-            return statuses.blank(self.id, "starting")
+            result = self.job.result()  # it may have ended meanwhile
+            return statuses.starting(self.job) if result is None else statuses.final(self.job, result)
         try:
             return self._ask_master(record, StatusRequest(), Status)
         except JobError:
             if (result := self.job.result()) is not None:  # it has just ended
-                return statuses.final(self.id, result)
+                return statuses.final(self.job, result)
             if self.job.state() == "lost":
-                return statuses.blank(self.id, "failed", "the job's keeper was killed")
+                return statuses.final(self.job, statuses.lost(self.job))
             raise
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:

@@ -7,6 +7,7 @@
         recipe.json    the same, for the job's processes
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
+        status.json    the master's status a few seconds ago, for when nothing can be asked any more
         story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
         export/        the trained model
@@ -21,6 +22,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -129,6 +131,16 @@ class Job:
 
     def write_record(self, record: JobRecord) -> None:
         _write(self.directory / "job.json", _json(record))
+
+    def status(self) -> dict[str, Any] | None:
+        """The master's ``Status`` as last written, by field names; None where there is none that can be read."""
+        with suppress(JobError):
+            return _read(self.directory / "status.json", dict[str, Any])
+        return None
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Not synced to the disk: it is about processes that were killed, not about power that has failed."""
+        _write(self.directory / "status.json", _json(status), sync=False)
 
     def result(self) -> Result | None:
         """None while the job runs, and for one that was lost."""
@@ -298,7 +310,7 @@ def _read(path: Path, kind: type[T]) -> T:
         ) from error
 
 
-def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
+def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) -> bool:
     """Write a whole file or none; without ``replace``, False when there is one already."""
     temporary: str | None = None
     try:
@@ -306,7 +318,8 @@ def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
         if replace:
             Path(temporary).replace(path)

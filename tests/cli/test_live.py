@@ -11,6 +11,7 @@ from dlrover_lite.cli import words
 from dlrover_lite.cli.live import JobLine, progress_text
 from dlrover_lite.cli.logs import LogFile
 from dlrover_lite.jobs import statuses
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
 
 
@@ -19,7 +20,7 @@ def node(name: str, state: str) -> NodeStatus:
 
 
 def status(**changes: object) -> Status:
-    known = {name: getattr(statuses.blank("a-job", "starting"), name) for name in Status.__struct_fields__}
+    known = {name: getattr(statuses.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
     training = {"state": "training", "samples": 1_234_567, "total_samples": 4_000_000, "samples_per_second": 52_236.4}
     nodes = [node("ps-0", "up"), node("worker-0", "up"), node("worker-1", "up")]
     return Status(**{**known, **training, "loss": 0.43137, "auc": 0.81657, "nodes": nodes, **changes})

@@ -17,6 +17,7 @@ import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.handle import JobHandle
+from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, start, write_recipe
 from tests.cli.documented import check, fields
 
@@ -186,6 +187,30 @@ def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
     assert logs.returncode == 0
     assert main(["evaluate", job]) == 1
     assert "was stopped before its end" in capsys.readouterr().err
+
+
+def test_a_job_whose_keeper_is_killed_keeps_what_was_known(tmp_path: Path, capsys: Capture) -> None:
+    done = start(["run", str(write_recipe(tmp_path, "lost", ENDLESS)), "--detach"])
+    job = JobHandle.find(done.communicate(timeout=60)[0].strip())
+    until(lambda: (job.job.status() or {"samples": 0})["samples"] > 0, "a status with samples")
+    keeper = job.job.record().keeper
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    assert job.wait(30).state == "lost"
+    assert main(["jobs", "--json"]) == 0
+    (entry,) = [entry for entry in json.loads(capsys.readouterr().out)["jobs"] if entry["id"] == job.id]
+    assert main(["status", job.id, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert entry["state"] == status["state"] == "lost"
+    assert entry["samples"] == status["samples"] > 0 and entry["total_samples"] == ENDLESS
+    assert {node["id"]: node["state"] for node in status["nodes"]} == {
+        "ps-0": "ended (Killed)",
+        "worker-0": "ended (Killed)",
+    }
+    assert main(["status", job.id]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{job.id}: lost (the job's keeper was killed")
+    assert "keeper.log" not in shown and f"dlrover-lite run {job.directory}/recipe.yaml" in shown
 
 
 MODEL = """\
