@@ -46,6 +46,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _SUFFIX_LENGTH = 8
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 16
+_SHOWN_CHARACTERS = 120
 _ABANDONED_SECONDS = 3600.0
 
 T = TypeVar("T")
@@ -99,6 +100,16 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def ok(self) -> bool:
         return self.state == "succeeded"
+
+    def __repr__(self) -> str:
+        """Short, as a notebook shows it: the status alone may have pages."""
+        first, _, rest = self.message.partition("\n")
+        message = first if len(first) <= _SHOWN_CHARACTERS and not rest else first[:_SHOWN_CHARACTERS] + "…"
+        parts = [self.state + (f": {message}" if message else "")]
+        parts += [f"export={self.export!r}"] if self.export else []
+        names = [f".{name}" for name in ("message", "hint", "traceback", "status") if getattr(self, name)]
+        parts += [f"more in {', '.join(names)}"] if names else []
+        return f"<Result {'; '.join(parts)}>"
 
 
 class Job:
