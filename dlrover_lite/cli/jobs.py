@@ -101,7 +101,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.summary import summary_lines
     from dlrover_lite.cli.words import count, metric, plural
 
-    lines = [f"{handle.id}: {now.state}{f' ({now.message.splitlines()[0]})' if now.message else ''}"]
+    why = now.message.partition("\n")[0].rstrip(" :")
+    lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
     if result is None:
         lines += ["", progress_text(now)] if now.total_samples else []
     else:

@@ -127,6 +127,25 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Whole or not at all; a pipe or device is written to and never replaced. Raises OSError."""
+    from dlrover_lite.data.files import atomic_file
+
+    if replace and path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+    elif replace:
+        with atomic_file(path.resolve()) as file:
+            file.write(text.encode())
+    else:
+        with path.open("x", encoding="utf-8") as new:
+            try:
+                new.write(text)
+                new.flush()
+            except OSError:
+                path.unlink()
+                raise
+
+
 @recipe.command(short_help="Write a commented recipe to start from.")
 @click.argument("path", required=False, type=click.Path())
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
@@ -140,8 +159,7 @@ def init(path: str | None, force: bool) -> None:
     file = Path(path)
     text = starter(starter_name(file.stem), path)
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        _write(file, text, replace=force)
     except FileExistsError:
         raise UsageError(f"{path} exists already", hint="--force replaces it.") from None
     except OSError as error:

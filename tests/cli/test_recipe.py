@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.recipe.load import load_recipe
+from tests.cli.conftest import start
 
 Capture = pytest.CaptureFixture[str]
 CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"
@@ -112,3 +114,20 @@ def test_init_where_nothing_can_be_written(path: str, directory: Path, capsys: C
 def test_schema_is_json(capsys: Capture) -> None:
     assert main(["recipe", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "dlrover-lite recipe"
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_init_where_there_is_no_room_leaves_things_as_they_were(options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    if options:
+        path.write_text("mine")
+    limit = (resource.RLIMIT_FSIZE, (100, 100))
+    init = start(["recipe", "init", str(path), *options], preexec_fn=lambda: resource.setrlimit(*limit))
+    assert "can't be written" in init.communicate(timeout=60)[1]
+    assert init.returncode == 2
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == ([("job.yaml", "mine")] if options else [])
+
+
+def test_a_missing_file_given_by_data_has_no_advice_to_give_one(directory: Path, capsys: Capture) -> None:
+    assert main(["validate", "job.yaml", "--data", "nope.tsv"]) == 2
+    assert capsys.readouterr().err == f"override data.train: {directory}/nope.tsv: no such file\n"

@@ -248,3 +248,15 @@ def test_a_models_error_is_shown_once_with_its_own_traceback(code: str, last_fra
     assert said.count("Traceback (most recent call last)") == 1
     assert said.count(last_frame) == 1
     assert "dlrover_lite/" not in said.partition("Traceback")[2]
+
+
+def test_a_model_that_ends_the_process_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import os\n" + MODEL.replace('raise ValueError("not this many")', "os._exit(3)")
+    )
+    recipe = write_recipe(tmp_path, "moody")
+    run = start(["run", recipe.name, "--set", "model={use: moody.py:Moody}"], cwd=tmp_path, stdin=subprocess.DEVNULL)
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == 1
+    assert "worker-0 ended without an error message" in said and "exit code 3" in said
+    assert "may have ended the process, as os._exit does" in said
