@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dlrover_lite.recipe.schema import Data, Recipe
     from dlrover_lite.wire.messages import Status
 
-__all__ = ["best_auc", "next_commands", "run_json", "summary_lines"]
+__all__ = ["best_auc", "next_commands", "run_json", "summary_lines", "warnings", "what_runs"]
 
 _MOST_JUDGED = 1_000_000
 """Generated samples that the best reachable AUC is computed from."""
@@ -138,6 +138,14 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
+
+
+def warnings(recipe: Recipe) -> list[str]:
+    """What a job of this recipe asks for and this machine doesn't have."""
+    from dlrover_lite.brain.plan import more_than_there_is
+    from dlrover_lite.jobs.handle import planned, this_machine
+
+    return more_than_there_is(planned(recipe), this_machine())
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:

@@ -25,9 +25,10 @@ from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.units import Resources
     from dlrover_lite.wire.messages import Status, Story
 
-__all__ = ["JobHandle", "launch", "planned", "run"]
+__all__ = ["JobHandle", "launch", "planned", "run", "this_machine"]
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
@@ -48,11 +49,10 @@ def run(
 
     changes = dict(_dotted(overrides))
     if isinstance(recipe, str | Path):
-        resolved = load_recipe(recipe, changes)
-    elif isinstance(recipe, Recipe):
-        resolved = parse_recipe(resolved_yaml(recipe), overrides=changes)
+        resolved = load_recipe(recipe, changes, machine=this_machine())
     else:
-        resolved = parse_recipe(recipe, overrides=changes)
+        plain = resolved_yaml(recipe) if isinstance(recipe, Recipe) else recipe
+        resolved = parse_recipe(plain, overrides=changes, machine=this_machine())
     handle = launch(resolved, resolved_yaml(resolved), detach=detach)
     if wait:
         handle.wait()
@@ -67,12 +67,18 @@ def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{key}", value
 
 
+def this_machine() -> Resources:
+    """The cores and memory that jobs can have here."""
+    from dlrover_lite.backends.local.machine import machine_resources
+
+    return machine_resources()
+
+
 def planned(recipe: Recipe) -> Plan:
     """The nodes that a job of this recipe would get on this machine."""
-    from dlrover_lite.backends.local.machine import machine_resources
     from dlrover_lite.brain.plan import initial_plan
 
-    return initial_plan(recipe.resources, machine_resources())
+    return initial_plan(recipe.resources, this_machine())
 
 
 class JobHandle:
