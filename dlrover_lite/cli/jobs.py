@@ -44,7 +44,8 @@ def jobs(as_json: bool) -> None:
         )
         for job in found
     ]
-    table(("job", "state", "started", "duration", "samples", "auc"), rows)
+    columns = ("job", "state", "started", "duration", "samples", "auc")
+    table(columns, rows, drop=("duration", "started", "auc", "samples"))
 
 
 def _job_json(job: Job) -> dict[str, Any]:
@@ -119,12 +120,14 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         table(
             ("node", "state", "samples/s", "cores", "throttled", "memory", "peak"),
             [_node_row(node, now.elapsed_seconds) for node in now.nodes],
+            drop=("peak", "throttled", "cores", "samples/s", "memory"),
         )
     if now.evaluations:
         click.echo()
         table(
             ("evaluated at", "samples", "auc", "loss"),
             [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
+            drop=("samples", "loss"),
         )
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.cli import words
-from dlrover_lite.cli.live import JobLine, progress_text
+from dlrover_lite.cli.live import JobLine, evaluation_text, progress_text
 from dlrover_lite.cli.logs import LogFile
+from dlrover_lite.cli.summary import summary_lines
 from dlrover_lite.jobs import statuses
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
@@ -73,6 +74,24 @@ def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
         "worker-0 ended (Killed: SIGKILL, sent by the system)",
         "evaluated at 2,000 samples: AUC -, loss - (on 500 samples)",
     ]
+
+
+def test_lines_of_large_jobs_fit_the_usual_terminal() -> None:
+    large = EvaluationResult(12_345_678_901, 200_000_000, 0.5, 0.75)
+    assert evaluation_text(large) == "evaluated at 12.3 G samples: AUC 0.7500, loss 0.5000 (on 200 M samples)"
+    ended = status(
+        state="succeeded",
+        evaluations=[large],
+        samples=23_456_789_012,
+        total_samples=23_456_789_012,
+        epochs=100,
+        elapsed_seconds=1e6,
+        staleness_p99=1_000,
+        staleness_max=10_000,
+    )
+    lines = summary_lines(None, ended, 0.8)
+    assert max(map(len, lines)) <= 80, lines
+    assert any("best reachable AUC 0.8000" in line for line in lines)
 
 
 @pytest.mark.parametrize(
