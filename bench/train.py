@@ -39,8 +39,9 @@ def job_samples_per_second(directory: Path, data: dict[str, Any], workers: int, 
             "data": data,
             "training": {"batch_size": BATCH_SIZE, "optimizer": {"use": "adagrad", "learning_rate": 0.02}},
             "resources": {
+                # Limits are enforced. A worker reads, pulls and pushes beside its one thread that computes.
                 "ps": {"count": 1, "cores": 1, "memory": 4096 * MIB},
-                "worker": {"count": workers, "cores": 1, "memory": 1024 * MIB},
+                "worker": {"count": workers, "cores": 1.5 if workers == 1 else 1, "memory": 1024 * MIB},
             },
             "export": {"format": "none"},
             "directory": str(directory),

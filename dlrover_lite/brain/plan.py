@@ -7,9 +7,9 @@ import math
 import msgspec
 
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
-from dlrover_lite.units import Resources
+from dlrover_lite.units import Resources, format_bytes
 
-__all__ = ["Plan", "RolePlan", "initial_plan"]
+__all__ = ["Plan", "RolePlan", "initial_plan", "more_than_there_is"]
 
 _WORKERS_PER_PS = 8
 _PS_SHARE_OF_CORES = 0.25
@@ -49,6 +49,23 @@ def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
         worker=_fixed(limits.worker)
         or RolePlan(workers, _each(workers, worker_cores, memory * _WORKER_SHARE_OF_MEMORY)),
     )
+
+
+def more_than_there_is(plan: Plan, machine: Resources) -> list[str]:
+    """What of a plan this machine can't give, though it can be tried: a phrase each."""
+    found = []
+    roles = (("parameter server", plan.ps), ("worker", plan.worker))
+    for name, role in roles:
+        if role.each.cores > machine.cores:
+            found.append(f"a {name} is to have {role.each.cores:g} cores, and this machine has {machine.cores:g}")
+    memory = sum(role.count * role.each.memory for _, role in roles)
+    if memory > machine.memory:
+        who = " and ".join(f"{role.count} {name}{'s' * (role.count != 1)}" for name, role in roles)
+        found.append(
+            f"{who} may take {format_bytes(memory)} of memory together, and this machine has {format_bytes(machine.memory)}: "
+            "the job fails if they use it"
+        )
+    return found
 
 
 def _cores(role: RoleResources | None) -> float | None:

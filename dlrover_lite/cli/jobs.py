@@ -44,7 +44,8 @@ def jobs(as_json: bool) -> None:
         )
         for job in found
     ]
-    table(("job", "state", "started", "duration", "samples", "auc"), rows)
+    columns = ("job", "state", "started", "duration", "samples", "auc")
+    table(columns, rows, drop=("duration", "started", "auc", "samples"))
 
 
 def _job_json(job: Job) -> dict[str, Any]:
@@ -56,12 +57,15 @@ def _job_json(job: Job) -> dict[str, Any]:
     )
     entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
     try:
-        record, result = job.record(), job.result()
+        handle = JobHandle(job)
+        record, result = job.record(), handle.result()
         entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
-        entry["ended_at"] = result.ended_at if result else record.ended_at
+        lost = entry["state"] == "lost"
+        entry["ended_at"] = result.ended_at if result and not lost else record.ended_at
         if result or entry["state"] in ("starting", "running"):
-            entry["seconds"] = (entry["ended_at"] or time.time()) - entry["started_at"]
-            now = JobHandle(job).status()
+            now = handle.status()
+            seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
+            entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
             entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
     except DlroverLiteError:
         pass  # what is known stays
@@ -98,7 +102,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.summary import summary_lines
     from dlrover_lite.cli.words import count, metric, plural
 
-    lines = [f"{handle.id}: {now.state}{f' ({now.message.splitlines()[0]})' if now.message else ''}"]
+    why = now.message.partition("\n")[0].rstrip(" :")
+    lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
     if result is None:
         lines += ["", progress_text(now)] if now.total_samples else []
     else:
@@ -115,12 +120,14 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         table(
             ("node", "state", "samples/s", "cores", "throttled", "memory", "peak"),
             [_node_row(node, now.elapsed_seconds) for node in now.nodes],
+            drop=("peak", "throttled", "cores", "samples/s", "memory"),
         )
     if now.evaluations:
         click.echo()
         table(
             ("evaluated at", "samples", "auc", "loss"),
             [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
+            drop=("samples", "loss"),
         )
 
 

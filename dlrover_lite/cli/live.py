@@ -59,11 +59,16 @@ def _nodes(nodes: list[NodeStatus]) -> str:
     return f"{up} nodes" if up == len(alive) and up != 1 else f"{up}/{len(alive)} nodes"
 
 
-def evaluation_text(evaluation: EvaluationResult) -> str:
-    return (
-        f"evaluated at {count(evaluation.at_samples)} samples: AUC {metric(evaluation.auc)}, "
-        f"loss {metric(evaluation.loss)} (on {count(evaluation.samples)} samples)"
-    )
+def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:
+    """A line; with rounded numbers where it would be longer than ``width``."""
+    quality = f"AUC {metric(evaluation.auc)}, loss {metric(evaluation.loss)}"
+
+    def line(number: Callable[[float], str]) -> str:
+        return (
+            f"evaluated at {number(evaluation.at_samples)} samples: {quality} (on {number(evaluation.samples)} samples)"
+        )
+
+    return line(count) if len(line(count)) <= width else line(compact)
 
 
 class JobLine:
@@ -86,7 +91,7 @@ class JobLine:
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
         self._evaluations = len(status.evaluations)
-        if status.state not in ("succeeded", "failed", "stopped"):
+        if status.state not in ("succeeded", "failed", "stopped", "lost"):
             self._tell_ended(status)
             self._draw(status)
 

@@ -17,6 +17,8 @@ __all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "t
 GAP = "  "
 _NARROWEST_TEXT = 20
 PLAIN_INTERVAL_SECONDS = 10.0
+_NARROWEST = 12
+"""Characters of a column that still say something."""
 _NUMBER = re.compile(r"-|-?[0-9,]+(\.[0-9]+)?%?")
 """Numbers written out already."""
 
@@ -33,16 +35,19 @@ def note(text: str) -> None:
     print(cleaned(text, keep_lines=True), file=sys.stderr, flush=True)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int = 0) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, key: int = 0, drop: Sequence[str] = ()) -> None:
     """Rows under headings, on stdout. None is shown as "-"; numbers are aligned to the right.
 
-    On a terminal it is never wider than that: the other columns are cut ("…") before column ``key`` loses a
+    On a terminal it is never wider than that: columns in ``drop`` are left out, in this order, as long as there is no room for a
+    dozen characters of each (or all of them, where they are fewer); then the other columns are cut ("…") before column ``key`` loses a
     character, and that one is folded if it alone is too wide. In a pipe or file nothing is cut.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
     if sys.stdout.isatty():
-        _terminal_table(columns, cells, right, key)
+        kept = _kept(columns, cells, key, drop)
+        columns, right = [columns[at] for at in kept], [right[at] for at in kept]
+        _terminal_table(columns, [[line[at] for at in kept] for line in cells], right, kept.index(key))
     else:
         _plain_table(columns, cells, right)
 
@@ -94,6 +99,22 @@ def _plain_table(columns: Sequence[str], cells: list[list[str]], right: list[boo
             for text, width, is_right in zip(line, widths, right, strict=True)
         ]
         sys.stdout.write(GAP.join(padded).rstrip() + "\n")
+
+
+def _kept(columns: Sequence[str], cells: list[list[str]], key: int, drop: Sequence[str]) -> list[int]:
+    """Which columns there is room for on this terminal."""
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    room = Console(file=sys.stdout).width
+    widths = [max(cell_len(line[at]) for line in [columns, *cells]) for at in range(len(columns))]
+    least = [width if at == key else min(width, _NARROWEST) for at, width in enumerate(widths)]
+    kept = list(range(len(columns)))
+    for name in drop:
+        if sum(least[at] for at in kept) + len(GAP) * (len(kept) - 1) <= room:
+            break
+        kept.remove(columns.index(name))
+    return kept
 
 
 def _terminal_table(columns: Sequence[str], cells: list[list[str]], right: list[bool], key: int) -> None:

@@ -14,6 +14,7 @@ from dlrover_lite.cli.options import overrides, recipe_options
 from dlrover_lite.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.plan import Plan, RolePlan
     from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
 
 __all__ = ["recipe", "validate"]
@@ -27,13 +28,16 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
 
     Prints every problem with its file, line and key, and exits with code 2 if there is any.
 
-    With --json: {"ok": true, "recipe": {...}} with every default filled in, or {"ok": false, "errors":
+    With --json: {"ok": true, "recipe": {...}, "plan": {...}, "warnings": [...]} with every default filled in and what
+    "auto" would become on this machine, or {"ok": false, "errors":
     [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
     """
+    from dlrover_lite.cli.summary import warnings
+    from dlrover_lite.jobs.handle import planned, this_machine
     from dlrover_lite.recipe.load import load_recipe
 
     try:
-        loaded = load_recipe(recipe, overrides(settings, data))
+        loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
     except RecipeError as error:
         if not as_json:
             raise
@@ -44,10 +48,12 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     if as_json:
         from dlrover_lite.cli.output import emit_json
 
-        emit_json({"ok": True, "recipe": loaded})
+        emit_json({"ok": True, "recipe": loaded, "plan": planned(loaded), "warnings": warnings(loaded)})
         return
-    for name, text in _summary(loaded):
+    for name, text in _summary(loaded, planned(loaded)):
         click.echo(f"{name:<10} {text}")
+    for warning in warnings(loaded):
+        click.echo(f"Warning: {warning}", err=True)
 
 
 def _error(problem: Any) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def _error(problem: Any) -> dict[str, Any]:
     return {"file": written, "line": place.line or None, "key": problem.key, "message": problem.message}
 
 
-def _summary(recipe: Recipe) -> list[tuple[str, str]]:
+def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     """What a run of this recipe does, as (subject, text)."""
     training = recipe.training
     order = "shuffled" if training.shuffle else "in order"
@@ -76,7 +82,7 @@ def _summary(recipe: Recipe) -> list[tuple[str, str]]:
         ("data", _data(recipe.data)),
         ("training", steps),
         ("optimizer", optimizer),
-        ("resources", _resources(recipe.resources)),
+        ("resources", _resources(recipe.resources, plan)),
         ("export", recipe.export.format),
     ]
 
@@ -95,21 +101,21 @@ def _optimizer(optimizer: Optimizer) -> str:
     return f"{optimizer.use}, learning rate {optimizer.learning_rate:g}"
 
 
-def _resources(limits: ResourceLimits) -> str:
+def _resources(limits: ResourceLimits, plan: Plan) -> str:
     from dlrover_lite.units import format_bytes
 
-    parts = [_role(limits.ps, "PS"), _role(limits.worker, "workers")]
+    parts = [_role(plan.ps, "PS", limits.ps), _role(plan.worker, "workers", limits.worker)]
     if limits.total is not None:
         parts.append(f"together at most {limits.total.cores:g} cores, {format_bytes(limits.total.memory)}")
     return "; ".join(parts)
 
 
-def _role(role: RoleResources | None, name: str) -> str:
+def _role(role: RolePlan, name: str, fixed: RoleResources | None) -> str:
     from dlrover_lite.units import format_bytes
 
-    if role is None:
-        return f"{name}: auto"
-    return f"{role.count} {name} with {role.cores:g} cores, {format_bytes(role.memory)}"
+    name = "worker" if role.count == 1 and name == "workers" else name
+    auto = "" if fixed else " (auto)"
+    return f"{role.count} {name} with {role.each.cores:g} cores, {format_bytes(role.each.memory)}{auto}"
 
 
 @click.group(cls=CommandGroup, short_help="Start a recipe, or print its schema.")
@@ -127,6 +133,25 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Whole or not at all; a pipe or device is written to and never replaced. Raises OSError."""
+    from dlrover_lite.data.files import atomic_file
+
+    if replace and path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+    elif replace:
+        with atomic_file(path.resolve()) as file:
+            file.write(text.encode())
+    else:
+        with path.open("x", encoding="utf-8") as new:
+            try:
+                new.write(text)
+                new.flush()
+            except OSError:
+                path.unlink()
+                raise
+
+
 @recipe.command(short_help="Write a commented recipe to start from.")
 @click.argument("path", required=False, type=click.Path())
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
@@ -140,8 +165,7 @@ def init(path: str | None, force: bool) -> None:
     file = Path(path)
     text = starter(starter_name(file.stem), path)
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        _write(file, text, replace=force)
     except FileExistsError:
         raise UsageError(f"{path} exists already", hint="--force replaces it.") from None
     except OSError as error:

@@ -36,11 +36,13 @@ def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: b
     """
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
-    from dlrover_lite.cli.summary import what_runs
-    from dlrover_lite.jobs.handle import launch
+    from dlrover_lite.cli.summary import warnings, what_runs
+    from dlrover_lite.jobs.handle import launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
-    loaded = load_recipe(recipe, overrides(settings, data))
+    loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
+    for warning in warnings(loaded):
+        note(f"Warning: {warning}")
     note(what_runs(loaded, _prepare_data(loaded)))
     with Signals(sys.stderr) as signals:
         handle = launch(loaded, resolved_yaml(loaded), detach=detach)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrover_lite.cli.words import count, duration, metric, plural
+from dlrover_lite.cli.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result
     from dlrover_lite.recipe.schema import Data, Recipe
-    from dlrover_lite.wire.messages import Status
+    from dlrover_lite.wire.messages import EvaluationResult, Status
 
-__all__ = ["best_auc", "next_commands", "run_json", "summary_lines"]
+__all__ = ["best_auc", "next_commands", "run_json", "summary_lines", "warnings", "what_runs"]
 
 _MOST_JUDGED = 1_000_000
 """Generated samples that the best reachable AUC is computed from."""
+
+_TEXT_WIDTH = 80 - 11
+"""Beside the subject of a line, on a terminal of the usual width."""
 
 
 def best_auc(data: Data) -> float | None:
@@ -75,24 +78,22 @@ def summary_lines(export: str | None, status: Status, best: float | None) -> lis
 
 
 def _known(export: str | None, status: Status, best: float | None) -> list[tuple[str, str]]:
-    span = "from start to end" if status.state in ("succeeded", "failed", "stopped") else "since the start"
+    span = "from start to end" if status.state in ("succeeded", "failed", "stopped", "lost") else "since the start"
     lines = [
         ("samples", f"{count(status.samples)} of {count(status.total_samples)} ({plural(status.epochs, 'epoch')})"),
         ("time", f"{duration(status.elapsed_seconds)}, {count(_average(status))} samples/s {span}"),
     ]
-    reachable = "" if best is None else f"; best reachable AUC {metric(best)}"
     if status.evaluations:
-        last = status.evaluations[-1]
-        at = "" if last.at_samples >= status.samples else f", after {count(last.at_samples)}"
-        text = f"AUC {metric(last.auc)}, loss {metric(last.loss)} on {count(last.samples)} evaluation samples{at}"
-        lines.append(("quality", text + reachable))
-        reachable = ""
+        lines.append(("quality", _quality(status.evaluations[-1], status.samples)))
     if status.loss is not None:
-        text = f"AUC {metric(status.auc)}, loss {metric(status.loss)} on the latest training samples"
-        lines.append(("training", text + reachable))
+        lines.append(
+            ("training", f"AUC {metric(status.auc)}, loss {metric(status.loss)} on the latest training samples")
+        )
+    if best is not None and len(lines) > 2:
+        lines.insert(3, ("", f"best reachable AUC {metric(best)}"))
     if status.staleness_max is not None:
         text = f"99% of minibatches at most {status.staleness_p99}, largest {status.staleness_max}"
-        lines.append(("staleness", f"{text} (pushes of others in between)"))
+        lines.append(("staleness", f"{text} (others' pushes)"))
     if status.bad_lines:
         lines.append(("bad lines", f"{count(status.bad_lines)}, left out"))
         lines += [("", example) for example in status.bad_examples]
@@ -106,6 +107,15 @@ def _known(export: str | None, status: Status, best: float | None) -> list[tuple
     if export:
         lines.append(("model", export))
     return lines
+
+
+def _quality(last: EvaluationResult, samples: int) -> str:
+    def text(number: Callable[[float], str]) -> str:
+        at = "" if last.at_samples >= samples else f", after {number(last.at_samples)}"
+        where = f"on {number(last.samples)} evaluation samples{at}"
+        return f"AUC {metric(last.auc)}, loss {metric(last.loss)} {where}"
+
+    return text(count) if len(text(count)) <= _TEXT_WIDTH else text(compact)
 
 
 def next_commands(job: Job, result: Result, again: Sequence[str], width: int | None = None) -> list[str]:
@@ -138,6 +148,14 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
+
+
+def warnings(recipe: Recipe) -> list[str]:
+    """What a job of this recipe asks for and this machine doesn't have."""
+    from dlrover_lite.brain.plan import more_than_there_is
+    from dlrover_lite.jobs.handle import planned, this_machine
+
+    return more_than_there_is(planned(recipe), this_machine())
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:

@@ -51,9 +51,7 @@ def _check(path: Path) -> None:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
     except FileNotFoundError:
-        raise DataError(
-            f"data file {path} doesn't exist", hint="Check the path in the recipe's data section."
-        ) from None
+        raise DataError(f"data file {path} doesn't exist", hint="Check its path.") from None
     except IsADirectoryError:
         raise DataError(
             f"{path} is a directory, not a data file", hint=f'Name its files with a glob, such as "{path}/*".'
@@ -67,7 +65,7 @@ def _check(path: Path) -> None:
             f"{path} is not a regular file", hint="Samples are read in any order: write the data to a file."
         )
     if status.st_size == 0:
-        raise DataError(f"data file {path} is empty", hint="Remove it from the recipe, or write it again.")
+        raise DataError(f"data file {path} is empty", hint="Leave it out, or write it again.")
 
 
 def is_disk_full(error: OSError) -> bool:

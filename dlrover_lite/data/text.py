@@ -102,7 +102,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> None:
         why = parser.explain(file, int(out.codes[0]), bytes(buffer[starts[0] : starts[1] - 1]))
         raise DataError(
             f"none of the first {count} lines of {path} can be used; line {parser.header_lines + 1}: {why}",
-            hint="Check that it is the right file, and the format that the recipe's data section gives.",
+            hint="Check that it is the right file. Its format is the recipe's data.format; evaluate reads files as training did.",
         )
 
 

@@ -27,9 +27,10 @@ from dlrover_lite.recipe.schema import Recipe
 if TYPE_CHECKING:
     from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.units import Resources
     from dlrover_lite.wire.messages import Status, Story
 
-__all__ = ["JobHandle", "enforcement", "launch", "planned", "run"]
+__all__ = ["JobHandle", "enforcement", "launch", "planned", "run", "this_machine"]
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
@@ -50,11 +51,10 @@ def run(
 
     changes = dict(_dotted(overrides))
     if isinstance(recipe, str | Path):
-        resolved = load_recipe(recipe, changes)
-    elif isinstance(recipe, Recipe):
-        resolved = parse_recipe(resolved_yaml(recipe), overrides=changes)
+        resolved = load_recipe(recipe, changes, machine=this_machine())
     else:
-        resolved = parse_recipe(recipe, overrides=changes)
+        plain = resolved_yaml(recipe) if isinstance(recipe, Recipe) else recipe
+        resolved = parse_recipe(plain, overrides=changes, machine=this_machine())
     handle = launch(resolved, resolved_yaml(resolved), detach=detach)
     if wait:
         handle.wait()
@@ -69,12 +69,18 @@ def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{key}", value
 
 
+def this_machine() -> Resources:
+    """The cores and memory that jobs can have here."""
+    from dlrover_lite.backends.local.machine import machine_resources
+
+    return machine_resources()
+
+
 def planned(recipe: Recipe) -> Plan:
     """The nodes that a job of this recipe would get on this machine."""
-    from dlrover_lite.backends.local.machine import machine_resources
     from dlrover_lite.brain.plan import initial_plan
 
-    return initial_plan(recipe.resources, machine_resources())
+    return initial_plan(recipe.resources, this_machine())
 
 
 def enforcement() -> Enforcement:
@@ -122,7 +128,10 @@ class JobHandle:
 
     def result(self) -> Result | None:
         """How the job ended; None while it runs."""
-        return self.job.result()
+        from dlrover_lite.jobs import statuses
+
+        result = self.job.result()
+        return statuses.lost(self.job) if result is None and self.job.state() == "lost" else result
 
     def logs(self) -> dict[str, Path]:
         """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
@@ -140,10 +149,10 @@ class JobHandle:
         self._reap()
         result = self.job.result()
         if result is None:
+            from dlrover_lite.jobs import statuses
+
             sweep()
-            ended = self.job.record().ended_at or record.created_at
-            message = "The job's keeper was killed before it could record how the job ended."
-            return Result("lost", ended, message, f"Its last words: {self.job.log('keeper')}")
+            return statuses.lost(self.job)
         return result
 
     def stop(self, *, kill: bool = False) -> None:
@@ -168,18 +177,19 @@ class JobHandle:
 
         record = self.job.record()
         if (result := self.job.result()) is not None:
-            return statuses.final(self.id, result)
+            return statuses.final(self.job, result)
+        if self.job.state() == "lost":
+            return statuses.final(self.job, statuses.lost(self.job))
         if not self._has_master(record):
-            if self.job.state() == "lost":
-                return statuses.blank(self.id, "failed", "the job's keeper was killed")
-            return statuses.blank(self.id, "starting")
+            result = self.job.result()  # it may have ended meanwhile
+            return statuses.starting(self.job) if result is None else statuses.final(self.job, result)
         try:
             return self._ask_master(record, StatusRequest(), Status)
         except JobError:
             if (result := self.job.result()) is not None:  # it has just ended
-                return statuses.final(self.id, result)
+                return statuses.final(self.job, result)
             if self.job.state() == "lost":
-                return statuses.blank(self.id, "failed", "the job's keeper was killed")
+                return statuses.final(self.job, statuses.lost(self.job))
             raise
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:

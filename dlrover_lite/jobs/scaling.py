@@ -40,7 +40,8 @@ def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> Jo
     result = job.result()
     at = (result.ended_at if result else job.record().ended_at) or None
     when = time.strftime(" at %H:%M:%S on %Y-%m-%d", time.localtime(at)) if at else ""
-    why = f" ({last.message.splitlines()[0]})" if last.message else ""
+    first = last.message.partition("\n")[0].rstrip(" :")
+    why = f" ({first})" if first else ""
     command = ["dlrover-lite run", str(job.directory / "recipe.yaml"), *_settings(job, last, workers, ps)]
     return JobError(
         f"{job.id} can't be scaled: it has {_ended(job)}{when}{why}. To train it again so: {' '.join(command)}"

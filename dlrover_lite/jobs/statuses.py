@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import shlex
+from typing import Any
 
-from dlrover_lite.jobs.store import Result
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
 
-__all__ = ["blank", "final"]
+__all__ = ["final", "lost", "starting"]
 
 
-def final(job_id: str, result: Result) -> Status:
+def final(job: Job, result: Result) -> Status:
     """The master's last status, with how the job ended."""
-    state: Literal["succeeded", "failed", "stopped"] = "failed" if result.state == "lost" else result.state
-    known = {**_blank(job_id), **(result.status or {})}
+    known = {**_blank(job.id), **(_ended(job.status()) if result.status is None else result.status)}
     fields = {name: known[name] for name in Status.__struct_fields__}
     fields["nodes"] = [NodeStatus(**node) for node in fields["nodes"]]
     fields["evaluations"] = [EvaluationResult(**evaluation) for evaluation in fields["evaluations"]]
-    return Status(**{**fields, "state": state, "message": result.message or fields["message"]})
+    return Status(**{**fields, "state": result.state, "message": result.message or fields["message"]})
 
 
-def blank(job_id: str, state: Literal["starting", "failed"], message: str = "") -> Status:
-    return Status(**{**_blank(job_id), "state": state, "message": message})
+def _ended(status: dict[str, Any] | None) -> dict[str, Any]:
+    """A status that was written while the job ran: whatever ran then was killed."""
+    if status is None:
+        return {}
+    nodes = [
+        node if node["state"].startswith("ended") else {**node, "state": "ended (Killed)", "samples_per_second": 0.0}
+        for node in status["nodes"]
+    ]
+    return {**status, "nodes": nodes, "message": ""}
+
+
+def starting(job: Job) -> Status:
+    """Of a job without a master so far."""
+    return Status(**_blank(job.id))
+
+
+def lost(job: Job) -> Result:
+    """How a job ended whose keeper was killed, and had no time to say so."""
+    record = job.record()
+    rerun = shlex.join(["dlrover-lite", "run", str(job.directory / "recipe.yaml")])
+    said = job.log("keeper")
+    hint = f"What it was trained is gone with it. To train it again: {rerun}"
+    if said.is_file() and said.stat().st_size:
+        hint = f"Its last words: {said}\n{hint}"
+    message = "the job's keeper was killed, and all its processes with it"
+    return Result("lost", record.ended_at or record.created_at, message, hint)
 
 
 def _blank(job_id: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@
         recipe.json    the same, for the job's processes
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
+        status.json    the master's status a few seconds ago, for when nothing can be asked any more
         story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
         export/        the trained model
@@ -56,6 +57,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _SUFFIX_LENGTH = 8
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 16
+_SHOWN_CHARACTERS = 120
 _ABANDONED_SECONDS = 3600.0
 
 T = TypeVar("T")
@@ -110,6 +112,16 @@ class Result(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return self.state == "succeeded"
 
+    def __repr__(self) -> str:
+        """Short, as a notebook shows it: the status alone may have pages."""
+        first, _, rest = self.message.partition("\n")
+        message = first if len(first) <= _SHOWN_CHARACTERS and not rest else first[:_SHOWN_CHARACTERS] + "…"
+        parts = [self.state + (f": {message}" if message else "")]
+        parts += [f"export={self.export!r}"] if self.export else []
+        names = [f".{name}" for name in ("message", "hint", "traceback", "status") if getattr(self, name)]
+        parts += [f"more in {', '.join(names)}"] if names else []
+        return f"<Result {'; '.join(parts)}>"
+
 
 class Job:
     """One job's directory. Cheap to make: nothing is read before it is asked for."""
@@ -141,6 +153,16 @@ class Job:
 
     def write_record(self, record: JobRecord) -> None:
         _write(self.directory / "job.json", _json(record))
+
+    def status(self) -> dict[str, Any] | None:
+        """The master's ``Status`` as last written, by field names; None where there is none that can be read."""
+        with suppress(JobError):
+            return _read(self.directory / "status.json", dict[str, Any])
+        return None
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Not synced to the disk: it is about processes that were killed, not about power that has failed."""
+        _write(self.directory / "status.json", _json(status), sync=False)
 
     def result(self) -> Result | None:
         """None while the job runs, and for one that was lost."""
@@ -318,7 +340,7 @@ def _read(path: Path, kind: type[T]) -> T:
         ) from error
 
 
-def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
+def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) -> bool:
     """Write a whole file or none; without ``replace``, False when there is one already."""
     temporary: str | None = None
     try:
@@ -326,7 +348,8 @@ def _write(path: Path, data: bytes, *, replace: bool = True) -> bool:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
         if replace:
             Path(temporary).replace(path)

@@ -17,7 +17,7 @@ from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.brain.plan import initial_plan
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.order import BLOCK_SIZE
-from dlrover_lite.errors import DataError, DlroverLiteError
+from dlrover_lite.errors import DataError, DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.fleet import Fleet
@@ -26,7 +26,7 @@ from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.messages import MasterRequests, to_builtins
+from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
 
@@ -100,6 +100,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
             export_directory=job.export,
             story=story,
             stop=stop,
+            show=lambda status: _show(job, status),
             stop_reason=lambda: job.record().stop_reason or "stopped by request",
         )
         outcome = master.run()
@@ -121,6 +122,11 @@ def _say(line: str) -> None:
     """To master.log. A full disk must not end the master."""
     with suppress(OSError):
         print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+
+def _show(job: Job, status: Status) -> None:
+    with suppress(JobError):  # on a full disk the job goes on
+        job.write_status(to_builtins(status))
 
 
 def main(arguments: list[str]) -> int:

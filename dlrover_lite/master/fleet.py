@@ -227,7 +227,7 @@ class Fleet(msgspec.Struct, frozen=True):
         if node.reason == "Succeeded":
             return msgspec.structs.replace(self, left=self.left + 1), [gone]
         if node.reason == "UserError":
-            return self, [gone, FailJob(f"{node.id} ended with an error in the model or the data", "", [node.id])]
+            return self, [gone, FailJob(*_no_last_words(node))]
         fleet, instructions = self._come_back(node, now)
         return fleet, [gone, *instructions]
 
@@ -288,6 +288,16 @@ def _least_missed(workers: list[Node]) -> list[Node]:
     youngest_first = workers[::-1]
     youngest_first.sort(key=lambda node: node.state == "up")
     return youngest_first
+
+
+def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
+    """A worker that finds the person's code or data at fault says so before it ends; this one has not."""
+    return (
+        f"{node.id} ended without an error message, with the exit code of an error in the model or the data "
+        f"({node.detail or 'no detail'})",
+        "The model's code, or a native library that it uses, may have ended the process, as os._exit does.",
+        [node.id],
+    )
 
 
 def _no_room(node: Node, room: int) -> tuple[str, str, list[str]]:

@@ -53,6 +53,8 @@ __all__ = ["Master", "Outcome"]
 
 RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
+SHOW_SECONDS = 2.0
+"""Between two writings of the status for those who can't ask any more."""
 SLOTS = 4096
 _BY_REQUEST = "stopped by request"
 
@@ -82,11 +84,12 @@ class Master:
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
+        show: Callable[[Status], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
-        ``stop_reason`` is asked once ``stop`` says so."""
+        ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status every few seconds."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -101,12 +104,13 @@ class Master:
         self._export_directory = export_directory
         self._stop = stop
         self._stop_reason = stop_reason
+        self._show = show
         self._clock = clock
         self._exporter = ""
         self._waiting: dict[int, Request] = {}
         self._open_rounds: list[Pass] = []
         now = clock()
-        self._reconcile_at, self._remember_at = now, now
+        self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
@@ -343,6 +347,9 @@ class Master:
             self._remember_at = now + REMEMBER_SECONDS
             self.memory.keep_progress(self.progress)
             self.shards.commit()
+        if now >= self._show_at:
+            self._show_at = now + SHOW_SECONDS
+            self._show(self.status())
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)

@@ -39,7 +39,7 @@ def copy_export(
             writer.write_dense(load_file(source / DENSE_FILE))
         except (SafetensorError, FileNotFoundError) as error:
             raise ModelError(
-                f"{source / DENSE_FILE} can't be used: {error}.", hint="Export the model again."
+                f"{source / DENSE_FILE} can't be used: {str(error).rstrip('.')}.", hint="Export the model again."
             ) from error
         for entry in manifest.tables:
             for ids, vectors in iterate_table(source / entry.file, rows=entry.rows, dim=entry.dim):

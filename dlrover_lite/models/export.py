@@ -89,10 +89,13 @@ class ExportWriter:
         *,
         model_directory: Path | None = None,
         overwrite: bool = True,
+        elsewhere: str = "export to another directory",
     ) -> None:
+        """``elsewhere``: what to do, beside making room, where ``directory`` can't be written."""
         self.directory = directory.absolute()
         self.manifest = manifest
         self._overwrite = overwrite
+        self._elsewhere = elsewhere
         self._check_target()
         self._partial = self.directory.with_name(f".{self.directory.name}.partial-{uuid.uuid4().hex[:8]}")
         self._writers: dict[str, TableWriter] = {}
@@ -223,11 +226,11 @@ class ExportWriter:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise JobError(
                     f"The disk is full: the model can't be exported to {self.directory}.",
-                    hint=f"Make room under {where}, or export to another directory.",
+                    hint=f"Make room under {where}, or {self._elsewhere}.",
                 ) from error
             raise JobError(
                 f"The model can't be exported to {self.directory}: {error.strerror or error}.",
-                hint=f"Check that {where} can be written, or export to another directory.",
+                hint=f"Check that {where} can be written, or {self._elsewhere}.",
             ) from error
         except ModelError:
             self.abort()

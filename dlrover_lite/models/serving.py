@@ -158,7 +158,9 @@ def _load_dense(network: nn.Module, path: Path, manifest: Manifest) -> None:
     except FileNotFoundError as error:
         raise ModelError(f"The export's file {path} is missing.", hint="Export the model again.") from error
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"The export's file {path} can't be used: {error}.", hint="Export the model again.") from error
+        raise ModelError(
+            f"The export's file {path} can't be used: {str(error).rstrip('.')}.", hint="Export the model again."
+        ) from error
     if sorted(tensors) != sorted(entry.name for entry in manifest.dense):
         raise ModelError(f"{path} and {MANIFEST_FILE} don't belong together.", hint="Export the model again.")
     # Parameters that training doesn't change are as the seed made them.

@@ -197,7 +197,7 @@ def _parquet_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
 
 
 def _damaged(path: Path, why: str) -> ModelError:
-    return ModelError(f"The export's file {path} can't be used: {why}.", hint="Export the model again.")
+    return ModelError(f"The export's file {path} can't be used: {why.rstrip('.')}.", hint="Export the model again.")
 
 
 def _read_npz(path: Path) -> Rows:

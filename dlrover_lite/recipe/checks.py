@@ -53,8 +53,9 @@ _MOST_HEADS = 100
 """Files of one glob that are looked into."""
 
 
-def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
-    """The checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only."""
+def section_checks(directory: Path, *, check_files: bool, machine: Resources | None = None) -> dict[type, Check]:
+    """The checks by section. Files are looked for (relative to ``directory``), and extras, with ``check_files`` only.
+    No node may have more memory than ``machine``."""
 
     def model(value: Model, given: Given, tree: Node) -> None:
         _model(value, given, directory if check_files else None)
@@ -75,6 +76,11 @@ def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
         if check_files and value.format == "parquet":
             _needs_pyarrow("format", "writing Parquet", given)
 
+    def limits(value: ResourceLimits, given: Given, tree: Node) -> None:
+        _limits(value, given, tree)
+        if machine is not None:
+            _fits(value, machine, given, tree)
+
     return {
         CriteoData: file_data,
         CsvData: file_data,
@@ -83,7 +89,7 @@ def section_checks(directory: Path, *, check_files: bool) -> dict[type, Check]:
         Optimizer: _only_for,
         ParquetData: file_data,
         Recipe: _recipe,
-        ResourceLimits: _limits,
+        ResourceLimits: limits,
         Resources: _positive_cores,
         Schedule: _schedule,
     }
@@ -130,6 +136,17 @@ def _limits(value: ResourceLimits, given: Given, tree: Node) -> None:
     if memory > value.total.memory:
         total = format_bytes(value.total.memory)
         given.add("total", f"{who} take {format_bytes(memory)} of memory, more than the total of {total}")
+
+
+def _fits(value: ResourceLimits, machine: Resources, given: Given, tree: Node) -> None:
+    for name in ("ps", "worker"):
+        role = getattr(value, name)
+        if role is not None and role.memory > machine.memory:
+            section = tree.entries[name] if isinstance(tree, Section) else tree
+            place = section.entries["memory"].place if isinstance(section, Section) else section.place
+            there = format_bytes(machine.memory)
+            message = f"{format_bytes(role.memory)} for each is more than the {there} of memory that this machine has"
+            given.add(f"{name}.memory", message, place=place)
 
 
 def _columns(value: CsvData | ParquetData, given: Given) -> None:

@@ -14,23 +14,37 @@ from dlrover_lite.recipe.schema import Recipe, ResourceLimits
 from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text
 from dlrover_lite.recipe.walk import Walker
 from dlrover_lite.recipe.words import found
-from dlrover_lite.units import GIB, MIB
+from dlrover_lite.units import GIB, MIB, Resources
 
 __all__ = ["load_recipe", "parse_recipe", "resolved_yaml"]
 
 LARGEST_FILE_BYTES = MIB
 
 
-def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None, *, check_files: bool = True) -> Recipe:
+def load_recipe(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    check_files: bool = True,
+    machine: Resources | None = None,
+) -> Recipe:
     """The recipe in the file at ``path``, with ``overrides`` (dotted key -> value; text is read as YAML) put on top.
 
     Raises RecipeError with a line for every problem. ``check_files=False`` leaves out what depends on this
     machine: whether the data and model files exist, and whether the extras that the recipe needs are installed.
+    With ``machine``, a node that is to have more memory than that is a problem too.
     """
     path = Path(path)
     text = _read(path)
     directory = path.absolute().parent
-    return parse_recipe(text, source=str(path), directory=directory, overrides=overrides, check_files=check_files)
+    return parse_recipe(
+        text,
+        source=str(path),
+        directory=directory,
+        overrides=overrides,
+        check_files=check_files,
+        machine=machine,
+    )
 
 
 def parse_recipe(
@@ -40,6 +54,7 @@ def parse_recipe(
     directory: str | Path = ".",
     overrides: Mapping[str, Any] | None = None,
     check_files: bool = True,
+    machine: Resources | None = None,
 ) -> Recipe:
     """A recipe from its text, or from plain data. ``source`` names it in errors; relative paths start at ``directory``."""
     problems = Problems()
@@ -57,7 +72,7 @@ def parse_recipe(
     if isinstance(written, Scalar) and isinstance(written.value, str):
         base /= Path(written.value).expanduser()
         root.entries["directory"] = Scalar(written.place, str(base))
-    value = Walker(problems, section_checks(base, check_files=check_files)).recipe(root)
+    value = Walker(problems, section_checks(base, check_files=check_files, machine=machine)).recipe(root)
     problems.raise_if_any()
     assert isinstance(value, Recipe)
     return value

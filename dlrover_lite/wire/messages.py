@@ -253,7 +253,8 @@ class EvaluationResult(_Message, frozen=True):
 
 class Status(_Message, frozen=True):
     job: str
-    state: Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped"]
+    state: Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"]
+    """``lost`` comes from no master: the job's keeper was killed, and the master with it."""
     epoch: int
     epochs: int
     samples: int

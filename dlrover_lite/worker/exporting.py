@@ -36,7 +36,10 @@ def export(
     )
     rows = 0
     directory = Path(task.destination)
-    with ExportWriter(directory, manifest, task.format, model_directory=Path(recipe.directory)) as writer:
+    elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
+    with ExportWriter(
+        directory, manifest, task.format, model_directory=Path(recipe.directory), elsewhere=elsewhere
+    ) as writer:
         ticket = trainer.ps.pull([])
         while ticket.missing:
             trainer.ps.wait()

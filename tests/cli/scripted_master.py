@@ -44,7 +44,7 @@ def make_job(name: str = "told", *, fixed: bool = True) -> Job:
 
 
 def status_of(job: Job, **changes: object) -> Status:
-    known = statuses.blank(job.id, "starting")
+    known = statuses.starting(job)
     settings = {"state": "training", "nodes": NODES, "elapsed_seconds": 10.0, **changes}
     return msgspec.structs.replace(known, **settings)
 

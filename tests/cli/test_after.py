@@ -177,3 +177,9 @@ def test_export_never_replaces_other_things(trained: dict[str, Any], tmp_path: P
     assert main(["export", trained["job"], "--to", str(tmp_path), "--overwrite"]) == 1
     assert "is not an exported model" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_evaluate_on_a_file_that_is_not_there_blames_no_recipe(trained: dict[str, Any], capsys: Capture) -> None:
+    assert main(["evaluate", trained["job"], "--data", "nope.tsv"]) == 1
+    said = capsys.readouterr().err
+    assert "nope.tsv doesn't exist" in said and "recipe" not in said

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.cli import words
-from dlrover_lite.cli.live import JobLine, progress_text
+from dlrover_lite.cli.live import JobLine, evaluation_text, progress_text
 from dlrover_lite.cli.logs import LogFile
+from dlrover_lite.cli.summary import summary_lines
 from dlrover_lite.jobs import statuses
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
 
 
@@ -19,7 +21,7 @@ def node(name: str, state: str) -> NodeStatus:
 
 
 def status(**changes: object) -> Status:
-    known = {name: getattr(statuses.blank("a-job", "starting"), name) for name in Status.__struct_fields__}
+    known = {name: getattr(statuses.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
     training = {"state": "training", "samples": 1_234_567, "total_samples": 4_000_000, "samples_per_second": 52_236.4}
     nodes = [node("ps-0", "up"), node("worker-0", "up"), node("worker-1", "up")]
     return Status(**{**known, **training, "loss": 0.43137, "auc": 0.81657, "nodes": nodes, **changes})
@@ -72,6 +74,24 @@ def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
         "worker-0 ended (Killed: SIGKILL, sent by the system)",
         "evaluated at 2,000 samples: AUC -, loss - (on 500 samples)",
     ]
+
+
+def test_lines_of_large_jobs_fit_the_usual_terminal() -> None:
+    large = EvaluationResult(12_345_678_901, 200_000_000, 0.5, 0.75)
+    assert evaluation_text(large) == "evaluated at 12.3 G samples: AUC 0.7500, loss 0.5000 (on 200 M samples)"
+    ended = status(
+        state="succeeded",
+        evaluations=[large],
+        samples=23_456_789_012,
+        total_samples=23_456_789_012,
+        epochs=100,
+        elapsed_seconds=1e6,
+        staleness_p99=1_000,
+        staleness_max=10_000,
+    )
+    lines = summary_lines(None, ended, 0.8)
+    assert max(map(len, lines)) <= 80, lines
+    assert any("best reachable AUC 0.8000" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,19 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.strip() == "Interrupted."
 
 
+def test_ctrl_c_before_anything_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(frame.__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, "-m", "dlrover_lite"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
 @pytest.mark.parametrize("arguments", [["recipe", "schema"], ["recipe", "init"], ["--help"]])
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()

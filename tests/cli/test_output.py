@@ -136,3 +136,22 @@ def test_progress_on_a_terminal_fits_it(monkeypatch: pytest.MonkeyPatch) -> None
     text = without_colours(terminal.getvalue())
     assert "Indexing" in text and "50%" in text and "[bold]" in text
     assert all(len(line) <= 60 for line in re.split(r"[\r\n]", text))
+
+
+def test_what_matters_less_gives_way_before_anything_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, row = (
+        ("job", "state", "started", "samples"),
+        ("clicks-2mxkw3p3", "succeeded", "2026-01-02 03:04:05", "200,000"),
+    )
+    for width, expected in [
+        (80, "clicks-2mxkw3p3 succeeded 2026-01-02 03:04:05 200,000"),
+        (50, "clicks-2mxkw3p3 succeeded 2026-01-02 0… 200,000"),
+        (40, "clicks-2mxkw3p3 succeeded 200,000"),
+        (30, "clicks-2mxkw3p3 succeeded"),
+    ]:
+        terminal = on_terminal(monkeypatch)
+        monkeypatch.setenv("COLUMNS", str(width))
+        output.table(columns, [row], drop=("started", "samples"))
+        lines = without_colours(terminal.getvalue()).splitlines()
+        assert " ".join(lines[1].split()) == expected
+        assert max(map(len, lines)) <= width

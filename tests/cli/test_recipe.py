@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.recipe.load import load_recipe
+from dlrover_lite.units import Resources
+from tests.cli.conftest import start
 
 Capture = pytest.CaptureFixture[str]
 CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"
@@ -27,6 +30,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(RECIPE)
     (tmp_path / "day.tsv").write_text(CRITEO_LINE)
+    monkeypatch.setattr("dlrover_lite.backends.local.machine.machine_resources", lambda: Resources(2.0, 8 << 30))
     return tmp_path
 
 
@@ -40,7 +44,7 @@ def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> Non
         "data       criteo: day.tsv; 0.1 of it held out",
         "training   2 epochs in batches of 1,024, shuffled, evaluated every 5,000 samples",
         "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
-        "resources  PS: auto; 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
+        "resources  1 PS with 0.5 cores, 2 GiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
         "export     npz",
     ]
 
@@ -64,6 +68,8 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert result["ok"] is True
     assert result["recipe"]["training"]["batch_size"] == 64
     assert result["recipe"]["data"]["format"] == "criteo"
+    assert result["plan"]["ps"] == {"count": 1, "each": {"cores": 0.5, "memory": 2 << 30}}
+    assert result["warnings"] == []
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=0"]) == 2
     result = json.loads(capsys.readouterr().out)
     message = "expected a whole number of at least 1, found 0"
@@ -112,3 +118,40 @@ def test_init_where_nothing_can_be_written(path: str, directory: Path, capsys: C
 def test_schema_is_json(capsys: Capture) -> None:
     assert main(["recipe", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "dlrover-lite recipe"
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_init_where_there_is_no_room_leaves_things_as_they_were(options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    if options:
+        path.write_text("mine")
+    limit = (resource.RLIMIT_FSIZE, (100, 100))
+    init = start(["recipe", "init", str(path), *options], preexec_fn=lambda: resource.setrlimit(*limit))
+    assert "can't be written" in init.communicate(timeout=60)[1]
+    assert init.returncode == 2
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == ([("job.yaml", "mine")] if options else [])
+
+
+def test_a_missing_file_given_by_data_has_no_advice_to_give_one(directory: Path, capsys: Capture) -> None:
+    assert main(["validate", "job.yaml", "--data", "nope.tsv"]) == 2
+    assert capsys.readouterr().err == f"override data.train: {directory}/nope.tsv: no such file\n"
+
+
+def test_validate_warns_of_what_the_machine_has_not(directory: Path, capsys: Capture) -> None:
+    sizes = "{count: 2, cores: 100, memory: 5GiB}"
+    assert main(["validate", "job.yaml", "--set", "resources.total=", "--set", f"resources.worker={sizes}"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: a worker is to have 100 cores, and this machine has 2",
+        "Warning: 1 parameter server and 2 workers may take 14 GiB of memory together, and this machine has 8 GiB: the job fails "
+        "if they use it",
+    ]
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_a_node_larger_than_the_machine_is_refused(command: str, directory: Path, capsys: Capture) -> None:
+    text = RECIPE.replace("total: {cores: 2, memory: 4GiB}, ", "").replace("512MiB", "1TiB")
+    (directory / "job.yaml").write_text(text)
+    assert main([command, "job.yaml"]) == 2
+    assert capsys.readouterr().err == (
+        "job.yaml:6: resources.worker.memory: 1 TiB for each is more than the 8 GiB of memory that this machine has\n"
+    )

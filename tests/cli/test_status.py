@@ -77,3 +77,13 @@ def test_of_a_job_that_left_no_status(capsys: Capture) -> None:
 @pytest.mark.parametrize(("size", "text"), [(999 * MIB, "999 MiB"), (1023 * MIB, "1023 MiB"), (1024 * MIB, "1 GiB")])
 def test_sizes_are_short(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+def test_a_message_that_goes_on_in_lines_below(capsys: Capture) -> None:
+    job = make_job()
+    job.write_result(Result("failed", time.time(), "the template has ended (killed by SIGKILL):\nlast words"))
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{job.id}: failed (the template has ended (killed by SIGKILL))",
+        "last words",
+    ]

@@ -17,6 +17,7 @@ import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.handle import JobHandle
+from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, start, write_recipe
 from tests.cli.documented import check, fields
 
@@ -188,6 +189,30 @@ def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
     assert "was stopped before its end" in capsys.readouterr().err
 
 
+def test_a_job_whose_keeper_is_killed_keeps_what_was_known(tmp_path: Path, capsys: Capture) -> None:
+    done = start(["run", str(write_recipe(tmp_path, "lost", ENDLESS)), "--detach"])
+    job = JobHandle.find(done.communicate(timeout=60)[0].strip())
+    until(lambda: (job.job.status() or {"samples": 0})["samples"] > 0, "a status with samples")
+    keeper = job.job.record().keeper
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    assert job.wait(30).state == "lost"
+    assert main(["jobs", "--json"]) == 0
+    (entry,) = [entry for entry in json.loads(capsys.readouterr().out)["jobs"] if entry["id"] == job.id]
+    assert main(["status", job.id, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert entry["state"] == status["state"] == "lost"
+    assert entry["samples"] == status["samples"] > 0 and entry["total_samples"] == ENDLESS
+    assert {node["id"]: node["state"] for node in status["nodes"]} == {
+        "ps-0": "ended (Killed)",
+        "worker-0": "ended (Killed)",
+    }
+    assert main(["status", job.id]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{job.id}: lost (the job's keeper was killed")
+    assert "keeper.log" not in shown and f"dlrover-lite run {job.directory}/recipe.yaml" in shown
+
+
 MODEL = """\
 import torch
 from dlrover_lite import EmbeddingField
@@ -223,3 +248,15 @@ def test_a_models_error_is_shown_once_with_its_own_traceback(code: str, last_fra
     assert said.count("Traceback (most recent call last)") == 1
     assert said.count(last_frame) == 1
     assert "dlrover_lite/" not in said.partition("Traceback")[2]
+
+
+def test_a_model_that_ends_the_process_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import os\n" + MODEL.replace('raise ValueError("not this many")', "os._exit(3)")
+    )
+    recipe = write_recipe(tmp_path, "moody")
+    run = start(["run", recipe.name, "--set", "model={use: moody.py:Moody}"], cwd=tmp_path, stdin=subprocess.DEVNULL)
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == 1
+    assert "worker-0 ended without an error message" in said and "exit code 3" in said
+    assert "may have ended the process, as os._exit does" in said

@@ -171,7 +171,7 @@ def test_killed_at_any_moment(own_directories: Path, victim: str, round_: int) -
         psutil.Process(keeper.pid).kill()
         assert handle.wait(20).state == "lost"
         assert handle.state() == "lost"
-        assert handle.status().state == "failed"
+        assert handle.status().state == "lost"
     sweep()
     assert_nothing_is_left(handle.job, own_directories)
     process.kill()

@@ -169,3 +169,14 @@ def test_processes_are_told_apart() -> None:
     process.wait()
     assert wait_for_end(identity, 20)
     assert not send_signal(identity, 9)
+
+
+def test_a_result_is_shown_in_a_line() -> None:
+    status = {"nodes": [{"id": f"worker-{n}"} for n in range(100)]}
+    assert repr(Result("succeeded", 1.0, export="/x/export", status=status)) == (
+        "<Result succeeded; export='/x/export'; more in .status>"
+    )
+    failed = Result("failed", 1.0, "out of " + "luck " * 50 + "\nand more", "try again", "Traceback ...", status=status)
+    assert repr(failed).startswith("<Result failed: out of luck luck")
+    assert repr(failed).endswith("…; more in .message, .hint, .traceback, .status>") and len(repr(failed)) < 200
+    assert repr(Result("stopped", 1.0)) == "<Result stopped>"

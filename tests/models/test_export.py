@@ -196,7 +196,14 @@ def test_a_full_disk_names_the_directory_and_cleans_up(trained, tmp_path, monkey
     monkeypatch.setattr(tables._NpzWriter, "add", full)
     with pytest.raises(JobError, match=message) as raised:
         trained.write(tmp_path / "model")
-    assert str(tmp_path / "model") in raised.value.message and raised.value.hint
+    assert str(tmp_path / "model") in raised.value.message and "another directory" in raised.value.hint
+    with (
+        pytest.raises(JobError) as in_a_job,
+        ExportWriter(tmp_path / "model", trained.manifest, elsewhere="set X") as writer,
+    ):
+        writer.add_rows("C1", *trained.tables["C1"])
+        writer.finish()
+    assert in_a_job.value.hint.endswith(", or set X.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -221,6 +228,7 @@ def test_missing_and_damaged_files_are_named(trained, tmp_path, format, file, da
     with pytest.raises(ModelError) as raised:
         load_model(target)
     assert str(path) in raised.value.message and raised.value.hint
+    assert ".." not in raised.value.message.replace(str(path), "")
 
 
 def test_a_job_without_an_export_is_told_apart():

@@ -152,7 +152,7 @@ def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | No
     # What it had started may have been killed for memory without it.
     also = "" if over_memory is None else f"; a process it had started was killed: {over_memory.detail}"
     if exit_code == USER_ERROR_EXIT_CODE:
-        return "UserError", f"see {node.spec.id}.log{also}"
+        return "UserError", f"exit code {exit_code}; see {node.spec.id}.log{also}"
     return "Unknown", f"exit code {exit_code}; see {node.spec.id}.log{also}"
 
 
