@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import dlrover_lite
 from dlrover_lite.jobs.handle import JobHandle
-from tests.spine.support import SMALL_WIDE_DEEP, SYNTHETIC, end, kill, start, succeeded, until_trained, write_csv
+from tests.spine.support import SYNTHETIC, end, kill, start, succeeded, until_trained, write_csv
 
 SGD = {"use": "sgd", "learning_rate": 1.0}
 CENSUS = "user_models.py:Census"
@@ -156,7 +156,7 @@ def assert_exactly_once_but(handle: JobHandle, *, samples: int) -> None:
 
 
 def test_a_model_that_does_not_build() -> None:
-    result = end(start({**SMALL_WIDE_DEEP, "options": {"depth": 3}}, SYNTHETIC, workers=2))
+    result = end(start({"use": CENSUS, "options": {"depth": 3}}, SYNTHETIC, workers=2))
     assert result.state == "failed"
     assert "no option 'depth'" in result.message
     assert result.hint
