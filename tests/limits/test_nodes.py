@@ -33,7 +33,7 @@ def end(nodes: Nodes, exit_code: int | None, over: OverMemory | None = None) -> 
         (-9, None, "Killed", "SIGKILL, sent by the system or another process"),
         (137, None, "Unknown", "exit code 137; see ps-0.log"),
         (1, OVER, "Unknown", f"exit code 1; see ps-0.log; a process it had started was killed: {OVER.detail}"),
-        (3, None, "UserError", "see ps-0.log"),
+        (3, None, "UserError", "exit code 3; see ps-0.log"),
         (0, OVER, "Succeeded", ""),
         (-15, None, "Preempted", "SIGTERM, sent by the system or another process"),
         (143, None, "Preempted", "SIGTERM, sent by the system or another process"),

@@ -24,6 +24,11 @@ def census(tmp_path: Path, **settings: Any) -> JobHandle:
     return start(CENSUS, data, **{"workers": 2, "batch_size": 16, "optimizer": SGD, **settings})
 
 
+def until_at_work(handle: JobHandle, node: str) -> None:
+    """It has reported training: so it has leases, and work for a while."""
+    until(lambda: [n for n in handle.status().nodes if n.id == node and n.samples_per_second], f"the work of {node}")
+
+
 def kill_master(handle: JobHandle) -> None:
     master = handle.job.record().master
     assert master is not None
@@ -61,12 +66,12 @@ def test_a_worker_that_is_asked_to_end_by_others_is_replaced(tmp_path: Path) -> 
 
 
 def test_a_worker_that_is_stopped_is_given_up(tmp_path: Path) -> None:
-    handle = census(tmp_path, health={"heartbeat_seconds": 3})
-    until_trained(handle, 500)
+    handle = census(tmp_path, health={"heartbeat_seconds": 3}, epochs=2)
+    until_at_work(handle, "worker-1")
     kill(handle, "worker-1", signal.SIGSTOP)
     states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
     assert states["worker-1"] == "ended (Hung: no heartbeat for 3 s)"
-    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
 
 
 def test_scaling_while_training(tmp_path: Path) -> None:
@@ -74,7 +79,7 @@ def test_scaling_while_training(tmp_path: Path) -> None:
     until_trained(handle, 500)
     assert handle.scale(workers=3) == ["worker-2 is launched with 1 core and 1 GiB"]
     until(lambda: pid_of(handle, "worker-2"), "worker-2")
-    until(lambda: [n for n in handle.status().nodes if n.id == "worker-2" and n.samples_per_second], "its work")
+    until_at_work(handle, "worker-2")
     handle.scale(workers=1)
     until(lambda: sum("ended" in node.state for node in handle.status().nodes) == 2, "two workers less")
     states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
