@@ -18,15 +18,16 @@ __all__ = ["StoryLog"]
 KEPT_LEASES = 10_000
 
 
-_Leased = tuple[float, Pass, int, int, str, str]
-"""When, the minibatches [start, stop) of a pass, what happened, the worker. Formatted if somebody asks: there may be thousands a second."""
+_Leased = tuple[float, str, int, int, int, str, str]
+"""When, the minibatches [start, stop) of a pass (kind, index), what happened, the worker. Formatted if somebody asks: there may be
+thousands a second. Nothing in it is watched by the garbage collector, so neither are they."""
 
 
 def _entry(leased: _Leased) -> StoryEntry:
-    at, of, start, stop, text, worker = leased
+    at, kind, index, start, stop, text, worker = leased
     last = f"-{stop - 1}" if stop - start > 1 else ""
-    kind = "eval " if of.kind == "eval" else ""
-    return StoryEntry(at, f"{kind}{of.index}/{start}{last}", f"{text} {worker}", worker)
+    prefix = "eval " if kind == "eval" else ""
+    return StoryEntry(at, f"{prefix}{index}/{start}{last}", f"{text} {worker}", worker)
 
 
 class StoryLog:
@@ -56,11 +57,11 @@ class StoryLog:
     def lease(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
         """Minibatches [start, stop) went their usual way: ``text`` is "leased to" or "done by"."""
         self._told_leases += 1
-        self._leases.append((self._clock(), of, start, stop, text, worker))
+        self._leases.append((self._clock(), of.kind, of.index, start, stop, text, worker))
 
     def trouble(self, of: Pass, start: int, stop: int, text: str, worker: str) -> None:
         """Something happened to minibatches [start, stop) that doesn't happen to most: "given back by"."""
-        self._add(_entry((self._clock(), of, start, stop, text, worker)))
+        self._add(_entry((self._clock(), of.kind, of.index, start, stop, text, worker)))
 
     def _add(self, entry: StoryEntry) -> None:
         self._entries.append(entry)
