@@ -73,7 +73,8 @@ def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iter
     columns = [max(len(head[at]) for head in heads) for at in range(3)]
     for (since, clock, subject), entry in zip(heads, entries, strict=True):
         head = GAP.join((since.rjust(columns[0]), clock.rjust(columns[1]), subject.ljust(columns[2]))) + GAP
-        yield from hanging(head, f"{entry.node}: {entry.text}" if entry.node else entry.text, width)
+        named = not entry.node or entry.node in entry.text
+        yield from hanging(head, entry.text if named else f"{entry.node}: {entry.text}", width)
 
 
 def _since(seconds: float) -> str:

@@ -72,6 +72,11 @@ def test_a_timeline_on_a_narrow_terminal() -> None:
     assert "worker-0: raised ValueError: not this many; it is tried alone by another worker" in told
 
 
+def test_a_worker_is_named_once() -> None:
+    (line,) = timeline([StoryEntry(BEGAN, "0/17", "leased to worker-0", "worker-0")], BEGAN, None)
+    assert line.endswith("0/17  leased to worker-0")
+
+
 def test_nothing_moves_the_cursor() -> None:
     (line,) = timeline([StoryEntry(BEGAN, "ps-0", "\x1b[2Jred\ttab")], BEGAN, None)
     assert line.endswith("ps-0   [2Jred tab")
