@@ -52,8 +52,8 @@ def serve(endpoint: str, ledger: str) -> None:
     with ExitStack() as stack:
         if ledger:
             store = stack.enter_context(LedgerStore(Path(ledger)))
-            service = ShardService(store, PLAN, policy=ONE_SHARD)
-            service.story = StoryLog(lambda _: None, time.time)  # as a master has it
+            story = StoryLog(lambda _: None, time.time)  # as a master has it
+            service = ShardService(store, PLAN, policy=ONE_SHARD, story=story)
         stack.callback(server.close)
         print("ready", flush=True)
         while True:

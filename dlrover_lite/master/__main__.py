@@ -88,7 +88,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
         print(f"plan: {plan.describe()}")
         before = stories.read(job.directory, on_damage=print).entries
         story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
-        shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES)
+        shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
         fleet = Fleet(plan, capacity)
         master = Master(
             job.id,

@@ -13,9 +13,9 @@ import msgspec
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
+from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
-from dlrover_lite.master.memory import Memory
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.scaling import refusal
@@ -114,20 +114,19 @@ class Master:
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
-        self.memory = Memory(shards, wall_clock)
+        self.facts = Facts(shards, wall_clock)
         self.reconciler = Reconciler(
-            self.memory.fleet() or fleet,
+            self.facts.fleet() or fleet,
             backend,
             endpoint=server.endpoint,
             health=recipe.health,
             story=story,
-            keep=self.memory.keep_fleet,
+            keep=self.facts.keep_fleet,
             on_gone=self._worker_gone,
             on_failure=self._node_has_failed_the_job,
             on_refusal=self._launch_refused,
             clock=clock,
         )
-        shards.story = story
         self._remember()
 
     @property
@@ -136,21 +135,21 @@ class Master:
 
     @property
     def restarts(self) -> int:
-        return self.memory.restarts
+        return self.facts.restarts
 
     def _remember(self) -> None:
         """What an earlier master of this job knew."""
-        if not self.memory.restarts:
+        if not self.facts.restarts:
             return
-        self.story.node("master", f"restarted, for the {self.memory.restarts}. time")
-        self.exported, self._exporter = self.memory.exported(), self.memory.exporter()
+        self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
+        self.exported, self._exporter = self.facts.exported(), self.facts.exporter()
         self.exporting = bool(self._exporter)
-        self.memory.restore_progress(self.progress, now=self._clock())
+        self.facts.restore_progress(self.progress, now=self._clock())
         self._open_rounds = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
-        self.outcome = self.memory.outcome(Outcome)
+        self.outcome = self.facts.outcome(Outcome)
 
     def now(self) -> float:
         return self._clock()
@@ -229,7 +228,7 @@ class Master:
                 return Ack()
             case Exported() as exported:
                 self.exported = exported
-                self.memory.keep_exported(exported)
+                self.facts.keep_exported(exported)
                 return Ack()
             case ScaleRequest() as wish:
                 return self._scale(wish)
@@ -271,7 +270,7 @@ class Master:
         if self._exporter and self._exporter != node:
             return None
         self._exporter = node
-        self.memory.keep_exporter(node)
+        self.facts.keep_exporter(node)
         self.exporting = True
         return Export(str(self._export_directory), wanted)
 
@@ -345,7 +344,7 @@ class Master:
         now = self._clock()
         if now >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
-            self.memory.keep_progress(self.progress)
+            self.facts.keep_progress(self.progress)
             self.shards.commit()
         if now >= self._show_at:
             self._show_at = now + SHOW_SECONDS
@@ -357,7 +356,7 @@ class Master:
         self.progress.forget(node)
         if self._exporter == node:
             self._exporter = ""
-            self.memory.keep_exporter("")
+            self.facts.keep_exporter("")
 
     def _node_has_failed_the_job(self, failure: FailJob) -> None:
         story = "".join(f"\n  {line}" for line in self.story.last_words(failure.nodes))
@@ -389,7 +388,7 @@ class Master:
         """The first word counts."""
         if self.outcome is None:
             self.outcome = outcome
-            self.memory.keep_outcome(outcome)
+            self.facts.keep_outcome(outcome)
             self.reconciler.finish()
 
     def _wind_down(self) -> None:

@@ -81,16 +81,17 @@ class ShardService:
         policy: LeasePolicy = DEFAULT_POLICY,
         wait_seconds: float = 0.2,
         slow_start_minibatches: int = 0,
+        story: StoryLog | None = None,
     ) -> None:
-        """With ``slow_start_minibatches`` workers join one by one: see ``_starting``."""
+        """With ``slow_start_minibatches`` workers join one by one: see ``_starting``. ``story`` is told what happens to
+        minibatches."""
         self._slow_start = slow_start_minibatches
         self._first_lease_at: float | None = None
         self.plan = plan
         self.ledger = store.load(block_minibatches=plan.block_minibatches)
         self.failure: ModelError | None = None
         """Why the job can't succeed any more; nothing is leased once it is set."""
-        self.story: StoryLog | None = None
-        """Told what happens to minibatches."""
+        self._story = story
         self._unconfirmed = set(self.ledger.workers())
         """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
         self._store = store
@@ -224,10 +225,10 @@ class ShardService:
 
     def _tell_open(self, token: int, text: str) -> None:
         """For the story: what is open of a lease is in trouble."""
-        if self.story is not None and (held := self.ledger.held(token)) is not None:
+        if self._story is not None and (held := self.ledger.held(token)) is not None:
             of, worker, pieces = held
             for start, stop in pieces:
-                self.story.trouble(of, start, stop, text, worker)
+                self._story.trouble(of, start, stop, text, worker)
 
     def keep_fact(self, name: str, value: str) -> None:
         """Keep something else with the ledger; the next commit writes it."""
@@ -265,9 +266,9 @@ class ShardService:
         self._store.apply(changes)
         of = result.of
         if of is not None and result.newly:
-            if self.story is not None:
+            if self._story is not None:
                 for start, stop in ranges:
-                    self.story.lease(of, start, stop, "done by", worker)
+                    self._story.lease(of, start, stop, "done by", worker)
             self._rates[of.kind].reported(worker, result.newly, now)
             self._after_progress(of)
         return result
@@ -283,11 +284,11 @@ class ShardService:
         return failure
 
     def _tell_failure(self, of: Pass, failure: Failure) -> None:
-        if self.story is not None:
+        if self._story is not None:
             worker, error, what = failure.worker, failure.error, "failed, to be retried alone,"
             if failure.second_worker is not None:
                 worker, error, what = failure.second_worker, failure.second_error, "failed again, quarantined,"
-            self.story.trouble(of, failure.k, failure.k + 1, f"{what} with {_headline(error)!r} on", worker)
+            self._story.trouble(of, failure.k, failure.k + 1, f"{what} with {_headline(error)!r} on", worker)
 
     def _after_progress(self, of: Pass) -> None:
         if self.ledger.finished(of) and of in self._unfinished:
@@ -344,8 +345,8 @@ class ShardService:
         if lease is not None:
             self._store.apply(changes)
             rates.granted(worker, now, idle=idle)
-            if self.story is not None:
-                self.story.lease(of, lease.start, lease.stop, "leased to", worker)
+            if self._story is not None:
+                self._story.lease(of, lease.start, lease.stop, "leased to", worker)
         return lease
 
     def _advance(self) -> None:

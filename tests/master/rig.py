@@ -151,7 +151,7 @@ class Rig:
                 self.master = Master(
                     "rig-1",
                     self.recipe,
-                    ShardService(store, self.shard_plan, wait_seconds=0.01),
+                    ShardService(store, self.shard_plan, wait_seconds=0.01, story=story),
                     self.server,
                     self.backend,
                     self.fleet,

@@ -13,7 +13,7 @@ from dlrover_lite.master.progress import Counters, Progress
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.wire.messages import Exported
 
-__all__ = ["Memory"]
+__all__ = ["Facts"]
 
 T = TypeVar("T")
 _BEGAN, _RESTARTS, _FLEET, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
@@ -27,7 +27,7 @@ _BEGAN, _RESTARTS, _FLEET, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
 )
 
 
-class Memory:
+class Facts:
     """Over the facts of the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
 
     def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
