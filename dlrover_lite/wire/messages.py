@@ -13,8 +13,14 @@ from dlrover_lite.recipe.schema import Optimizer, Recipe
 
 __all__ = [
     "Ack",
+    "CancelMovesRequest",
     "Configure",
+    "Copied",
+    "CopyBegin",
+    "CopyNext",
+    "Copying",
     "DenseSpec",
+    "DrainRequest",
     "EvaluationResult",
     "Export",
     "Exported",
@@ -25,8 +31,14 @@ __all__ = [
     "LeaseRequest",
     "MasterReplies",
     "MasterRequests",
+    "MoveOrder",
+    "MoveRequest",
+    "MoveStatus",
+    "Moved",
     "NodeFailed",
     "NodeStatus",
+    "NotNow",
+    "PsOrders",
     "PsReplies",
     "PsReport",
     "PsRequests",
@@ -82,8 +94,8 @@ class TopologyRequest(_Message, frozen=True):
 
 
 class Topology(_Message, frozen=True):
-    """The slot map: PS ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each slot's owner.
-    ``version`` 0: not all parameter servers are up yet."""
+    """The slot map: those PS that own slots, ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each
+    slot's owner. ``version`` 0: not all parameter servers are up yet. It rises with every change."""
 
     version: int
     ps: list[tuple[str, str]] = []
@@ -177,13 +189,55 @@ class Heartbeat(_Message, frozen=True):
 
 
 class PsReport(_Message, frozen=True):
-    """What a PS holds, now and then."""
+    """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
     node: str
     rows: int
+    """Of the slots it owns."""
     bytes: int
-    """Of embedding rows and their index."""
+    """Memory that rows and index take, free rows included."""
     pushes: int
+    version: int = 0
+    """Of the newest orders it follows; 0: none yet."""
+    tidy: bool = True
+    """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
+    ready: list[int] = []
+    """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
+    received: dict[int, int] = {}
+    """Rows received so far, by move."""
+    loads: bytes = b""
+    """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
+    seconds, and bytes of its rows."""
+
+
+class MoveOrder(_Message, frozen=True):
+    """A move of slots under way, as both its PS are told: the target asks the source for the rows."""
+
+    move: int
+    source: str
+    source_endpoint: str
+    target: str
+    slots: bytes
+    """512 bytes: ``slots.pack``."""
+
+
+class PsOrders(_Message, frozen=True):
+    """What a PS is to do from now on, all of it. A PS ignores orders older than those it has: ``version`` rises with each change of
+    the map and of the moves, and is the map's version too.
+
+    A move no longer listed has ended: committed if its slots are now the target's, else cancelled.
+    """
+
+    version: int
+    """0: no map yet."""
+    owned: bytes = b""
+    """512 bytes: ``slots.pack``."""
+    moves: list[MoveOrder] = []
+    """Under way, with this PS as source or target."""
+    consumed_below: int = 0
+    """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
+    consumed: list[tuple[int, list[tuple[int, int]]]] = []
+    """Of later epochs: (epoch, half-open ranges of minibatches)."""
 
 
 class StatusRequest(_Message, frozen=True):
@@ -199,6 +253,24 @@ class ScaleRequest(_Message, frozen=True):
 
     workers: int | None = None
     ps: int | None = None
+
+
+class MoveRequest(_Message, frozen=True):
+    """Move these slots (512 bytes: ``slots.pack``) to the PS ``target``, wherever they are now. Answer Scaled, or Failure."""
+
+    slots: bytes
+    target: str
+
+
+class CancelMovesRequest(_Message, frozen=True):
+    """Cancel the moves that are not committed yet, and what they were for. Answer Scaled, or Failure."""
+
+
+class DrainRequest(_Message, frozen=True):
+    """Move everything off a PS and end it; with ``replace``, to a new one that is started first. Answer Scaled, or Failure."""
+
+    node: str
+    replace: bool = False
 
 
 class Scaled(_Message, frozen=True):
@@ -242,6 +314,19 @@ class NodeStatus(_Message, frozen=True):
     used_memory: int = 0
     throttled_seconds: float = 0.0
     peak_memory: int = 0
+    slots: int | None = None
+    """How many a PS owns; None for others."""
+
+
+class MoveStatus(_Message, frozen=True):
+    id: int
+    source: str
+    target: str
+    slots: int
+    state: Literal["queued", "copying", "committed", "cancelled"]
+    """``committed`` and ``cancelled``: until both PS have tidied up."""
+    rows: int = 0
+    """Received so far."""
 
 
 class EvaluationResult(_Message, frozen=True):
@@ -280,6 +365,9 @@ class Status(_Message, frozen=True):
     """How limits are enforced: ``cgroup v1``."""
     not_enforced: list[str] = []
     master_restarts: int = 0
+    moves: list[MoveStatus] = []
+    """Of slots, those under way and those to come."""
+    slot_map_version: int = 0
 
 
 MasterRequests = (
@@ -293,9 +381,12 @@ MasterRequests = (
     | StatusRequest
     | StopRequest
     | ScaleRequest
+    | MoveRequest
+    | CancelMovesRequest
+    | DrainRequest
     | StoryRequest
 )
-MasterReplies = Ack | Welcome | Topology | Lease | Wait | Export | Finished | Status | Scaled | Story
+MasterReplies = Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | Status | Scaled | Story
 
 
 # --- parameter server -----------------------------------------------------------------------------------------------
@@ -310,15 +401,17 @@ class TableSpec(_Message, frozen=True):
 
 
 class DenseSpec(_Message, frozen=True):
-    """This PS's share of the dense vector: ``length`` float32. From ``averaged_from`` on they are buffers, not parameters: a push
-    is subtracted from them as it is, without the optimizer."""
+    """The dense vector in blocks of 4,096 float32, all of them: parameters first, then buffers, which a push is subtracted from as it is,
+    without the optimizer. Each kind is padded to whole blocks; a block lives in the slot of its number (``ps.layout``)."""
 
-    length: int
-    averaged_from: int
+    parameter_blocks: int
+    buffer_blocks: int
 
 
 class Configure(_Message, frozen=True):
-    """Sent by each worker before its first pull; the first one configures, later ones must agree. Frame: dense float32 [length]."""
+    """Sent by each worker before its first pull: what this PS is to keep. Later ones must agree. Dense blocks that are there already stay
+    as they are, the others get the values given. Frames: the slots that are meant (``slots.pack``); then for each dense group that
+    has blocks uint64 numbers of its blocks in those slots, and float32 values [blocks, 4096]. Answer Ack, or Moved."""
 
     seed: int
     tables: list[TableSpec]
@@ -328,11 +421,11 @@ class Configure(_Message, frozen=True):
 
 
 class Pull(_Message, frozen=True):
-    """``counts[g][t]``: number of keys of the t-th table of group g. Frames: uint64 ids of each group, table after table.
-    Answer Pulled; frames: dense float32 (if ``dense``), then float32 rows [keys, dim] of each group."""
+    """Rows. Groups are those of ``ps.layout.groups_of``: tables of equal dim together, then dense parameters, then buffers, if there are any;
+    groups at the end may be left out. ``counts[g][t]``: number of keys of the t-th table of group g. Frames: uint64 keys of each group,
+    table after table. Answer Pulled, with float32 rows [keys, dim] of each group as frames, or Moved."""
 
     counts: list[list[int]]
-    dense: bool
 
 
 class Pulled(_Message, frozen=True):
@@ -340,9 +433,19 @@ class Pulled(_Message, frozen=True):
     """Pushes applied so far."""
 
 
+class Moved(_Message, frozen=True):
+    """The request touches slots that this PS doesn't own: nothing was done. Ask the master for the map and try again; at once if it is
+    newer than the one that was followed, else a few milliseconds later."""
+
+    version: int
+    """Of the PS's orders."""
+
+
 class Push(_Message, frozen=True):
-    """Gradients of minibatch (epoch, k): summed over its samples' mean loss, no id twice within a table.
-    Frames: dense float32 gradient, then for each group uint64 ids and float32 gradients [keys, dim]."""
+    """Gradients of minibatch (epoch, k): summed over its samples' mean loss, no key twice within a table.
+    Frames: the slots covered (``slots.pack``), those with no row in this minibatch included; then for each group of ``ps.layout.groups_of``
+    uint64 keys and float32 gradients [keys, dim]. Slots for which (epoch, k) was applied before are left alone. Answer Pushed, or
+    Moved if any slot covered isn't owned: then nothing was applied."""
 
     epoch: int
     k: int
@@ -351,29 +454,74 @@ class Push(_Message, frozen=True):
 
 
 class Pushed(_Message, frozen=True):
-    """``version``: pushes applied before this one; ``applied`` False: it had been applied before, nothing changed."""
+    """``version``: pushes applied before this one; ``applied`` False: it had been applied before in all its slots, nothing changed."""
 
     version: int
     applied: bool
 
 
 class Scan(_Message, frozen=True):
-    """Rows of a table group, from row number ``start``. Answer Rows; frames: uint64 ids, uint16 position of the row's table within
-    the group, float32 values [rows, dim]."""
+    """Rows of a group that are in slots this PS owns, from row number ``start``; about ``limit`` rows are looked at. Answer Rows; frames:
+    uint64 keys, uint16 position of the row's table within the group, float32 values [rows, dim]; with ``state`` also uint32 counts of
+    updates, and float32 optimizer state [rows, dim x parts]."""
 
     group: int
     start: int
     limit: int
+    state: bool = False
 
 
 class Rows(_Message, frozen=True):
     next_start: int | None
     """None after the last row."""
     total: int
+    """Row numbers in use: the end of the scan."""
 
 
-PsRequests = Configure | Pull | Push | Scan
-PsReplies = Ack | Pulled | Pushed | Rows
+class CopyBegin(_Message, frozen=True):
+    """Target to source: begin, or begin anew, with a move that both have orders for. Answer Copying, or NotNow."""
+
+    move: int
+
+
+class Copying(_Message, frozen=True):
+    session: int
+    rows: int
+    """About so many are to come."""
+    configuration: Configure | None
+    """None: no worker has configured the source yet."""
+
+
+class CopyNext(_Message, frozen=True):
+    """More rows. With ``freeze`` the source takes no more pushes for these slots until the master has spoken. Answer Copied, or NotNow for
+    a session that is no more."""
+
+    session: int
+    freeze: bool = False
+
+
+class Copied(_Message, frozen=True):
+    """Some rows of one group. Frames: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages (pushes since the last change),
+    float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
+
+    group: int
+    rows: int
+    round: int
+    """1: all rows there are; later ones: those changed since the one before began."""
+    left: int
+    """Rows changed so far and not sent since."""
+    complete: bool = False
+    """The source is frozen and this was the last: the target holds all there is."""
+    configuration: Configure | None = None
+    """If it has changed since ``Copying``."""
+
+
+class NotNow(_Message, frozen=True):
+    """Ask again in a moment; for a session, begin anew."""
+
+
+PsRequests = Configure | Pull | Push | Scan | CopyBegin | CopyNext
+PsReplies = Ack | Pulled | Pushed | Moved | Rows | Copying | Copied | NotNow
 
 
 def to_builtins(message: msgspec.Struct) -> Any:

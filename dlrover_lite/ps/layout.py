@@ -1,0 +1,70 @@
+"""What a parameter server keeps, in which order: client and server both follow this.
+
+Dense parameters are cut into blocks of 4,096 values, each a row whose key is its number: rows and blocks are pulled, pushed, placed and
+moved by one mechanism.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.ps.hashing import SLOT_SHIFT, fill_hashes, table_salt
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import Configure, DenseSpec, TableSpec
+
+__all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "slots_of"]
+
+BLOCK = 4096
+"""Values a block."""
+
+PARAMETERS = TableSpec("dense parameters", BLOCK, 0.0)
+BUFFERS = TableSpec("dense buffers", BLOCK, 0.0)
+_SUBTRACT = Optimizer(use="sgd", learning_rate=1.0)
+
+
+class GroupSpec(NamedTuple):
+    """Tables of one dim that lie in one arena."""
+
+    tables: list[TableSpec]
+    optimizer: Optimizer
+    scheduled: bool = True
+    """The learning rate's schedule applies."""
+    complete: bool = False
+    """All its rows are there from the start: an unknown key is an error."""
+
+    @property
+    def dim(self) -> int:
+        return self.tables[0].dim
+
+
+def group_tables(tables: list[TableSpec]) -> list[list[TableSpec]]:
+    """Tables of equal dim together, groups and tables in order of first appearance."""
+    groups: dict[int, list[TableSpec]] = {}
+    for table in tables:
+        groups.setdefault(table.dim, []).append(table)
+    return list(groups.values())
+
+
+def dense_groups(dense: DenseSpec, optimizer: Optimizer) -> list[GroupSpec]:
+    """Of those kinds that have blocks."""
+    kinds = (
+        (dense.parameter_blocks, GroupSpec([PARAMETERS], optimizer, complete=True)),
+        (dense.buffer_blocks, GroupSpec([BUFFERS], _SUBTRACT, scheduled=False, complete=True)),
+    )
+    return [group for blocks, group in kinds if blocks]
+
+
+def groups_of(configuration: Configure) -> list[GroupSpec]:
+    """All groups, in the order of requests."""
+    tables = [GroupSpec(tables, configuration.embedding_optimizer) for tables in group_tables(configuration.tables)]
+    return tables + dense_groups(configuration.dense, configuration.optimizer)
+
+
+def slots_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The slot of each key [n] of a table."""
+    hashes = np.empty(len(keys), np.uint64)
+    fill_hashes(np.ascontiguousarray(keys, np.uint64), table_salt(table), hashes)
+    return (hashes >> np.uint64(SLOT_SHIFT)).astype(np.int64)
