@@ -310,6 +310,7 @@ class TableGroup:
         True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
+        self._touched = max(self._touched, self.used)
         free = self._book.free
         if not self._free_rises:
             free[: self._free].sort()
@@ -386,7 +387,6 @@ class TableGroup:
 
     def _give_back(self) -> bool:
         """Some memory of row numbers no longer used; True when there is no more."""
-        self._touched = max(self._touched, self.used)
         if self._touched > self.used + self._slack:
             stop = max(self.used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
             for arena, size in self._arenas:
