@@ -211,10 +211,12 @@ OPERATIONS = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(OPERATIONS, max_size=25), st.sampled_from([0, 1, 5, 50]))
-def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], step: int) -> None:
-    """``step``: rows that a change of the index goes on at least, beside each request."""
+@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.0, 1.25]))
+def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], step: int, haste: float) -> None:
+    """``step`` and ``haste``: how fast an index changes its size."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "_HASTE", haste)
+        patch.setattr(index, "_CLEARED", 1000)
         patch.setattr(index, "_FIRST_SIZE", 8)
         patch.setattr(index, "_AT_ONCE", 0)
         patch.setattr(index, "_STEP", step)
@@ -228,3 +230,34 @@ def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], step: 
                 break
         model.check()
         assert model.group.used == model.group.rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_come_and_go_while_the_index_changes(seed: int) -> None:
+    """A few at a time, so that it takes long: what hypothesis seldom finds."""
+    random = np.random.default_rng(seed)
+    everything = [(t, i) for t in range(TABLES) for i in range(POOL)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "_FIRST_SIZE", 8)
+        patch.setattr(index, "_AT_ONCE", 0)
+        patch.setattr(index, "_STEP", 0)
+        patch.setattr(index, "_CLEARED", 1000)
+        patch.setattr(index, "_HASTE", 0)
+        model, steps = Model(), 0
+        model.update(everything[::4], 0.5)
+        for _ in range(50):
+            chosen = [everything[i] for i in random.choice(len(everything), random.integers(1, 4), replace=False)]
+            act = random.choice(["update", "write", "drop", "compact", "reserve"], p=[0.5, 0.15, 0.15, 0.18, 0.02])
+            if act == "update":
+                model.update(chosen, 0.5)
+            elif act == "write":
+                model.write(chosen, seed)
+            elif act == "drop":
+                model.drop(slots.of(map(model.slot, chosen)), 1000, 0)
+            elif act == "compact":
+                model.compact(int(random.integers(0, 3)))
+            else:
+                model.reserve(int(random.integers(0, 100)))
+            steps += model.group._index.changing
+            model.check()
+        assert steps, "it never did"
