@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["META_WORDS", "RowData", "Store", "as_input"]
+__all__ = ["META_WORDS", "RowData", "Store", "as_input", "flat_inputs"]
 
 META_WORDS = 4
 """uint32 words of a row's metadata, by the numbers below."""
@@ -60,3 +60,15 @@ def as_input(array: NDArray[Any], kind: Any) -> NDArray[Any]:
         array = array.view()
         array.flags.writeable = False
     return array
+
+
+def flat_inputs(data: RowData) -> tuple[NDArray[Any], ...]:
+    """Its arrays for a kernel to read, flat."""
+    return (
+        as_input(data.ids, np.uint64),
+        as_input(data.tables, np.uint16),
+        as_input(data.counts, np.uint32),
+        as_input(data.ages, np.uint32),
+        as_input(data.values, np.float32).reshape(-1),
+        as_input(data.state, np.float32).reshape(-1),
+    )

@@ -1,9 +1,9 @@
 """Embedding tables, and dense parameters in blocks: the tables of one dim, an index over rows that lie side by side.
 
 A row is a number; ids (uint64), values (float32 [dim]), state (float32 [dim x parts]) and metadata (uint32: table, count of
-updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values alone
-(with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads as its
-initial value, and its row is made at the first push.
+updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values
+alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads
+as its initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
@@ -12,7 +12,6 @@ a time. Row numbers that become free are used again first; ``compact`` closes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +23,7 @@ from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import Index
-from dlrover_lite.ps.rows import META_WORDS, RowData, Store, as_input
+from dlrover_lite.ps.rows import META_WORDS, RowData, Store, as_input, flat_inputs
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, hash_owned
 from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
 from dlrover_lite.recipe.schema import Optimizer
@@ -71,13 +70,15 @@ class TableGroup:
         self.row_bytes = sum(sizes.values())
         """Of arenas; the index comes on top."""
         self._capacity = min((reserve_bytes or psutil.virtual_memory().total) // self.row_bytes, 1 << 40)
-        arenas = [
-            (Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)), size) for name, size in sizes.items()
-        ]
-        self._arenas = [(arena, size) for arena, size in arenas if size]
-        kinds = (np.uint64, np.uint32, np.float32, np.float32)
+        arenas = {
+            name: Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)) for name, size in sizes.items()
+        }
+        self._arenas = [(arenas[name], size) for name, size in sizes.items() if size]
         self._store = Store(
-            *(arena.bytes.view(kind) for (arena, _), kind in zip(arenas, kinds, strict=True)),  # type: ignore[arg-type]
+            arenas["ids"].bytes.view(np.uint64),
+            arenas["meta"].bytes.view(np.uint32),
+            arenas["values"].bytes.view(np.float32),
+            arenas["state"].bytes.view(np.float32),
             np.uint64(self.dim),
             np.uint64(self.parts),
             np.array([table_salt(t.name) for t in tables], np.uint64),
@@ -276,10 +277,8 @@ class TableGroup:
             raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
         self._make_room(n)
         self._touch(max(0, n - self._free))
-        kinds = (np.uint64, np.uint16, np.uint32, np.uint32, np.float32, np.float32)
-        arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(data, kinds, strict=True))
         rows, clock = self.rows, np.uint32(self._clock)
-        move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays)
+        move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *flat_inputs(data))
         self._index.advance(self.rows - rows, self.rows, self.used)
 
     def reserve(self, more_rows: int) -> None:
@@ -403,14 +402,19 @@ class TableGroup:
 
     def _copy(self, rows: NDArray[np.uint64], *, with_state: bool) -> RowData:
         n = len(rows)
-        state = np.empty((n, self.dim * self.parts if with_state else 0), np.float32)
-        empty: list[NDArray[Any]] = [np.empty(n, kind) for kind in (np.uint64, np.uint16, np.uint32, np.uint32)]
-        data = RowData(*empty, np.empty((n, self.dim), np.float32), state)
-        store = self._store if with_state else self._store._replace(parts=np.uint64(0))
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")
-        flat = (array.reshape(-1) for array in data)
-        if not move_kernels.read(store, as_input(rows, np.uint64), np.uint32(self._clock), *flat):
+        store = self._store if with_state else self._store._replace(parts=np.uint64(0))
+        data = RowData(
+            np.empty(n, np.uint64),
+            np.empty(n, np.uint16),
+            np.empty(n, np.uint32),
+            np.empty(n, np.uint32),
+            np.empty((n, self.dim), np.float32),
+            np.empty((n, self.dim * int(store.parts)), np.float32),
+        )
+        clock = np.uint32(self._clock)
+        if not move_kernels.read(store, as_input(rows, np.uint64), clock, *(array.reshape(-1) for array in data)):
             raise ValueError("a free row can't be read")
         return data
 

@@ -1,0 +1,31 @@
+"""Compiles (or loads from the cache) every kernel of tables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.slots import SLOTS
+from dlrover_lite.wire.messages import TableSpec
+
+__all__ = ["compile_kernels"]
+
+_RESERVE_BYTES = 1 << 16
+
+
+def compile_kernels() -> None:
+    """One call of each operation on a row: kernels are the same for all dims and optimizers."""
+    every = np.ones(SLOTS, np.bool_)
+    key, one = np.zeros(1, np.uint64), np.ones(1, np.int64)
+    group = TableGroup([TableSpec("", 1, 0.0)], Optimizer(), seed=0, reserve_bytes=_RESERVE_BYTES)
+    value = np.zeros((1, 1), np.float32)
+    group.insert(key, one, value)
+    group.track(every)
+    group.update(key, one, value)
+    group.untrack()
+    group.gather(key, one)
+    group.reserve(SLOTS)  # more than the index has room for: it grows
+    group.write(group.scan(0, 1, state=True)[0])
+    group.drop(every, 0, scan_limit=1)
+    group.compact(1)
