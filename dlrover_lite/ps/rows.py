@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["META_WORDS", "RowData", "Store", "as_input", "flat_inputs"]
+__all__ = ["META_WORDS", "RowData", "Store", "as_input", "flat_inputs", "no_rows", "with_room"]
 
 META_WORDS = 4
 """uint32 words of a row's metadata, by the numbers below."""
@@ -48,7 +48,12 @@ class Store(NamedTuple):
     scales: NDArray[np.float32]
 
 
-def as_input(array: NDArray[Any], kind: Any) -> NDArray[Any]:
+U16, U32, U64, I64, F32, BOOL = (
+    np.dtype(kind) for kind in (np.uint16, np.uint32, np.uint64, np.int64, np.float32, np.bool_)
+)
+
+
+def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     """For a kernel to read: contiguous, aligned and read-only whatever it was, since kernels are compiled for each combination of these.
 
     Copies only what isn't contiguous, aligned and of this type.
@@ -65,10 +70,24 @@ def as_input(array: NDArray[Any], kind: Any) -> NDArray[Any]:
 def flat_inputs(data: RowData) -> tuple[NDArray[Any], ...]:
     """Its arrays for a kernel to read, flat."""
     return (
-        as_input(data.ids, np.uint64),
-        as_input(data.tables, np.uint16),
-        as_input(data.counts, np.uint32),
-        as_input(data.ages, np.uint32),
-        as_input(data.values, np.float32).reshape(-1),
-        as_input(data.state, np.float32).reshape(-1),
+        as_input(data.ids, U64),
+        as_input(data.tables, U16),
+        as_input(data.counts, U32),
+        as_input(data.ages, U32),
+        as_input(data.values, F32).reshape(-1),
+        as_input(data.state, F32).reshape(-1),
     )
+
+
+def no_rows() -> NDArray[np.uint64]:
+    """No row numbers."""
+    return np.empty(0, np.uint64)
+
+
+def with_room(rows: NDArray[np.uint64], length: int, more: int) -> NDArray[np.uint64]:
+    """``rows``, of which ``length`` are used, with room for more behind: itself, or a copy that is larger by half at least."""
+    if length + more <= len(rows):
+        return rows
+    larger = np.empty(max(length + more, length + length // 2), np.uint64)
+    larger[:length] = rows[:length]
+    return larger

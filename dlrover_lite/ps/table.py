@@ -23,7 +23,19 @@ from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import Index
-from dlrover_lite.ps.rows import META_WORDS, RowData, Store, as_input, flat_inputs
+from dlrover_lite.ps.rows import (
+    BOOL,
+    F32,
+    I64,
+    META_WORDS,
+    U64,
+    RowData,
+    Store,
+    as_input,
+    flat_inputs,
+    no_rows,
+    with_room,
+)
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, hash_owned
 from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
 from dlrover_lite.recipe.schema import Optimizer
@@ -88,10 +100,10 @@ class TableGroup:
         self._touched = 0  # row numbers below have memory
         self._index = Index(self._store)
         self._slots = SlotBook()
-        self._book = Book(np.zeros(3, np.uint64), _no_rows(), _no_rows(), self._slots.flags, self._slots.rows)
+        self._book = Book(np.zeros(3, np.uint64), no_rows(), no_rows(), self._slots.flags, self._slots.rows)
         self._free_rises = True
         self._deduplicator = Deduplicator()
-        self._hashes = _no_rows()
+        self._hashes = no_rows()
         self._clock = 0
         self._log_round = 0
         self._tracking = False
@@ -140,8 +152,20 @@ class TableGroup:
                 raise NotOwned
             self._require(keys, counts)
         out = np.empty((len(keys), self.dim), np.float32)
-        flat = out.reshape(-1)
-        if not table_kernels.gather(keys, counts, self._store, self._index.entries, self._slots.flags, flat):
+        store, entries = self._store, self._index.entries
+        if not table_kernels.gather(
+            keys,
+            counts,
+            store.salts,
+            store.init_salts,
+            store.scales,
+            store.values,
+            store.dim,
+            entries.words,
+            entries.mask,
+            self._slots.flags,
+            out.reshape(-1),
+        ):
             raise NotOwned
         self._slots.count(keys, counts, self._store.salts, updated=False)
         return out
@@ -165,37 +189,37 @@ class TableGroup:
             raise ValueError(f"gradients of shape {grads.shape}, expected {(len(keys), self.dim)}")
         if not unique:
             keys, counts, grads = self._deduplicator.sum_duplicates(keys, counts, grads)
-            keys, counts = as_input(keys, np.uint64), as_input(counts, np.int64)
+            keys, counts = as_input(keys, U64), as_input(counts, I64)
         if not self._hash_owned(keys, counts):
             raise NotOwned
         if self.complete:
             self._require(keys, counts)
         self._make_room(len(keys))
         self._touch(1)
-        rows = self.rows
         self._clock = (self._clock + 1) & 0xFFFFFFFF
-        table_kernels.update(
+        new_rows = table_kernels.update(
             keys,
             counts,
             self._hashes,
-            as_input(grads, np.float32).reshape(-1),
-            self._store,
-            self._index.entries,
-            self._book,
+            as_input(grads, F32).reshape(-1),
+            tuple(self._store),
+            tuple(self._index.entries),
+            tuple(self._book),
             self._kind,
             self._hyper,
             np.float32(learning_rate_factor),
             np.uint32(self._clock),
             self._round,
         )
-        self._index.advance(self.rows - rows, self.rows, self.used)
+        self._grow(new_rows)
         self._slots.count(keys, counts, self._store.salts, updated=True)
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
         keys, counts = self._keys(keys, counts)
         out = np.empty(len(keys), np.bool_)
-        table_kernels.contains(keys, counts, self._store.salts, self._index.entries, out)
+        entries = self._index.entries
+        table_kernels.contains(keys, counts, self._store.salts, entries.words, entries.mask, out)
         return out
 
     def insert(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], values: NDArray[np.float32]) -> None:
@@ -208,7 +232,7 @@ class TableGroup:
         distinct = self._deduplicator.unique(*self._keys(keys, counts))[0]
         if present.any() or len(distinct) < len(keys):
             raise ValueError("a row is inserted that is there already")
-        values = as_input(values, np.float32)
+        values = as_input(values, F32)
         state = np.empty((len(keys), self.dim * self.parts), np.float32)
         if values.shape != (len(keys), self.dim):
             raise ValueError(f"values of shape {values.shape}, expected {(len(keys), self.dim)}")
@@ -240,7 +264,7 @@ class TableGroup:
         self._slots.flag(TRACKED, np.zeros(SLOTS, np.bool_))
         self._tracking = False
         self._book.numbers[LOG_LENGTH] = 0
-        self._book = self._book._replace(log=_no_rows())
+        self._book = self._book._replace(log=no_rows())
 
     def logged(self) -> int:
         """Rows in the log."""
@@ -279,7 +303,7 @@ class TableGroup:
         self._touch(max(0, n - self._free))
         rows, clock = self.rows, np.uint32(self._clock)
         move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *flat_inputs(data))
-        self._index.advance(self.rows - rows, self.rows, self.used)
+        self._grow(self.rows - rows)
 
     def reserve(self, more_rows: int) -> None:
         """Have an index large enough for so many more rows by the time they are there, growing it once."""
@@ -295,7 +319,7 @@ class TableGroup:
             raise ValueError("rows of tracked slots can't be dropped")
         stop = self._range(start, scan_limit)
         book = self._book
-        self._book = book._replace(free=_with_room(book.free, self._free, stop - start))
+        self._book = book._replace(free=with_room(book.free, self._free, stop - start))
         rising = move_kernels.drop(
             self._store, self._index.entries, self._book, slots, np.uint64(start), np.uint64(stop)
         )
@@ -315,7 +339,7 @@ class TableGroup:
         if self._free:
             self._index.stay()
         taken = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
-        self._book = self._book._replace(free=free[int(taken) :] if self._free else _no_rows())
+        self._book = self._book._replace(free=free[int(taken) :] if self._free else no_rows())
         if self._free or not self._give_back():
             return False
         return self._index.shrink(limit, self.rows, self.used)
@@ -335,10 +359,10 @@ class TableGroup:
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         # the kernels trust these: a wrong length would read beyond the arrays
-        fit = len(counts) == len(self.tables) and ((counts >= 0) & (counts <= len(keys))).all()
-        if not fit or int(counts.sum()) != len(keys):
-            raise ValueError(f"counts {counts.tolist()} don't fit {len(keys)} keys in {len(self.tables)} tables")
-        return as_input(keys, np.uint64), as_input(counts, np.int64)
+        numbers: list[int] = counts.tolist()
+        if len(numbers) != len(self.tables) or min(numbers) < 0 or sum(numbers) != len(keys):
+            raise ValueError(f"counts {numbers} don't fit {len(keys)} keys in {len(self.tables)} tables")
+        return as_input(keys, U64), as_input(counts, I64)
 
     def _hash_owned(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
         """Whether the keys' slots are all owned; their hashes are in ``_hashes`` then."""
@@ -359,20 +383,27 @@ class TableGroup:
 
     def _make_room(self, new_rows: int) -> None:
         """In arenas' address space, index and log."""
-        if self.used + max(0, new_rows - self._free) > self._capacity:
+        used, free, logged = self._book.numbers.tolist()
+        if used + max(0, new_rows - free) > self._capacity:
             raise JobError(
-                f"embedding tables of dim {self.dim} are full: {self.rows} rows",
+                f"embedding tables of dim {self.dim} are full: {used - free} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
             )
-        self._index.make_room(self.rows + new_rows, self.used)
+        self._index.make_room(used - free + new_rows, used)
         if self._tracking:
-            self._book = self._book._replace(log=_with_room(self._book.log, self.logged(), new_rows))
+            self._book = self._book._replace(log=with_room(self._book.log, logged, new_rows))
+
+    def _grow(self, new_rows: int) -> None:
+        """Beside these rows that have come."""
+        if new_rows or self._index.changing:
+            self._index.advance(new_rows, self.rows, self.used)
 
     def _touch(self, new_rows: int) -> None:
         """Have memory for so many more rows, and some beyond."""
-        self._touched = max(self._touched, self.used)
-        if self.used + new_rows > self._touched:
-            stop = min(self.used + new_rows + self._slack, self._capacity)
+        used = self.used
+        self._touched = max(self._touched, used)
+        if used + new_rows > self._touched:
+            stop = min(used + new_rows + self._slack, self._capacity)
             for arena, size in self._arenas:
                 arena.touch(self._touched * size, stop * size)
             self._touched = stop
@@ -414,26 +445,13 @@ class TableGroup:
             np.empty((n, self.dim * int(store.parts)), np.float32),
         )
         clock = np.uint32(self._clock)
-        if not move_kernels.read(store, as_input(rows, np.uint64), clock, *(array.reshape(-1) for array in data)):
+        if not move_kernels.read(store, as_input(rows, U64), clock, *(array.reshape(-1) for array in data)):
             raise ValueError("a free row can't be read")
         return data
-
-
-def _no_rows() -> NDArray[np.uint64]:
-    return np.empty(0, np.uint64)
 
 
 def _checked(slots: SlotSet) -> SlotSet:
     """As kernels take it."""
     if slots.shape != (SLOTS,):
         raise ValueError(f"a set of slots of shape {slots.shape}")
-    return as_input(slots, np.bool_)
-
-
-def _with_room(rows: NDArray[np.uint64], length: int, more: int) -> NDArray[np.uint64]:
-    """``rows``, of which ``length`` are used, with room for more behind: itself, or a copy that is larger by half at least."""
-    if length + more <= len(rows):
-        return rows
-    larger = np.empty(max(length + more, length + length // 2), np.uint64)
-    larger[:length] = rows[:length]
-    return larger
+    return as_input(slots, BOOL)
