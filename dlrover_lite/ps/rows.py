@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["META_WORDS", "RowData", "Store", "as_input", "flat_inputs", "no_rows", "with_room"]
+__all__ = ["META_WORDS", "RowData", "Store", "as_input", "empty_rows", "flat_inputs", "no_rows", "with_room"]
 
 META_WORDS = 4
 """uint32 words of a row's metadata, by the numbers below."""
@@ -65,6 +65,18 @@ def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
         array = array.view()
         array.flags.writeable = False
     return array
+
+
+def empty_rows(n: int, dim: int, state_dim: int) -> RowData:
+    """To be filled."""
+    return RowData(
+        np.empty(n, np.uint64),
+        np.empty(n, np.uint16),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.empty((n, dim), np.float32),
+        np.empty((n, state_dim), np.float32),
+    )
 
 
 def flat_inputs(data: RowData) -> tuple[NDArray[Any], ...]:

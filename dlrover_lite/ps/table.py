@@ -436,14 +436,7 @@ class TableGroup:
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")
         store = self._store if with_state else self._store._replace(parts=np.uint64(0))
-        data = RowData(
-            np.empty(n, np.uint64),
-            np.empty(n, np.uint16),
-            np.empty(n, np.uint32),
-            np.empty(n, np.uint32),
-            np.empty((n, self.dim), np.float32),
-            np.empty((n, self.dim * int(store.parts)), np.float32),
-        )
+        data = empty_rows(n, self.dim, self.dim * int(store.parts))
         clock = np.uint32(self._clock)
         if not move_kernels.read(store, as_input(rows, U64), clock, *(array.reshape(-1) for array in data)):
             raise ValueError("a free row can't be read")
