@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
+from dlrover_lite.ps.rows import BOOL, as_input
 from dlrover_lite.slots import SLOTS, SlotSet
 
-__all__ = ["OWNED", "TRACKED", "Counters", "SlotBook", "flags_of", "hash_owned"]
+__all__ = ["OWNED", "TRACKED", "Counters", "SlotBook", "as_members", "flags_of", "hash_owned"]
 
 OWNED, TRACKED = np.uint8(1), np.uint8(2)
 
@@ -72,6 +73,13 @@ def _count(keys, counts, salts, weight, request, stamps, requests, rows):  # typ
                 stamps[slot] = request
                 requests[slot] += weight
         start = end
+
+
+def as_members(slots: SlotSet) -> SlotSet:
+    """As kernels take it. Raises ValueError for another shape."""
+    if slots.shape != (SLOTS,):
+        raise ValueError(f"a set of slots of shape {slots.shape}")
+    return as_input(slots, BOOL)
 
 
 class SlotBook:

@@ -24,7 +24,6 @@ from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import Index
 from dlrover_lite.ps.rows import (
-    BOOL,
     F32,
     I64,
     META_WORDS,
@@ -32,11 +31,12 @@ from dlrover_lite.ps.rows import (
     RowData,
     Store,
     as_input,
+    empty_rows,
     flat_inputs,
     no_rows,
     with_room,
 )
-from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, hash_owned
+from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, as_members, hash_owned
 from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
@@ -134,7 +134,7 @@ class TableGroup:
 
     def set_owned(self, owned: SlotSet) -> None:
         """Keys of other slots are refused from now on; their rows stay."""
-        self._slots.flag(OWNED, _checked(owned))
+        self._slots.flag(OWNED, as_members(owned))
 
     def owns(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
         """Whether all these keys are in slots owned here."""
@@ -255,7 +255,7 @@ class TableGroup:
 
     def track(self, slots: SlotSet) -> None:
         """From now on log each row of these slots, and of no others, that is updated or made: once, until the log is taken."""
-        self._slots.flag(TRACKED, _checked(slots))
+        self._slots.flag(TRACKED, as_members(slots))
         self._tracking = True
         self._begin_round()
 
@@ -281,7 +281,7 @@ class TableGroup:
         rows, returns up to ``row_limit``."""
         stop = self._range(start, scan_limit)
         rows = np.empty(max(0, min(row_limit, stop - start)), np.uint64)
-        found, following = move_kernels.find(self._store, _checked(slots), np.uint64(start), np.uint64(stop), rows)
+        found, following = move_kernels.find(self._store, as_members(slots), np.uint64(start), np.uint64(stop), rows)
         return rows[: int(found)], int(following)
 
     def read(self, rows: NDArray[np.uint64]) -> RowData:
@@ -314,7 +314,7 @@ class TableGroup:
 
         Raises ValueError for slots that are tracked.
         """
-        slots = _checked(slots)
+        slots = as_members(slots)
         if (slots & self._slots.flagged(TRACKED)).any():
             raise ValueError("rows of tracked slots can't be dropped")
         stop = self._range(start, scan_limit)
@@ -441,10 +441,3 @@ class TableGroup:
         if not move_kernels.read(store, as_input(rows, U64), clock, *(array.reshape(-1) for array in data)):
             raise ValueError("a free row can't be read")
         return data
-
-
-def _checked(slots: SlotSet) -> SlotSet:
-    """As kernels take it."""
-    if slots.shape != (SLOTS,):
-        raise ValueError(f"a set of slots of shape {slots.shape}")
-    return as_input(slots, BOOL)
