@@ -497,6 +497,8 @@ class CopyNext(_Message, frozen=True):
     a session that is no more."""
 
     session: int
+    number: int
+    """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
     freeze: bool = False
 
 
@@ -504,12 +506,14 @@ class Copied(_Message, frozen=True):
     """Some rows of one group. Frames: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages (pushes since the last change),
     float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
 
+    session: int
     group: int
+    """-1: none, there is nothing to send right now."""
     rows: int
     round: int
     """1: all rows there are; later ones: those changed since the one before began."""
     left: int
-    """Rows changed so far and not sent since."""
+    """Bytes of the rows changed so far and not sent since."""
     complete: bool = False
     """The source is frozen and this was the last: the target holds all there is."""
     configuration: Configure | None = None
