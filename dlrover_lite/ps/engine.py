@@ -151,9 +151,7 @@ class Engine:
             self.loads.gathered(g, self._clock() - began)
         return found
 
-    def push(
-        self, epoch: int, k: int, learning_rate_factor: float, covers: int, groups: Sequence[Slice]
-    ) -> PushResult:
+    def push(self, epoch: int, k: int, learning_rate_factor: float, covers: int, groups: Sequence[Slice]) -> PushResult:
         """Apply minibatch (epoch, k) in the slots ``covers``, once in each: where it was applied before, nothing changes.
 
         Raises NotOwned or Frozen unless all of ``covers`` may be changed, UsageError for arrays that don't fit; nothing is applied then.
@@ -178,9 +176,7 @@ class Engine:
         self, g: int, keys: NDArray[np.uint64], counts: list[int], grads: NDArray[np.float32], factor: float
     ) -> None:
         try:
-            self.groups[g].update(
-                keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True
-            )
+            self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True)
         except NotOwned as error:
             raise UsageError("a push with keys outside the slots it covers") from error
 

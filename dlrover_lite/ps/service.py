@@ -259,13 +259,9 @@ def _members(engine: Engine) -> NDArray[np.bool_]:
     return slots.unpack(to_bitmap(engine.owned))
 
 
-def _blocks(
-    request: Request, configuration: Configure
-) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+def _blocks(request: Request, configuration: Configure) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
     kinds = len(dense_groups(configuration.dense, configuration.optimizer))
-    return [
-        (_array(request, 1 + 2 * i, np.uint64), _array(request, 2 + 2 * i, np.float32)) for i in range(kinds)
-    ]
+    return [(_array(request, 1 + 2 * i, np.uint64), _array(request, 2 + 2 * i, np.float32)) for i in range(kinds)]
 
 
 def _array(request: Request, frame: int, kind: Any) -> NDArray[Any]:

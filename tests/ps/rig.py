@@ -45,9 +45,7 @@ def configuration(optimizer: Optimizer = SGD) -> Configure:
 
 def blocks(values: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
     """All dense blocks, of parameters and of buffers."""
-    return [
-        (np.arange(count, dtype=np.uint64), np.full((count, BLOCK), values, np.float32)) for count in (BLOCKS, 1)
-    ]
+    return [(np.arange(count, dtype=np.uint64), np.full((count, BLOCK), values, np.float32)) for count in (BLOCKS, 1)]
 
 
 class Rig:

@@ -66,7 +66,9 @@ def test_rows_arrive_bit_for_bit(optimizer: Optimizer) -> None:
         assert target
         assert rig.engine(0).owned == ALL_SLOTS & ~LOWER
         assert rig.engine(1).owned == LOWER
-        assert sum(group.rows for group in rig.engine(0).groups) == len(source), "the source keeps nothing of what has moved"
+        assert sum(group.rows for group in rig.engine(0).groups) == len(source), (
+            "the source keeps nothing of what has moved"
+        )
 
 
 def test_a_server_without_configuration_gets_it_with_its_first_slots() -> None:
@@ -213,7 +215,7 @@ def test_a_target_that_starts_over_gets_all_of_it() -> None:
 def test_dropped_rows_give_their_memory_back() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
-        keys = {key: 1.0 for key in range(20_000)}
+        keys = dict.fromkeys(range(20000), 1.0)
         rig.push_everywhere(0, 0, {"a": keys, "b": keys})
         before = rig.engine(0).bytes
         rig.move(0, 1)
@@ -235,9 +237,15 @@ actions = st.one_of(
     st.tuples(st.just("turns"), st.integers(0, 3), st.integers(1, 6)),
     st.tuples(st.just("hear"), st.integers(0, 3)),
     st.tuples(st.just("move"), st.integers(0, 3), st.integers(0, 3), st.integers(1, 7)),
-    st.tuples(st.just("commit"),),
-    st.tuples(st.just("cancel"),),
-    st.tuples(st.just("consumed"),),
+    st.tuples(
+        st.just("commit"),
+    ),
+    st.tuples(
+        st.just("cancel"),
+    ),
+    st.tuples(
+        st.just("consumed"),
+    ),
 )
 
 
