@@ -144,9 +144,14 @@ class Rig:
                 self.hear(i)
             for move in self.ready & set(self.moves):
                 self.commit(move)
-            if not self.moves and all(self.hear(i).tidy for i in range(len(self.services))):
+            if not self.moves and all(self.is_tidy(i) for i in range(len(self.services))):
                 return
         raise AssertionError(f"the moves {self.moves} don't end")
+
+    def is_tidy(self, i: int) -> bool:
+        """As far as the newest orders go."""
+        report = self.hear(i)
+        return report.tidy and report.version == self.version
 
     # --- a worker -------------------------------------------------------------------------------------------------------
 
@@ -206,18 +211,20 @@ class Rig:
         """Rows [keys, dim] of one table; None if refused."""
         counts: list[list[int]] = []
         frames = []
-        for names, _ in group_names():
+        width = 0
+        for names, dim in group_names():
             mine = [np.array(keys if name == table else [], np.uint64) for name in names]
             counts.append([len(of_table) for of_table in mine])
             frames.append(np.concatenate(mine))
             if table in names:
+                width = dim
                 break
         reply = self.ask(i, Pull(counts), *frames)
         assert reply is not None
         if isinstance(reply.body, Moved):
             return None
         assert isinstance(reply.body, Pulled)
-        return np.frombuffer(reply.buffer(len(frames) - 1), np.float32).reshape(len(keys), dim)
+        return np.frombuffer(reply.buffer(len(frames) - 1), np.float32).reshape(len(keys), width)
 
     def value(self, table: str, key: int) -> float:
         """The first value of a row, from whoever owns it."""

@@ -116,7 +116,7 @@ def test_pushes_meanwhile_are_kept_and_repeats_change_nothing() -> None:
             rig.turn(1)
             if not rig.engine(0).frozen and rounds < 60:
                 names.append((len(names), gradients(rng, 6)))
-                rig.push_everywhere(0, *names[-1])
+                rig.push(0, 0, names[-1][0], ALL_SLOTS, names[-1][1])
             rig.hear(1)
             if rounds % 7 == 0:
                 rig.hear(0)
@@ -275,7 +275,7 @@ class World:
     def move(self, source: int, target: int, part: int) -> None:
         slots = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) % 8 < part)) & self.rig.owned(source)
         busy = {i for a, b, _ in self.rig.moves.values() for i in (a, b)}
-        tidy = all(self.rig.hear(i).tidy for i in (source, target))
+        tidy = all(self.rig.is_tidy(i) for i in (source, target))
         if source != target and slots and not busy & {source, target} and tidy:
             self.rig.move(source, target, slots)
 
