@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 
+_MADV_POPULATE_WRITE = 23
+"""Of Linux 5.14 and later; Python's mmap doesn't name it yet."""
+
 
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
     def __init__(self, name: str, reserve_bytes: int | None = None) -> None:
-        size = reserve_bytes or psutil.virtual_memory().total
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = _pages(reserve_bytes or psutil.virtual_memory().total)
         try:
             if sys.platform == "linux":
                 fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -38,9 +40,30 @@ class Arena:
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
+    def touch(self, start: int, stop: int) -> None:
+        """Have memory for bytes [start, stop) that were not touched yet: several times faster than by writing them, where the kernel can."""
+        start, stop = _pages(start), _pages(min(stop, self.size))
+        if start < stop and sys.platform == "linux":
+            try:
+                self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
+            except OSError:
+                return  # an older kernel: writing will do it
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
+        then. ``stop``: no byte from there to the end of its page is in use."""
+        start, stop = _pages(start), _pages(min(stop, self.size))
+        if start < stop and sys.platform == "linux":
+            self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
+
     def _advise_huge_pages(self) -> None:
         """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
         try:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, AttributeError):
             return
+
+
+def _pages(size: int) -> int:
+    """The next multiple of a page."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

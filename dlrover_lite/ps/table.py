@@ -1,228 +1,148 @@
-"""Embedding tables of one dim: an open-addressing index over rows, with values, optimizer state and metadata side by side.
+"""Embedding tables, and dense parameters in blocks: the tables of one dim, an index over rows that lie side by side.
 
 A row is a number; ids (uint64), values (float32 [dim]), state (float32 [dim x parts]) and metadata (uint32: table, count of
-updates, last change, spare) each lie in an arena of their own, so that a pull touches one cache line of the index and the values alone
-(with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). An index entry is two uint64: the key's
-hash, and row number + 1 in the low 48 bits with the table above; 0 is free. A pull never writes: an unknown key reads as its initial
-value, and its row is made at the first push.
+updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values alone
+(with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads as its
+initial value, and its row is made at the first push.
 
-Keys go in chunks: hash all and prefetch their index entries, find all and prefetch their rows, then touch the rows, so that cache
-misses overlap. Positions are uint64 throughout: numba leaves out the check for negative indices, and inner loops vectorise.
+Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
+a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.kernels import kernel, prefetch
-from dlrover_lite.ps import optimizers
+from dlrover_lite.ps import move_kernels, optimizers, table_kernels
 from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
-from dlrover_lite.ps.hashing import init_salt, initial_value, mix64, table_salt
-from dlrover_lite.ps.optimizers import init_state, update_rows
+from dlrover_lite.ps.hashing import init_salt, table_salt
+from dlrover_lite.ps.index import Index
+from dlrover_lite.ps.rows import META_WORDS, RowData, Store, as_input
+from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, hash_owned
+from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.slots import SLOTS, SlotSet
 from dlrover_lite.wire.messages import TableSpec
 
-_CHUNK = 128
-_LOAD = 0.6
-"""Rows per index entry at most; beyond, the index doubles."""
-_META_WORDS = 4
-_TABLE, _COUNT, _CHANGED = 0, 1, 2
+__all__ = ["Counters", "NotOwned", "RowData", "TableGroup"]
 
-_U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
-_TABLE_SHIFT = np.uint64(48)
-_ROW_MASK = np.uint64((1 << 48) - 1)
-_META = np.uint64(_META_WORDS)
-_LINE = np.uint64(16)
-"""float32 values in a cache line."""
+_TOUCH_BYTES = 1 << 20
+"""New rows get their memory so much at a time."""
+_GIVE_BACK_BYTES = 32 << 20
+"""Memory that one call of ``compact`` returns at most: a few milliseconds."""
 
 
-@kernel
-def _probe(key_hash, table, index, mask):  # type: ignore[no-untyped-def]
-    """Position of the key's entry in the index, or of the free one where it would go."""
-    position = key_hash & mask
-    while True:
-        entry = index[position * _U2 + _U1]
-        if entry == _U0 or (index[position * _U2] == key_hash and entry >> _TABLE_SHIFT == table):
-            return position
-        position = (position + _U1) & mask
-
-
-@kernel
-def _hash_chunk(keys, start, n, salt, index, mask, hashes):  # type: ignore[no-untyped-def]
-    """Hashes of keys [start, start + n), their index entries on the way into the cache."""
-    for i in range(n):
-        key_hash = mix64(keys[start + i] ^ salt)
-        hashes[i] = key_hash
-        prefetch(index, np.int64((key_hash & mask) * _U2))
-
-
-@kernel
-def _gather(keys, counts, salts, init_salts, scales, index, mask, values, dim, out):  # type: ignore[no-untyped-def]
-    """Rows of ``keys`` (uint64 [n], table after table by ``counts``) into ``out`` (float32 [n * dim])."""
-    hashes = np.empty(_CHUNK, np.uint64)
-    rows = np.empty(_CHUNK, np.uint64)  # row + 1; 0: unknown
-    start = _U0
-    for t in range(np.uint64(counts.shape[0])):
-        end = start + np.uint64(counts[t])
-        while start < end:
-            n = min(np.uint64(_CHUNK), end - start)
-            _hash_chunk(keys, start, n, salts[t], index, mask, hashes)
-            for i in range(n):
-                row = index[_probe(hashes[i], t, index, mask) * _U2 + _U1] & _ROW_MASK
-                rows[i] = row
-                for line in range(_U0, dim, _LINE):
-                    prefetch(values, np.int64((row - _U1) * dim + line))
-            for i in range(n):
-                row = rows[i]
-                target = (start + i) * dim
-                if row != _U0:
-                    source = (row - _U1) * dim
-                    for j in range(dim):
-                        out[target + j] = values[source + j]
-                else:
-                    for j in range(dim):
-                        out[target + j] = initial_value(hashes[i], init_salts[t], j, scales[t])
-            start += n
-
-
-@kernel
-def _update(  # type: ignore[no-untyped-def]
-    keys,
-    counts,
-    salts,
-    init_salts,
-    scales,
-    index,
-    mask,
-    ids,
-    meta,
-    values,
-    state,
-    dim,
-    parts,
-    grads,
-    kind,
-    hyper,
-    factor,
-    used,
-    clock,
-):
-    """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys``, making rows from number ``used`` on; returns the new ``used``.
-
-    The caller has made sure that index and arenas have room for n more rows, and that no key comes twice.
-    """
-    hashes = np.empty(_CHUNK, np.uint64)
-    rows = np.empty(_CHUNK, np.uint64)
-    steps = np.empty(_CHUNK, np.uint32)
-    row_state = dim * parts
-    start = _U0
-    for t in range(np.uint64(counts.shape[0])):
-        end = start + np.uint64(counts[t])
-        while start < end:
-            n = min(np.uint64(_CHUNK), end - start)
-            _hash_chunk(keys, start, n, salts[t], index, mask, hashes)
-            for i in range(n):
-                position = _probe(hashes[i], t, index, mask)
-                entry = index[position * _U2 + _U1]
-                if entry != _U0:
-                    row = (entry & _ROW_MASK) - _U1
-                    prefetch(meta, np.int64(row * _META))
-                    for line in range(_U0, dim, _LINE):
-                        prefetch(values, np.int64(row * dim + line))
-                    for line in range(_U0, row_state, _LINE):
-                        prefetch(state, np.int64(row * row_state + line))
-                else:
-                    row = used
-                    used += _U1
-                    index[position * _U2] = hashes[i]
-                    index[position * _U2 + _U1] = (t << _TABLE_SHIFT) | used
-                    ids[row] = keys[start + i]
-                    meta[row * _META + np.uint64(_TABLE)] = np.uint32(t)
-                    meta[row * _META + np.uint64(_COUNT)] = np.uint32(0)
-                    for j in range(dim):
-                        values[row * dim + j] = initial_value(hashes[i], init_salts[t], j, scales[t])
-                    init_state(kind, hyper, values, state, dim, row)
-                rows[i] = row
-            for i in range(n):
-                at = rows[i] * _META
-                steps[i] = meta[at + np.uint64(_COUNT)] + np.uint32(1)
-                meta[at + np.uint64(_COUNT)] = steps[i]
-                meta[at + np.uint64(_CHANGED)] = clock
-            update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
-            start += n
-    return used
-
-
-@kernel
-def _fill_index(index, mask, ids, meta, used, salts):  # type: ignore[no-untyped-def]
-    """Enter rows [0, used) into an empty index."""
-    for row in range(used):
-        table = np.uint64(meta[row * _META + np.uint64(_TABLE)])
-        key_hash = mix64(ids[row] ^ salts[table])
-        position = key_hash & mask
-        while index[position * _U2 + _U1] != _U0:
-            position = (position + _U1) & mask
-        index[position * _U2] = key_hash
-        index[position * _U2 + _U1] = (table << _TABLE_SHIFT) | (row + _U1)
+class NotOwned(Exception):
+    """A request touches a slot that isn't owned here: nothing was done."""
 
 
 class TableGroup:
-    """All tables of one dim. ``counts`` arguments are int64 [tables]: how many of the keys belong to each table, in order."""
+    """All tables of one dim. ``counts`` arguments are int64 [tables]: how many of the keys belong to each table, in order.
+
+    Of a ``complete`` group all rows are there before they are used, by ``insert`` or ``write``: to gather or update an unknown key is a
+    JobError. All slots are owned until ``set_owned`` says otherwise.
+    """
 
     def __init__(
-        self, tables: Sequence[TableSpec], optimizer: Optimizer, *, seed: int, reserve_bytes: int | None = None
+        self,
+        tables: Sequence[TableSpec],
+        optimizer: Optimizer,
+        *,
+        seed: int,
+        reserve_bytes: int | None = None,
+        complete: bool = False,
     ) -> None:
         self.tables = list(tables)
         self.dim = tables[0].dim
         if any(table.dim != self.dim for table in tables):
             raise ValueError("the tables of a group have one dim")
-        self.rows = 0
+        self.complete = complete
+        self.parts = optimizers.STATE_PARTS[optimizer.use]
         self._kind = optimizers.KINDS[optimizer.use]
         self._hyper = optimizers.hyperparameters(optimizer)
-        self._parts = optimizers.STATE_PARTS[optimizer.use]
-        reserve = reserve_bytes or psutil.virtual_memory().total
-        row_bytes = 8 + 4 * _META_WORDS + 4 * self.dim * (1 + self._parts)
-        self._capacity = min(reserve // row_bytes, 1 << 40)
-        name = f"tables-{self.dim}"
-        self._ids = Arena(f"{name}-ids", 8 * self._capacity).bytes.view(np.uint64)
-        self._meta = Arena(f"{name}-meta", 4 * _META_WORDS * self._capacity).bytes.view(np.uint32)
-        self._values = Arena(f"{name}-values", 4 * self.dim * self._capacity).bytes.view(np.float32)
-        self._state = Arena(f"{name}-state", max(1, 4 * self.dim * self._parts * self._capacity)).bytes.view(np.float32)
-        self._row_bytes = row_bytes
-        self._salts = np.array([table_salt(t.name) for t in tables], np.uint64)
-        self._init_salts = np.array([init_salt(seed, t.name) for t in tables], np.uint64)
-        self._scales = np.array([t.init_scale for t in tables], np.float32)
-        self._index = np.zeros(2 << 12, np.uint64)
+        sizes = {"ids": 8, "meta": 4 * META_WORDS, "values": 4 * self.dim, "state": 4 * self.dim * self.parts}
+        self.row_bytes = sum(sizes.values())
+        """Of arenas; the index comes on top."""
+        self._capacity = min((reserve_bytes or psutil.virtual_memory().total) // self.row_bytes, 1 << 40)
+        arenas = [
+            (Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)), size) for name, size in sizes.items()
+        ]
+        self._arenas = [(arena, size) for arena, size in arenas if size]
+        kinds = (np.uint64, np.uint32, np.float32, np.float32)
+        self._store = Store(
+            *(arena.bytes.view(kind) for (arena, _), kind in zip(arenas, kinds, strict=True)),  # type: ignore[arg-type]
+            np.uint64(self.dim),
+            np.uint64(self.parts),
+            np.array([table_salt(t.name) for t in tables], np.uint64),
+            np.array([init_salt(seed, t.name) for t in tables], np.uint64),
+            np.array([t.init_scale for t in tables], np.float32),
+        )
+        self._touched = 0  # row numbers below have memory
+        self._index = Index(self._store)
+        self._slots = SlotBook()
+        self._book = Book(np.zeros(3, np.uint64), _no_rows(), _no_rows(), self._slots.flags, self._slots.rows)
+        self._free_rises = True
         self._deduplicator = Deduplicator()
+        self._hashes = _no_rows()
         self._clock = 0
+        self._log_round = 0
+        self._tracking = False
+
+    # --- sizes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def used(self) -> int:
+        """Row numbers in use, free ones included."""
+        return int(self._book.numbers[USED])
+
+    @property
+    def rows(self) -> int:
+        """Live rows of all slots, owned or not."""
+        return self.used - self._free
+
+    @property
+    def slot_rows(self) -> NDArray[np.int64]:
+        """Live rows of each slot [4096]."""
+        return self._slots.rows.copy()
 
     @property
     def bytes(self) -> int:
-        """Memory that rows and index take."""
-        return self.rows * self._row_bytes + self._index.nbytes
+        """Memory that rows (free ones included), their index and the list of free ones take."""
+        return max(self.used, self._touched) * self.row_bytes + self._index.bytes + self._book.free.nbytes
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def set_owned(self, owned: SlotSet) -> None:
+        """Keys of other slots are refused from now on; their rows stay."""
+        self._slots.flag(OWNED, _checked(owned))
+
+    def owns(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+        """Whether all these keys are in slots owned here."""
+        keys, counts = self._keys(keys, counts)
+        return self._hash_owned(keys, counts)
 
     def gather(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values of ``keys`` [n]: float32 [n, dim]; initial values for those without a row."""
-        self._check(keys, counts)
+        """Values of ``keys`` [n]: float32 [n, dim]; initial values for those without a row.
+
+        Raises NotOwned, and JobError for a key that a complete group doesn't have.
+        """
+        keys, counts = self._keys(keys, counts)
+        if self.complete:
+            if not self._hash_owned(keys, counts):
+                raise NotOwned
+            self._require(keys, counts)
         out = np.empty((len(keys), self.dim), np.float32)
-        _gather(
-            keys,
-            counts,
-            self._salts,
-            self._init_salts,
-            self._scales,
-            self._index,
-            self._mask,
-            self._values,
-            np.uint64(self.dim),
-            out.reshape(-1),
-        )
+        flat = out.reshape(-1)
+        if not table_kernels.gather(keys, counts, self._store, self._index.entries, self._slots.flags, flat):
+            raise NotOwned
+        self._slots.count(keys, counts, self._store.salts, updated=False)
         return out
 
     def update(
@@ -236,67 +156,278 @@ class TableGroup:
     ) -> None:
         """Apply ``grads`` [n, dim]. Gradients of a key that comes more than once are summed first; ``unique``: none does.
 
-        Raises JobError when the arena's address space is used up.
+        Raises NotOwned, and JobError for a key that a complete group doesn't have or when the arenas' address space is used up; then
+        nothing has changed.
         """
-        self._check(keys, counts)
+        keys, counts = self._keys(keys, counts)
         if grads.shape != (len(keys), self.dim):
             raise ValueError(f"gradients of shape {grads.shape}, expected {(len(keys), self.dim)}")
         if not unique:
             keys, counts, grads = self._deduplicator.sum_duplicates(keys, counts, grads)
+            keys, counts = as_input(keys, np.uint64), as_input(counts, np.int64)
+        if not self._hash_owned(keys, counts):
+            raise NotOwned
+        if self.complete:
+            self._require(keys, counts)
         self._make_room(len(keys))
-        self._clock += 1
-        rows = _update(
+        self._touch(1)
+        self._clock = (self._clock + 1) & 0xFFFFFFFF
+        table_kernels.update(
             keys,
             counts,
-            self._salts,
-            self._init_salts,
-            self._scales,
-            self._index,
-            self._mask,
-            self._ids,
-            self._meta,
-            self._values,
-            self._state,
-            np.uint64(self.dim),
-            np.uint64(self._parts),
-            np.ascontiguousarray(grads).reshape(-1),
+            self._hashes,
+            as_input(grads, np.float32).reshape(-1),
+            self._store,
+            self._index.entries,
+            self._book,
             self._kind,
             self._hyper,
             np.float32(learning_rate_factor),
-            np.uint64(self.rows),
-            np.uint32(self._clock & 0xFFFFFFFF),
+            np.uint32(self._clock),
+            self._round,
         )
-        self.rows = int(rows)
+        self._slots.count(keys, counts, self._store.salts, updated=True)
 
-    def scan(self, start: int, limit: int) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.float32]]:
-        """Rows [start, start + limit) in the order they were made: ids, table positions, values [rows, dim]."""
-        if start < 0 or limit < 0:
-            raise ValueError(f"rows from {start}, {limit} of them")
-        stop = max(start, min(start + limit, self.rows))
-        tables = self._meta[start * _META_WORDS : stop * _META_WORDS : _META_WORDS].astype(np.uint16)
-        values = self._values[start * self.dim : stop * self.dim].reshape(-1, self.dim)
-        return self._ids[start:stop].copy(), tables, values.copy()
+    def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
+        keys, counts = self._keys(keys, counts)
+        out = np.empty(len(keys), np.bool_)
+        table_kernels.contains(keys, counts, self._store.salts, self._index.entries, out)
+        return out
+
+    def insert(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """New rows with ``values`` [n, dim] that were not updated yet, whoever owns their slots.
+
+        Raises ValueError for a key that has a row, or that comes twice.
+        """
+        tables = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
+        present = self.contains(keys, counts)
+        distinct = self._deduplicator.unique(*self._keys(keys, counts))[0]
+        if present.any() or len(distinct) < len(keys):
+            raise ValueError("a row is inserted that is there already")
+        values = as_input(values, np.float32)
+        state = np.empty((len(keys), self.dim * self.parts), np.float32)
+        if values.shape != (len(keys), self.dim):
+            raise ValueError(f"values of shape {values.shape}, expected {(len(keys), self.dim)}")
+        table_kernels.fill_state(
+            self._kind, self._hyper, values.reshape(-1), state.reshape(-1), self._store.dim, len(keys)
+        )
+        untouched = np.zeros(len(keys), np.uint32)
+        self.write(RowData(keys, tables, untouched, untouched, values, state))
+
+    def take_counters(self) -> Counters:
+        """What was asked for since the last call, by slot."""
+        return self._slots.take()
+
+    def scan(self, start: int, limit: int, *, state: bool = False) -> tuple[RowData, int]:
+        """Live rows of owned slots among row numbers [start, start + limit), and where to go on; without ``state``, theirs is [n, 0]."""
+        rows, following = self.find(self._slots.flagged(OWNED), start, scan_limit=limit, row_limit=limit)
+        return self._copy(rows, with_state=state), following
+
+    # --- moving ---------------------------------------------------------------------------------------------------
+
+    def track(self, slots: SlotSet) -> None:
+        """From now on log each row of these slots, and of no others, that is updated or made: once, until the log is taken."""
+        self._slots.flag(TRACKED, _checked(slots))
+        self._tracking = True
+        self._begin_round()
+
+    def untrack(self) -> None:
+        """Log no more, and forget the log."""
+        self._slots.flag(TRACKED, np.zeros(SLOTS, np.bool_))
+        self._tracking = False
+        self._book.numbers[LOG_LENGTH] = 0
+        self._book = self._book._replace(log=_no_rows())
+
+    def logged(self) -> int:
+        """Rows in the log."""
+        return int(self._book.numbers[LOG_LENGTH])
+
+    def take_log(self) -> NDArray[np.uint64]:
+        """Numbers of the rows logged; the log is empty then, and rows that change again come into it again."""
+        rows = self._book.log[: self.logged()].copy()
+        self._begin_round()
+        return rows
+
+    def find(
+        self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int
+    ) -> tuple[NDArray[np.uint64], int]:
+        """Numbers of live rows of these slots from ``start`` on, and where to go on (``used``: nowhere); looks at up to ``scan_limit``
+        rows, returns up to ``row_limit``."""
+        stop = self._range(start, scan_limit)
+        rows = np.empty(max(0, min(row_limit, stop - start)), np.uint64)
+        found, following = move_kernels.find(self._store, _checked(slots), np.uint64(start), np.uint64(stop), rows)
+        return rows[: int(found)], int(following)
+
+    def read(self, rows: NDArray[np.uint64]) -> RowData:
+        """Copies of these rows. Raises ValueError for numbers that aren't those of live rows."""
+        return self._copy(rows, with_state=True)
+
+    def write(self, data: RowData) -> None:
+        """Insert rows or overwrite them, whoever owns their slots: values, state, counts and ages become those given.
+
+        Raises ValueError for shapes or tables that don't fit, and JobError when the arenas' address space is used up.
+        """
+        n = len(data.ids)
+        shapes = [(n,), (n,), (n,), (n,), (n, self.dim), (n, self.dim * self.parts)]
+        if [array.shape for array in data] != shapes:
+            raise ValueError(f"rows of shapes {[array.shape for array in data]}, expected {shapes}")
+        if n and data.tables.max() >= len(self.tables):
+            raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
+        self._make_room(n)
+        self._touch(max(0, n - self._free))
+        kinds = (np.uint64, np.uint16, np.uint32, np.uint32, np.float32, np.float32)
+        arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(data, kinds, strict=True))
+        clock = np.uint32(self._clock)
+        move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays)
+
+    def reserve(self, more_rows: int) -> None:
+        """Have an index large enough for so many more rows, so that none of them has to wait for it to grow."""
+        self._index.make_room(self.rows + more_rows, self.used)
+
+    def drop(self, slots: SlotSet, start: int, *, scan_limit: int) -> int:
+        """Free the live rows of these slots among [start, start + scan_limit). Returns where to go on (``used``: nowhere).
+
+        Raises ValueError for slots that are tracked.
+        """
+        slots = _checked(slots)
+        if (slots & self._slots.flagged(TRACKED)).any():
+            raise ValueError("rows of tracked slots can't be dropped")
+        stop = self._range(start, scan_limit)
+        book = self._book
+        self._book = book._replace(free=_with_room(book.free, self._free, stop - start))
+        rising = move_kernels.drop(
+            self._store, self._index.entries, self._book, slots, np.uint64(start), np.uint64(stop)
+        )
+        self._free_rises = self._free_rises and bool(rising)
+        return stop
+
+    def compact(self, limit: int) -> bool:
+        """Move at most ``limit`` of the last rows into free ones; when none is left, give memory back, a few milliseconds' worth at a time.
+        True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
+        if self._tracking:
+            raise ValueError("rows can't be moved while slots are tracked")
+        free = self._book.free
+        if not self._free_rises:
+            free[: self._free].sort()
+            self._free_rises = True
+        taken = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
+        self._book = self._book._replace(free=free[int(taken) :] if self._free else _no_rows())
+        if self._free or not self._give_back():
+            return False
+        self._index.shrink(self.rows, self.used)
+        return True
+
+    # --- inner ----------------------------------------------------------------------------------------------------
 
     @property
-    def _mask(self) -> np.uint64:
-        return np.uint64(len(self._index) // 2 - 1)
+    def _free(self) -> int:
+        return int(self._book.numbers[FREE])
 
-    def _check(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    @property
+    def _round(self) -> np.uint32:
+        """As kernels take it; 0: no slot is tracked."""
+        return np.uint32(self._log_round if self._tracking else 0)
+
+    def _keys(
+        self, keys: NDArray[np.uint64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         # the kernels trust these: a wrong length would read beyond the arrays
         fit = len(counts) == len(self.tables) and ((counts >= 0) & (counts <= len(keys))).all()
         if not fit or int(counts.sum()) != len(keys):
             raise ValueError(f"counts {counts.tolist()} don't fit {len(keys)} keys in {len(self.tables)} tables")
+        return as_input(keys, np.uint64), as_input(counts, np.int64)
+
+    def _hash_owned(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+        """Whether the keys' slots are all owned; their hashes are in ``_hashes`` then."""
+        if len(self._hashes) < len(keys):
+            self._hashes = np.empty(len(keys), np.uint64)
+        return bool(hash_owned(keys, counts, self._store.salts, self._slots.flags, self._hashes))
+
+    def _require(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+        """All these rows must be there."""
+        present = self.contains(keys, counts)
+        if not present.all():
+            first = int(np.argmin(present))
+            table = self.tables[int(np.searchsorted(np.cumsum(counts), first, side="right"))]
+            raise JobError(
+                f"{table.name}: there is no row {keys[first]}",
+                hint="Whoever uses it has to give its initial values first.",
+            )
 
     def _make_room(self, new_rows: int) -> None:
-        if self.rows + new_rows > self._capacity:
+        """In arenas' address space, index and log."""
+        if self.used + max(0, new_rows - self._free) > self._capacity:
             raise JobError(
                 f"embedding tables of dim {self.dim} are full: {self.rows} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
             )
-        size = len(self._index) // 2
-        while (self.rows + new_rows) > size * _LOAD:
-            size *= 2
-        if 2 * size != len(self._index):
-            index = np.zeros(2 * size, np.uint64)
-            _fill_index(index, np.uint64(size - 1), self._ids, self._meta, np.uint64(self.rows), self._salts)
-            self._index = index
+        self._index.make_room(self.rows + new_rows, self.used)
+        if self._tracking:
+            self._book = self._book._replace(log=_with_room(self._book.log, self.logged(), new_rows))
+
+    def _touch(self, new_rows: int) -> None:
+        """Have memory for so many more rows, and some beyond."""
+        self._touched = max(self._touched, self.used)
+        if self.used + new_rows > self._touched:
+            stop = min(self.used + new_rows + self._slack, self._capacity)
+            for arena, size in self._arenas:
+                arena.touch(self._touched * size, stop * size)
+            self._touched = stop
+
+    @property
+    def _slack(self) -> int:
+        """Rows that have their memory ahead."""
+        return _TOUCH_BYTES // self.row_bytes
+
+    def _give_back(self) -> bool:
+        """Some memory of row numbers no longer used; True when there is no more."""
+        self._touched = max(self._touched, self.used)
+        if self._touched > self.used + self._slack:
+            stop = max(self.used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
+            for arena, size in self._arenas:
+                arena.give_back(stop * size, self._touched * size)
+            self._touched = stop
+        return self._touched <= self.used + self._slack
+
+    def _begin_round(self) -> None:
+        self._log_round += 1
+        self._book.numbers[LOG_LENGTH] = 0
+
+    def _range(self, start: int, limit: int) -> int:
+        if start < 0 or limit < 0:
+            raise ValueError(f"rows from {start}, {limit} of them")
+        return max(start, min(start + limit, self.used))
+
+    def _copy(self, rows: NDArray[np.uint64], *, with_state: bool) -> RowData:
+        n = len(rows)
+        state = np.empty((n, self.dim * self.parts if with_state else 0), np.float32)
+        empty: list[NDArray[Any]] = [np.empty(n, kind) for kind in (np.uint64, np.uint16, np.uint32, np.uint32)]
+        data = RowData(*empty, np.empty((n, self.dim), np.float32), state)
+        store = self._store if with_state else self._store._replace(parts=np.uint64(0))
+        if n and rows.max() >= self.used:
+            raise ValueError(f"row {rows.max()} of {self.used}")
+        flat = (array.reshape(-1) for array in data)
+        if not move_kernels.read(store, as_input(rows, np.uint64), np.uint32(self._clock), *flat):
+            raise ValueError("a free row can't be read")
+        return data
+
+
+def _no_rows() -> NDArray[np.uint64]:
+    return np.empty(0, np.uint64)
+
+
+def _checked(slots: SlotSet) -> SlotSet:
+    """As kernels take it."""
+    if slots.shape != (SLOTS,):
+        raise ValueError(f"a set of slots of shape {slots.shape}")
+    return as_input(slots, np.bool_)
+
+
+def _with_room(rows: NDArray[np.uint64], length: int, more: int) -> NDArray[np.uint64]:
+    """``rows``, of which ``length`` are used, with room for more behind: itself, or a copy that is larger by half at least."""
+    if length + more <= len(rows):
+        return rows
+    larger = np.empty(max(length + more, length + length // 2), np.uint64)
+    larger[:length] = rows[:length]
+    return larger

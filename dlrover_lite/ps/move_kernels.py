@@ -1,0 +1,195 @@
+"""What moving slots does with rows: find those of some slots, copy them out, take them in, drop them, and close the gaps.
+
+They run between the requests of training, a bounded number of rows at a time. As in ``table_kernels``, rows go in chunks whose cache
+misses overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
+from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, probe, remove
+from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
+from dlrover_lite.ps.table_kernels import FREE, USED, log_row, take_row
+
+__all__ = ["compact", "drop", "find", "read", "write"]
+
+_U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
+_META = np.uint64(META_WORDS)
+_LINE = np.uint64(16)
+_SHIFT = np.uint64(SLOT_SHIFT)
+_AHEAD = np.uint64(24)
+"""Rows that the index entries of those to be moved are fetched ahead."""
+
+
+@kernel
+def _hash_of(row, ids, meta, salts):  # type: ignore[no-untyped-def]
+    """Of a live row's key."""
+    return mix64(ids[row] ^ salts[np.uint64(meta[row * _META + TABLE]) - _U1])
+
+
+@kernel
+def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
+    """Live rows of the slots in ``members`` (bool [4096]) among [start, stop), into ``rows`` until that is full: (how many, next row)."""
+    ids, meta, salts = store.ids, store.meta, store.salts
+    limit = np.uint64(rows.shape[0])
+    found = _U0
+    row = start
+    while row < stop and found < limit:
+        if meta[row * _META + TABLE] != np.uint32(0) and members[_hash_of(row, ids, meta, salts) >> _SHIFT]:
+            rows[found] = row
+            found += _U1
+        row += _U1
+    return found, row
+
+
+@kernel
+def read(store, rows, clock, ids, tables, counts, ages, values, state):  # type: ignore[no-untyped-def]
+    """Copies of ``rows`` (uint64 [n]) into arrays of n rows, flat. False if one of them is free."""
+    dim, row_state = store.dim, store.dim * store.parts
+    for start in range(_U0, np.uint64(rows.shape[0]), np.uint64(CHUNK)):
+        n = min(np.uint64(CHUNK), np.uint64(rows.shape[0]) - start)
+        for i in range(n):
+            row = rows[start + i]
+            prefetch(store.ids, np.int64(row))
+            prefetch(store.meta, np.int64(row * _META))
+            for line in range(_U0, dim, _LINE):
+                prefetch(store.values, np.int64(row * dim + line))
+            for line in range(_U0, row_state, _LINE):
+                prefetch(store.state, np.int64(row * row_state + line))
+        for i in range(start, start + n):
+            row = rows[i]
+            table = store.meta[row * _META + TABLE]
+            if table == np.uint32(0):
+                return False
+            ids[i] = store.ids[row]
+            tables[i] = np.uint16(table - np.uint32(1))
+            counts[i] = store.meta[row * _META + COUNT]
+            ages[i] = np.uint32(clock - store.meta[row * _META + CHANGED])
+            for j in range(dim):
+                values[i * dim + j] = store.values[row * dim + j]
+            for j in range(row_state):
+                state[i * row_state + j] = store.state[row * row_state + j]
+    return True
+
+
+@kernel
+def write(  # type: ignore[no-untyped-def]
+    store, entries, book, clock, log_round, ids, tables, counts, ages, values, state
+):
+    """Insert or overwrite n rows (flat arrays). The caller has made sure that index, arenas and log have room for n more."""
+    dim, row_state = store.dim, store.dim * store.parts
+    words, mask = entries.words, entries.mask
+    meta, numbers = store.meta, book.numbers
+    hashes = np.empty(CHUNK, np.uint64)
+    rows = np.empty(CHUNK, np.uint64)
+    for start in range(_U0, np.uint64(ids.shape[0]), np.uint64(CHUNK)):
+        n = min(np.uint64(CHUNK), np.uint64(ids.shape[0]) - start)
+        for i in range(n):
+            hashes[i] = mix64(ids[start + i] ^ store.salts[np.uint64(tables[start + i])])
+            prefetch(words, np.int64((hashes[i] & mask) * _U2))
+        for i in range(n):
+            table = np.uint64(tables[start + i])
+            position = probe(hashes[i], table, words, mask)
+            entry = words[position * _U2 + _U1]
+            if entry != _U0:
+                row = (entry & ROW_MASK) - _U1
+            else:
+                row = take_row(numbers, book.free)
+                words[position * _U2] = hashes[i]
+                words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
+                book.slot_rows[hashes[i] >> _SHIFT] += 1
+                store.ids[row] = ids[start + i]
+                meta[row * _META + TABLE] = np.uint32(table + _U1)
+                meta[row * _META + LOGGED] = np.uint32(0)
+            prefetch(meta, np.int64(row * _META))
+            for line in range(_U0, dim, _LINE):
+                prefetch(store.values, np.int64(row * dim + line))
+            for line in range(_U0, row_state, _LINE):
+                prefetch(store.state, np.int64(row * row_state + line))
+            rows[i] = row
+        for i in range(n):
+            row, source = rows[i], start + i
+            meta[row * _META + COUNT] = counts[source]
+            meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
+            for j in range(dim):
+                store.values[row * dim + j] = values[source * dim + j]
+            for j in range(row_state):
+                store.state[row * row_state + j] = state[source * row_state + j]
+            if log_round != np.uint32(0):
+                log_row(row, hashes[i], log_round, meta, numbers, book.log, book.slot_flags)
+
+
+@kernel
+def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped-def]
+    """Free the live rows of the slots in ``members`` among [start, stop). Returns whether the free row numbers still rise from the
+    bottom of the stack to its top, if they did before; the stack has room."""
+    words, mask = entries.words, entries.mask
+    ids, meta, salts = store.ids, store.meta, store.salts
+    numbers, free = book.numbers, book.free
+    hashes = np.empty(CHUNK, np.uint64)
+    rows = np.empty(CHUNK, np.uint64)
+    rising = True
+    row = start
+    while row < stop:
+        n = _U0
+        while row < stop and n < np.uint64(CHUNK):
+            if meta[row * _META + TABLE] != np.uint32(0):
+                key_hash = _hash_of(row, ids, meta, salts)
+                if members[key_hash >> _SHIFT]:
+                    prefetch(words, np.int64((key_hash & mask) * _U2))
+                    hashes[n] = key_hash
+                    rows[n] = row
+                    n += _U1
+            row += _U1
+        for i in range(n):
+            at = rows[i] * _META + TABLE
+            remove(probe(hashes[i], np.uint64(meta[at]) - _U1, words, mask), words, mask)
+            meta[at] = np.uint32(0)
+            book.slot_rows[hashes[i] >> _SHIFT] -= 1
+            top = numbers[FREE]
+            if top != _U0 and free[top - _U1] > rows[i]:
+                rising = False
+            free[top] = rows[i]
+            numbers[FREE] = top + _U1
+    return rising
+
+
+@kernel
+def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
+    """Move at most ``limit`` of the last rows into the lowest free ones, whose numbers rise in the stack. Returns how many numbers at the
+    bottom of the stack were used up."""
+    ids, meta, salts = store.ids, store.meta, store.salts
+    dim, row_state = store.dim, store.dim * store.parts
+    words, mask = entries.words, entries.mask
+    free = book.free
+    used, top, bottom = book.numbers[USED], book.numbers[FREE], _U0
+    while bottom < top:
+        last = used - _U1
+        if free[top - _U1] == last:
+            top -= _U1
+            used = last
+            continue
+        if bottom == limit:
+            break
+        if last >= _AHEAD and meta[(last - _AHEAD) * _META + TABLE] != np.uint32(0):
+            prefetch(words, np.int64((_hash_of(last - _AHEAD, ids, meta, salts) & mask) * _U2))
+        row = free[bottom]
+        bottom += _U1
+        table = np.uint64(meta[last * _META + TABLE]) - _U1
+        position = probe(_hash_of(last, ids, meta, salts), table, words, mask)
+        words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
+        ids[row] = ids[last]
+        for j in range(_META):
+            meta[row * _META + j] = meta[last * _META + j]
+        meta[last * _META + TABLE] = np.uint32(0)
+        for j in range(dim):
+            store.values[row * dim + j] = store.values[last * dim + j]
+        for j in range(row_state):
+            store.state[row * row_state + j] = store.state[last * row_state + j]
+        used = last
+    book.numbers[USED] = used
+    book.numbers[FREE] = top - bottom
+    return bottom

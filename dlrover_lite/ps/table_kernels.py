@@ -1,0 +1,180 @@
+"""What a parameter server does with rows all the time: gather and update.
+
+Keys go in chunks: hash all and prefetch their index entries, find all and prefetch their rows, then touch the rows, so that cache
+misses overlap. Positions are uint64 throughout: numba leaves out the check for negative indices, and inner loops vectorise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
+from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, probe
+from dlrover_lite.ps.optimizers import init_state, update_rows
+from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
+from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
+
+__all__ = ["FREE", "LOG_LENGTH", "USED", "Book", "contains", "fill_state", "gather", "log_row", "take_row", "update"]
+
+USED, FREE, LOG_LENGTH = np.uint64(0), np.uint64(1), np.uint64(2)
+"""Of ``Book.numbers``: row numbers in use, free ones included; free row numbers; rows in the log."""
+
+_U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
+_META = np.uint64(META_WORDS)
+_LINE = np.uint64(16)
+"""float32 values in a cache line."""
+_SHIFT = np.uint64(SLOT_SHIFT)
+
+
+class Book(NamedTuple):
+    """Which row numbers are free and which rows have changed, as kernels take it."""
+
+    numbers: NDArray[np.uint64]
+    free: NDArray[np.uint64]
+    """Free row numbers, a stack; room for more behind them."""
+    log: NDArray[np.uint64]
+    slot_flags: NDArray[np.uint8]
+    slot_rows: NDArray[np.int64]
+
+
+@kernel
+def take_row(numbers, free):  # type: ignore[no-untyped-def]
+    """Number for a new row: a free one if there is any."""
+    if numbers[FREE] != _U0:
+        numbers[FREE] -= _U1
+        return free[numbers[FREE]]
+    numbers[USED] += _U1
+    return numbers[USED] - _U1
+
+
+@kernel
+def log_row(row, key_hash, log_round, meta, numbers, log, slot_flags):  # type: ignore[no-untyped-def]
+    """Log a row that changes, if its slot is tracked and it isn't logged yet in this round."""
+    if flags_of(key_hash, slot_flags) & TRACKED and meta[row * _META + LOGGED] != log_round:
+        meta[row * _META + LOGGED] = log_round
+        log[numbers[LOG_LENGTH]] = row
+        numbers[LOG_LENGTH] += _U1
+
+
+@kernel
+def gather(keys, counts, store, entries, slot_flags, out):  # type: ignore[no-untyped-def]
+    """Rows of ``keys`` (uint64 [n], table after table by ``counts``) into ``out`` (float32 [n * dim]). False, and ``out`` is not to be
+    used, if a key's slot isn't owned."""
+    salts, init_salts, scales = store.salts, store.init_salts, store.scales
+    values, dim = store.values, store.dim
+    words, mask = entries.words, entries.mask
+    hashes = np.empty(CHUNK, np.uint64)
+    rows = np.empty(CHUNK, np.uint64)  # row + 1; 0: unknown
+    start = _U0
+    for t in range(np.uint64(counts.shape[0])):
+        end = start + np.uint64(counts[t])
+        while start < end:
+            n = min(np.uint64(CHUNK), end - start)
+            for i in range(n):
+                key_hash = mix64(keys[start + i] ^ salts[t])
+                hashes[i] = key_hash
+                prefetch(words, np.int64((key_hash & mask) * _U2))
+            common = OWNED
+            for i in range(n):
+                row = words[probe(hashes[i], t, words, mask) * _U2 + _U1] & ROW_MASK
+                rows[i] = row
+                common &= flags_of(hashes[i], slot_flags)
+                for line in range(_U0, dim, _LINE):
+                    prefetch(values, np.int64((row - _U1) * dim + line))
+            if common == np.uint8(0):
+                return False
+            for i in range(n):
+                row = rows[i]
+                target = (start + i) * dim
+                if row != _U0:
+                    source = (row - _U1) * dim
+                    for j in range(dim):
+                        out[target + j] = values[source + j]
+                else:
+                    for j in range(dim):
+                        out[target + j] = initial_value(hashes[i], init_salts[t], j, scales[t])
+            start += n
+    return True
+
+
+@kernel
+def update(  # type: ignore[no-untyped-def]
+    keys, counts, hashes, grads, store, entries, book, kind, hyper, factor, clock, log_round
+):
+    """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
+
+    The caller has made sure that index, arenas and log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is
+    tracked.
+    """
+    ids, meta, values, state = store.ids, store.meta, store.values, store.state
+    dim, parts = store.dim, store.parts
+    words, mask = entries.words, entries.mask
+    numbers, free, log, slot_flags, slot_rows = book.numbers, book.free, book.log, book.slot_flags, book.slot_rows
+    init_salts, scales = store.init_salts, store.scales
+    rows = np.empty(CHUNK, np.uint64)
+    steps = np.empty(CHUNK, np.uint32)
+    row_state = dim * parts
+    start = _U0
+    for t in range(np.uint64(counts.shape[0])):
+        end = start + np.uint64(counts[t])
+        while start < end:
+            n = min(np.uint64(CHUNK), end - start)
+            for i in range(n):
+                prefetch(words, np.int64((hashes[start + i] & mask) * _U2))
+            for i in range(n):
+                key_hash = hashes[start + i]
+                position = probe(key_hash, t, words, mask)
+                entry = words[position * _U2 + _U1]
+                if entry != _U0:
+                    row = (entry & ROW_MASK) - _U1
+                    prefetch(meta, np.int64(row * _META))
+                    for line in range(_U0, dim, _LINE):
+                        prefetch(values, np.int64(row * dim + line))
+                    for line in range(_U0, row_state, _LINE):
+                        prefetch(state, np.int64(row * row_state + line))
+                else:
+                    row = take_row(numbers, free)
+                    words[position * _U2] = key_hash
+                    words[position * _U2 + _U1] = (t << TABLE_SHIFT) | (row + _U1)
+                    slot_rows[key_hash >> _SHIFT] += 1
+                    ids[row] = keys[start + i]
+                    meta[row * _META + TABLE] = np.uint32(t + _U1)
+                    meta[row * _META + COUNT] = np.uint32(0)
+                    meta[row * _META + LOGGED] = np.uint32(0)
+                    for j in range(dim):
+                        values[row * dim + j] = initial_value(key_hash, init_salts[t], j, scales[t])
+                    init_state(kind, hyper, values, state, dim, row)
+                rows[i] = row
+            for i in range(n):
+                at = rows[i] * _META
+                steps[i] = meta[at + COUNT] + np.uint32(1)
+                meta[at + COUNT] = steps[i]
+                meta[at + CHANGED] = clock
+            if log_round != np.uint32(0):
+                for i in range(n):
+                    log_row(rows[i], hashes[start + i], log_round, meta, numbers, log, slot_flags)
+            update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
+            start += n
+
+
+@kernel
+def contains(keys, counts, salts, entries, out):  # type: ignore[no-untyped-def]
+    """Whether there is a row for each key, into ``out`` (bool [n])."""
+    start = _U0
+    for t in range(np.uint64(counts.shape[0])):
+        end = start + np.uint64(counts[t])
+        for i in range(start, end):
+            position = probe(mix64(keys[i] ^ salts[t]), t, entries.words, entries.mask)
+            out[i] = entries.words[position * _U2 + _U1] != _U0
+        start = end
+
+
+@kernel
+def fill_state(kind, hyper, values, state, dim, n):  # type: ignore[no-untyped-def]
+    """State of n rows before their first update (flat arrays)."""
+    for row in range(np.uint64(n)):
+        init_state(kind, hyper, values, state, dim, row)
