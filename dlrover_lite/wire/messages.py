@@ -69,6 +69,9 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pass
 
 
+_Bytes = bytes  # where a field is called "bytes"
+
+
 class Ack(_Message, frozen=True):
     pass
 
@@ -205,7 +208,7 @@ class PsReport(_Message, frozen=True):
     """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
     received: dict[int, int] = {}
     """Rows received so far, by move."""
-    loads: bytes = b""
+    loads: _Bytes = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
 
