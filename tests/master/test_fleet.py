@@ -50,11 +50,11 @@ def test_the_plan_is_launched() -> None:
 
 def test_servers_are_up_when_all_have_said_hello_in_whatever_order_it_is_heard() -> None:
     fleet, _ = begun().hello("ps-0", "ipc://a", 1.0)
-    assert not fleet.all_ps_up
+    assert not fleet.all_ps_up()
     fleet = fleet.event(started("ps-0"), 2.0)[0].event(started("ps-1"), 2.0)[0]
     assert fleet.by_id["ps-0"].state == "up"  # a report that comes late takes nothing back
     fleet, _ = fleet.hello("ps-1", "ipc://b", 3.0)
-    assert fleet.all_ps_up
+    assert fleet.all_ps_up()
     assert [node.endpoint for node in fleet.of("ps")] == ["ipc://a", "ipc://b"]
     assert fleet.hello("ps-7", "x", 4.0) == fleet.hello("stranger", "", 4.0) == (fleet, [])
 
@@ -243,4 +243,6 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
         leaving = sum(node.state == "ending" for node in fleet.of("worker"))
         assert len(fleet.staying) + len(fleet.pending) + leaving >= fleet.plan.worker.count - fleet.left or failed
         assert len(fleet.staying) + len(fleet.pending) <= fleet.plan.worker.count
-        assert all(fleet.comebacks.get(reason, 0) <= policy.budget for reason, policy in POLICIES.items())
+        assert all(
+            fleet.comebacks.get("worker", {}).get(reason, 0) <= policy.budget for reason, policy in POLICIES.items()
+        )
