@@ -88,6 +88,7 @@ class Reconciler:
     def hello(self, node: str, endpoint: str) -> None:
         self._take(self.fleet.hello(node, endpoint, self._clock()))
         self._liveness.heard(node)
+        self._usage_at = self._clock()  # what a newcomer has left is asked for soon
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         self._liveness.heard(node, doing, seconds)
