@@ -88,8 +88,10 @@ def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _data(data: Data) -> str:
-    from dlrover_lite.recipe.schema import SyntheticData
+    from dlrover_lite.recipe.schema import CensusData, SyntheticData
 
+    if isinstance(data, CensusData):
+        return f"census: {data.samples:,} samples, each to be counted"
     if isinstance(data, SyntheticData):
         return f"synthetic: {data.samples:,} samples, {data.eval_samples:,} more to evaluate on"
     kind = type(data).__name__.removesuffix("Data").lower()
