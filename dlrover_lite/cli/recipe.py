@@ -83,7 +83,7 @@ def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         ("training", steps),
         ("optimizer", optimizer),
         ("resources", _resources(recipe.resources, plan)),
-        ("export", recipe.export.format),
+        ("export", recipe.export.format + (", with optimizer state" if recipe.export.optimizer_state else "")),
     ]
 
 

@@ -110,7 +110,7 @@ def reference(optimizer: Optimizer, start: Floats, gradient: float, updates: int
         flat = bits.view(np.float32)
     values = flat.copy()
     parts = optimizers.STATE_PARTS[optimizer.use]
-    state = np.empty(max(1, parts * len(values)), np.float32)
+    state: Floats = np.empty(max(1, parts * len(values)), np.float32)
     grads = np.full(len(values), gradient, np.float32)
     kind, hyper = optimizers.KINDS[optimizer.use], optimizers.hyperparameters(optimizer)
     _repeat(kind, hyper, values, state, np.uint64(len(values)), grads, updates)
