@@ -32,6 +32,7 @@ COMMANDS = {
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
+    "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
     "doctor": LazyCommand("dlrover_lite.cli.doctor:doctor", "Check whether this machine can run jobs."),

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import ExportWriter, Manifest
-from dlrover_lite.ps.layout import group_tables
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import Export, Exported
 from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.tickets import Scanned
+from dlrover_lite.worker.export_rows import ScannedRows, exported_groups, optimizers_of, write_rows
 from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["export"]
@@ -35,8 +32,8 @@ def export(
         data_options={
             name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
         },
+        optimizers=optimizers_of(recipe),
     )
-    rows = 0
     directory = Path(task.destination)
     elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
     with ExportWriter(
@@ -46,24 +43,24 @@ def export(
         trainer.ps.refresh()
         trainer.pull_dense()
         writer.write_dense(trainer.flat.named_arrays())
-        for group, tables in enumerate(group_tables(trainer.layout.tables)):
-            for found in _scan(trainer.ps, group, mark):
-                rows += len(found.keys)
-                values = found.values.reshape(len(found.keys), tables[0].dim)
-                for position in np.unique(found.tables).tolist():
-                    mine = found.tables == position
-                    writer.add_rows(tables[position].name, found.keys[mine], values[mine])
+        groups = exported_groups(recipe, trainer.layout.tables, trainer.flat.averaged_from)
+        rows = write_rows(
+            writer,
+            groups,
+            lambda group, state: _scan(trainer.ps, group, state, mark),
+            state=recipe.export.optimizer_state,
+        )
         written = writer.finish()
     size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     return Exported(node, rows, size)
 
 
-def _scan(ps: PsClient, group: int, mark: Callable[[str], None]) -> Iterator[Scanned]:
+def _scan(ps: PsClient, group: int, state: bool, mark: Callable[[str], None]) -> Iterator[ScannedRows]:
     """All rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
     for name in ps.map.names:
         start: int | None = 0
         while start is not None:
             mark("the export")
-            found = ps.scan(name, group, start, _ROWS_A_SCAN)
+            found = ps.scan(name, group, start, _ROWS_A_SCAN, state=state)
             yield found
             start = found.next_start

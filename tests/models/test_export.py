@@ -190,7 +190,7 @@ def test_abort_leaves_the_older_export_and_nothing_else(trained, tmp_path):
 
 @pytest.mark.parametrize("code, message", [(errno.ENOSPC, "disk is full"), (errno.EROFS, "can't be exported")])
 def test_a_full_disk_names_the_directory_and_cleans_up(trained, tmp_path, monkeypatch, code, message):
-    def full(self, ids, vectors):
+    def full(self, rows):
         raise OSError(code, "no")
 
     monkeypatch.setattr(tables._NpzWriter, "add", full)
