@@ -141,7 +141,7 @@ class PsService:
         if not 0 <= group < len(self.engine.groups):
             raise ValueError(f"there is no table group {group}")
         tables = self.engine.groups[group]
-        found, next_start = tables.scan(start, limit)
+        found, next_start = tables.scan(start, limit, state=state)
         frames = [found.ids, found.tables, found.values]
         if state:
             frames += [found.counts, found.state]

@@ -374,6 +374,17 @@ def test_a_session_over_a_socket(served: Served) -> None:
     assert served.ask(Scan(1, 0, 10)).body == Rows(None, 0)
 
 
+def test_a_scan_gives_the_optimizers_state_if_asked(served: Served) -> None:
+    adagrad = Optimizer(use="adagrad", learning_rate=1.0)
+    served.ask(configuration(embedding_optimizer=adagrad), *configuring())
+    counts = [[2, 0], *COUNTS[1:]]
+    served.ask(Push(0, 0, 1.0, counts), ALL, u64(7, 8), 3 * ones(2, 2), u64(), ones(0, 3), *dense_frames())
+    found = served.ask(Scan(0, 0, 10, state=True))
+    assert np.frombuffer(found.buffer(3), np.uint32).tolist() == [1, 1]
+    assert np.frombuffer(found.buffer(4), np.float32).tolist() == [9.0] * 4
+    assert len(served.ask(Scan(0, 0, 10)).frames) == 3
+
+
 def test_slots_that_are_not_owned_are_answered_by_the_version_of_the_map(served: Served) -> None:
     served.configure()
     served.service.follow(PsOrders(5, to_bitmap(1)))
