@@ -93,12 +93,18 @@ def _print(job: str, report: CensusReport) -> None:
 def difference(one: WrongKey) -> str:
     """In words."""
     if one.problem == "missing":
-        return f"missing; {one.expected_updates:,} updates expected"
+        return f"missing; {_updates(one.expected_updates)} expected"
     if one.problem == "extra":
-        return "not expected" + (f"; {one.found_updates:,} updates found" if one.found_updates is not None else "")
+        return "not expected" + (f"; {_updates(one.found_updates)} found" if one.found_updates is not None else "")
     parts = []
     if one.found_updates != one.expected_updates:
-        parts.append(f"{one.found_updates:,} updates instead of {one.expected_updates:,}")
+        parts.append(f"{_updates(one.found_updates)} instead of {one.expected_updates:,}")
     if one.where:
         parts.append(f"{one.where} is {one.found:.9g} instead of {one.expected:.9g}")
     return "; ".join(parts)
+
+
+def _updates(number: int | None) -> str:
+    from dlrover_lite.cli.words import plural
+
+    return plural(number or 0, "update")

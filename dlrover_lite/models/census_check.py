@@ -28,7 +28,7 @@ from dlrover_lite.ps import optimizers
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import BLOCK, PARAMETERS
 from dlrover_lite.ps.optimizers import init_state, update_rows
-from dlrover_lite.recipe.census import census_problems
+from dlrover_lite.recipe.census import CENSUS, census_problems
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
 
 __all__ = ["CensusReport", "TableCount", "WrongKey", "check_export", "reference"]
@@ -232,7 +232,7 @@ def check_export(directory: Path, recipe: Recipe, progress: Progress | None = No
     """
     for key, message in census_problems(recipe):
         raise UsageError(f"This census can't be checked: {key}: {message}.")
-    if not isinstance(recipe.data, CensusData):
+    if recipe.model.use != CENSUS or not isinstance(recipe.data, CensusData):
         raise UsageError(f"This is no census: the model is {recipe.model.use}.")
     manifest = read_manifest(directory)
     if manifest.optimizers is None:
