@@ -183,11 +183,12 @@ class PumpedClient(PsClient):
 
     job: ScriptedJob
     pumped = False
+    seconds_a_wait = 0.001
 
     def wait(self, timeout_seconds: float = 0.0) -> None:
         if self.pumped:
             self.job.answer_all()
-            self.job.now += 0.001
+            self.job.now += self.seconds_a_wait
         super().wait(0.0)
 
 
