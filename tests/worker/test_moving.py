@@ -11,30 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots
-from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import DeadlineExceeded, JobError
-from dlrover_lite.models.fields import EmbeddingField
-from dlrover_lite.ps.layout import BLOCK, dense_groups, group_tables, slots_of
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import Configure, DenseSpec, Topology
+from dlrover_lite.ps.layout import BLOCK, slots_of
+from dlrover_lite.wire.messages import Topology
 from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.dense import DensePlacement
-from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.pieces import cut, split
-from dlrover_lite.worker.slot_map import SlotMap
 from dlrover_lite.worker.tickets import MinibatchKeys, PullTicket, PushTicket
-from tests.worker.scripted import Key, PumpedClient, ScriptedJob, ScriptedPs
+from tests.worker.scripted import CONFIGURATION, DENSE, LAYOUT, SPECS, Key, PumpedClient, ScriptedJob, ScriptedPs
 
-SCHEMA = Schema(dense=(), categorical=("A", "B", "C"))
-LAYOUT = EmbeddingLayout(
-    [EmbeddingField("A", 2, "t", 0.0), EmbeddingField("B", 2, "u", 0.0), EmbeddingField("C", 3, init_scale=0.0)], SCHEMA
-)
-DENSE = DenseSpec(3, 1)
-SGD = Optimizer(use="sgd", learning_rate=1.0)
-CONFIGURATION = Configure(1, LAYOUT.tables, DENSE, SGD, SGD)
 EVERYTHING = ~slots.none()
 HALF = np.arange(slots.SLOTS) % 2 == 0
-SPECS = [*group_tables(LAYOUT.tables), *([group.tables[0]] for group in dense_groups(DENSE, SGD))]
 
 
 class Worker:
@@ -344,68 +330,6 @@ def test_a_scan_of_one_that_leaves_is_an_error(job: ScriptedJob, worker: Worker)
     for _ in range(2):  # while it is asked, and when it is known
         with pytest.raises(JobError, match="ps-0 has left the job before it answered Scan"):
             worker.ps.scan("ps-0", 0, 0, 10)
-
-
-def test_a_map_that_makes_no_sense_is_refused() -> None:
-    for owners in (np.zeros(3, np.uint16), np.full(slots.SLOTS, 2, np.uint16)):
-        with pytest.raises(JobError, match="slot map 7 has"):
-            SlotMap.of(Topology(7, [("a", "x"), ("b", "y")], owners.tobytes()))
-
-
-# --- pieces -----------------------------------------------------------------------------------------------------------
-
-
-def a_map(version: int, parts: int, seed: int) -> SlotMap:
-    owners = np.random.default_rng(seed).integers(0, parts, slots.SLOTS).astype(np.uint16)
-    return SlotMap(version, tuple(f"ps-{i}" for i in range(parts)), ("",) * parts, owners)
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    parts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
-    samples=st.integers(0, 30),
-    seed=st.integers(0, 2**32),
-    pushed=st.booleans(),
-)
-def test_pieces_hold_every_slot_and_key_once(parts: list[int], samples: int, seed: int, pushed: bool) -> None:
-    maps = [a_map(version, n, seed + version) for version, n in enumerate(parts)]
-    random = np.random.default_rng(seed)
-    ids = random.integers(0, 50, (3, samples), np.uint64)
-    keys = MinibatchKeys(maps[0], LAYOUT.keys(ids, maps[0].owners, maps[0].parts), DensePlacement(DENSE).keys(maps[0]))
-    pull = PullTicket(keys, Counter())
-    grads = [random.normal(size=(len(group.keys), 2)).astype(np.float32) for group in keys.groups]
-    ticket = PushTicket(0, 0, 1.0, pull, Counter()) if pushed else pull
-    pieces = cut(ticket, maps[0], grads if pushed else ())
-    for newer in maps[1:]:
-        pieces = [one for piece in pieces for one in (split(piece, newer) if random.random() < 0.8 else [piece])]
-    if pushed:
-        assert (np.sum([piece.slots for piece in pieces], axis=0) == 1).all()
-    for g, group in enumerate(keys.groups):
-        seen = np.zeros(len(group.keys), int)
-        for piece in pieces:
-            assert piece.covers == slots.pack(piece.slots)
-            owners = maps[piece.version].owners
-            assert {f"ps-{owner}" for owner in owners[piece.slots]} <= {piece.ps}
-            runs = np.split(piece.keys[g], np.cumsum(piece.counts[g])[:-1])
-            for table, run in zip(SPECS[g], runs, strict=True):
-                assert piece.slots[slots_of(table.name, run)].all()
-            first = group.bounds[piece.part]
-            at = first + (np.arange(len(piece.keys[g])) if piece.positions is None else piece.positions[g])
-            at = at.astype(int)
-            seen[at] += 1
-            assert np.array_equal(group.keys[at], piece.keys[g])
-            assert not pushed or np.array_equal(grads[g][at], piece.values[g])
-        assert (seen == 1).all()
-
-
-def test_a_piece_that_stays_together_is_sent_as_it_was() -> None:
-    old = a_map(1, 2, 0)
-    worker_keys = MinibatchKeys(old, LAYOUT.keys(np.ones((3, 4), np.uint64), old.owners, 2), [])
-    pieces = cut(PullTicket(worker_keys, Counter()), old)
-    swapped = SlotMap(2, ("ps-9", "ps-0"), ("", ""), (1 - old.owners).astype(np.uint16))
-    assert [split(piece, swapped) for piece in pieces] == [[pieces[0]], [pieces[1]]]
-    assert [piece.ps for piece in pieces] == ["ps-0", "ps-9"]
-    assert all(piece.positions is None for piece in pieces)
 
 
 # --- anything at any moment -------------------------------------------------------------------------------------------
