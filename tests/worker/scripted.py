@@ -13,12 +13,16 @@ import numpy as np
 import zmq
 
 from dlrover_lite import slots
+from dlrover_lite.data.base import Schema
+from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.layout import BLOCK, BUFFERS, groups_of, slots_of
+from dlrover_lite.ps.layout import BLOCK, BUFFERS, dense_groups, group_tables, groups_of, slots_of
+from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.frames import Request
 from dlrover_lite.wire.messages import (
     Ack,
     Configure,
+    DenseSpec,
     Moved,
     PsRequests,
     Pull,
@@ -32,8 +36,19 @@ from dlrover_lite.wire.messages import (
 )
 from dlrover_lite.wire.server import Server
 from dlrover_lite.worker.client import PsClient
+from dlrover_lite.worker.embedding import EmbeddingLayout
 
 _names = itertools.count()
+
+SCHEMA = Schema(dense=(), categorical=("A", "B", "C"))
+LAYOUT = EmbeddingLayout(
+    [EmbeddingField("A", 2, "t", 0.0), EmbeddingField("B", 2, "u", 0.0), EmbeddingField("C", 3, init_scale=0.0)], SCHEMA
+)
+DENSE = DenseSpec(3, 1)
+SGD = Optimizer(use="sgd", learning_rate=1.0)
+CONFIGURATION = Configure(1, LAYOUT.tables, DENSE, SGD, SGD)
+SPECS = [*group_tables(LAYOUT.tables), *([group.tables[0]] for group in dense_groups(DENSE, SGD))]
+"""Tables of each group."""
 
 Key = tuple[int, str, int]
 """Group, table, key."""
@@ -183,11 +198,12 @@ class PumpedClient(PsClient):
 
     job: ScriptedJob
     pumped = False
+    seconds_a_wait = 0.001
 
     def wait(self, timeout_seconds: float = 0.0) -> None:
         if self.pumped:
             self.job.answer_all()
-            self.job.now += 0.001
+            self.job.now += self.seconds_a_wait
         super().wait(0.0)
 
 
