@@ -29,6 +29,8 @@ COMMANDS = {
     "logs": LazyCommand("dlrover_lite.cli.logs:logs", "Print what a job's processes wrote."),
     "story": LazyCommand("dlrover_lite.cli.story:story", "Tell what has happened to a node or minibatch."),
     "scale": LazyCommand("dlrover_lite.cli.scale:scale", "Give a running job more or fewer nodes."),
+    "move": LazyCommand("dlrover_lite.cli.scale:move", "Move slots to another parameter server."),
+    "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),

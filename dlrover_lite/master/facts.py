@@ -52,7 +52,16 @@ class Facts:
         self._shards.commit()
 
     def slots(self) -> SlotState | None:
-        return self._fact(_SLOTS, SlotState)
+        """Raises JobError when what was kept can't be."""
+        state = self._fact(_SLOTS, SlotState)
+        try:
+            if state is not None:
+                state.validate()
+        except ValueError as error:
+            raise JobError(
+                f"The slot map in the job's ledger is damaged: {error}", hint="Run the job again; its progress is lost."
+            ) from error
+        return state
 
     def keep_slots(self, state: SlotState) -> None:
         """With the next commit: nothing may be told that follows from it before."""

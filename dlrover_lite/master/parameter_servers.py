@@ -58,6 +58,11 @@ class ParameterServers:
         return self.state.version > 0 and not self.state.moves
 
     @property
+    def settled(self) -> bool:
+        """Nothing is left of what was wanted of them."""
+        return not (self.state.moves or self.state.leaving or self.state.rebalance)
+
+    @property
     def rows(self) -> int:
         return sum(report.rows for report in self.reports.values())
 

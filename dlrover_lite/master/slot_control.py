@@ -82,6 +82,8 @@ class SlotControl:
         """Moves off those that leave, and to those that have come, once nobody is still to come and nothing on its way."""
         state, fleet = self._state, self._fleet
         wanted = state.rebalance or self._to_empty()
+        if not wanted:
+            self.problem = ""
         if not wanted or state.open_moves() or not fleet.all_ps_up(state.leaving):
             return
         if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):

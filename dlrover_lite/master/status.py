@@ -57,6 +57,7 @@ def describe(master: Master) -> Status:
         master_restarts=master.restarts,
         moves=master.servers.moves(),
         slot_map_version=master.servers.state.version,
+        slots_settled=master.servers.settled,
     )
 
 

@@ -371,6 +371,8 @@ class Status(_Message, frozen=True):
     moves: list[MoveStatus] = []
     """Of slots, those under way and those to come."""
     slot_map_version: int = 0
+    slots_settled: bool = True
+    """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
 
 
 MasterRequests = (

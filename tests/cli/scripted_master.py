@@ -50,8 +50,8 @@ def status_of(job: Job, **changes: object) -> Status:
 
 
 @contextmanager
-def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
-    """``answer`` may give a Failure; status is answered here."""
+def running_job(answer: Answer, *, fixed: bool = True, status: Callable[[Job], Status] | None = None) -> Iterator[Job]:
+    """``answer`` may give a Failure; ``status`` tells how the job is, by default the same always."""
     job = make_job(fixed=fixed)
     runtime = Path(tempfile.mkdtemp(prefix="dlt-"))
     keeper = identify(os.getpid())
@@ -63,7 +63,7 @@ def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
     stop = threading.Event()
     with zmq.Context() as context:
         server = Server(f"ipc://{runtime}/{MASTER_SOCKET}", MasterRequests, context=context)
-        thread = threading.Thread(target=_serve, args=(job, server, answer, stop))
+        thread = threading.Thread(target=_serve, args=(job, server, answer, status or status_of, stop))
         thread.start()
         try:
             yield job
@@ -75,11 +75,11 @@ def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
             job.write_record(msgspec.structs.replace(job.record(), state="ended", keeper=None, ended_at=time.time()))
 
 
-def _serve(job: Job, server: Server, answer: Answer, stop: threading.Event) -> None:
+def _serve(job: Job, server: Server, answer: Answer, status: Callable[[Job], Status], stop: threading.Event) -> None:
     while not stop.is_set():
         for request in server.receive(0.02):
             assert not isinstance(request.body, StopRequest)
-            reply = status_of(job) if isinstance(request.body, StatusRequest) else answer(request.body)
+            reply = status(job) if isinstance(request.body, StatusRequest) else answer(request.body)
             if isinstance(reply, Failure):
                 server.fail(request, reply.code, reply.message, reply.hint)
             else:
