@@ -85,7 +85,7 @@ def measure(*, rounds: int, batches: int) -> list[Figure]:
     counts, offsets = np.array([BATCH]), torch.arange(BATCH)
     grads = np.random.default_rng(2).standard_normal((BATCH, DIM)).astype(np.float32)
     torch_grads = torch.from_numpy(grads)
-    index = np.zeros(len(table._index), np.uint64)
+    index = np.zeros(len(table._index.entries.words), np.uint64)
     index[:] = 0  # or all its pages would be the one page of zeros
     positions_of = np.random.default_rng(3).integers(0, len(index), ROWS)
     out = np.empty(BATCH * DIM, np.float32)
@@ -98,7 +98,7 @@ def measure(*, rounds: int, batches: int) -> list[Figure]:
         positions = [positions_of[part] for part in drawn]
 
         def limit(i: int, ids: list[NDArray[np.uint64]] = ids, positions: list[NDArray[np.int64]] = positions) -> None:
-            gather_through_index(positions[i], ids[i], index, table._values, out)
+            gather_through_index(positions[i], ids[i], index, table._store.values, out)
 
         def torch_update(i: int, indices: list[torch.Tensor] = indices) -> None:
             weight.grad = torch.sparse_coo_tensor(indices[i][None], torch_grads, (ROWS, DIM), check_invariants=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
-from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, probe, remove
+from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe, remove
 from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
 from dlrover_lite.ps.table_kernels import FREE, USED, log_row, take_row
 
@@ -100,6 +100,8 @@ def write(  # type: ignore[no-untyped-def]
                 row = take_row(numbers, book.free)
                 words[position * _U2] = hashes[i]
                 words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
+                if row < entries.swept:
+                    enter(hashes[i], table, row, entries.next_words, entries.next_mask)
                 book.slot_rows[hashes[i] >> _SHIFT] += 1
                 store.ids[row] = ids[start + i]
                 meta[row * _META + TABLE] = np.uint32(table + _U1)
@@ -146,7 +148,11 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
             row += _U1
         for i in range(n):
             at = rows[i] * _META + TABLE
-            remove(probe(hashes[i], np.uint64(meta[at]) - _U1, words, mask), words, mask)
+            table = np.uint64(meta[at]) - _U1
+            remove(probe(hashes[i], table, words, mask), words, mask)
+            if rows[i] < entries.swept:
+                position = probe(hashes[i], table, entries.next_words, entries.next_mask)
+                remove(position, entries.next_words, entries.next_mask)
             meta[at] = np.uint32(0)
             book.slot_rows[hashes[i] >> _SHIFT] -= 1
             top = numbers[FREE]
@@ -160,7 +166,7 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
 @kernel
 def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
     """Move at most ``limit`` of the last rows into the lowest free ones, whose numbers rise in the stack. Returns how many numbers at the
-    bottom of the stack were used up."""
+    bottom of the stack were used up. No other index is to follow: it would have the old numbers."""
     ids, meta, salts = store.ids, store.meta, store.salts
     dim, row_state = store.dim, store.dim * store.parts
     words, mask = entries.words, entries.mask

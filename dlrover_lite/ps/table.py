@@ -171,6 +171,7 @@ class TableGroup:
             self._require(keys, counts)
         self._make_room(len(keys))
         self._touch(1)
+        rows = self.rows
         self._clock = (self._clock + 1) & 0xFFFFFFFF
         table_kernels.update(
             keys,
@@ -186,6 +187,7 @@ class TableGroup:
             np.uint32(self._clock),
             self._round,
         )
+        self._index.advance(self.rows - rows, self.rows, self.used)
         self._slots.count(keys, counts, self._store.salts, updated=True)
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -278,12 +280,13 @@ class TableGroup:
         self._touch(max(0, n - self._free))
         kinds = (np.uint64, np.uint16, np.uint32, np.uint32, np.float32, np.float32)
         arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(data, kinds, strict=True))
-        clock = np.uint32(self._clock)
+        rows, clock = self.rows, np.uint32(self._clock)
         move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays)
+        self._index.advance(self.rows - rows, self.rows, self.used)
 
     def reserve(self, more_rows: int) -> None:
-        """Have an index large enough for so many more rows, so that none of them has to wait for it to grow."""
-        self._index.make_room(self.rows + more_rows, self.used)
+        """Have an index large enough for so many more rows by the time they are there, growing it once."""
+        self._index.reserve(self.rows, more_rows, self.used)
 
     def drop(self, slots: SlotSet, start: int, *, scan_limit: int) -> int:
         """Free the live rows of these slots among [start, start + scan_limit). Returns where to go on (``used``: nowhere).
@@ -307,16 +310,18 @@ class TableGroup:
         True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
+        self._touched = max(self._touched, self.used)
         free = self._book.free
         if not self._free_rises:
             free[: self._free].sort()
             self._free_rises = True
+        if self._free:
+            self._index.stay()
         taken = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
         self._book = self._book._replace(free=free[int(taken) :] if self._free else _no_rows())
         if self._free or not self._give_back():
             return False
-        self._index.shrink(self.rows, self.used)
-        return True
+        return self._index.shrink(limit, self.rows, self.used)
 
     # --- inner ----------------------------------------------------------------------------------------------------
 
@@ -382,7 +387,6 @@ class TableGroup:
 
     def _give_back(self) -> bool:
         """Some memory of row numbers no longer used; True when there is no more."""
-        self._touched = max(self._touched, self.used)
         if self._touched > self.used + self._slack:
             stop = max(self.used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
             for arena, size in self._arenas:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
-from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, probe
+from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
@@ -113,6 +113,7 @@ def update(  # type: ignore[no-untyped-def]
     ids, meta, values, state = store.ids, store.meta, store.values, store.state
     dim, parts = store.dim, store.parts
     words, mask = entries.words, entries.mask
+    next_words, next_mask, swept = entries.next_words, entries.next_mask, entries.swept
     numbers, free, log, slot_flags, slot_rows = book.numbers, book.free, book.log, book.slot_flags, book.slot_rows
     init_salts, scales = store.init_salts, store.scales
     rows = np.empty(CHUNK, np.uint64)
@@ -140,6 +141,8 @@ def update(  # type: ignore[no-untyped-def]
                     row = take_row(numbers, free)
                     words[position * _U2] = key_hash
                     words[position * _U2 + _U1] = (t << TABLE_SHIFT) | (row + _U1)
+                    if row < swept:
+                        enter(key_hash, t, row, next_words, next_mask)
                     slot_rows[key_hash >> _SHIFT] += 1
                     ids[row] = keys[start + i]
                     meta[row * _META + TABLE] = np.uint32(t + _U1)

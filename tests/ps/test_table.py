@@ -48,9 +48,10 @@ def counts(*numbers: int) -> np.ndarray:
 def contents(tables: TableGroup) -> dict[tuple[int, int], list[float]]:
     """Every row by (table, key), from a scan in pieces; none may come twice."""
     found: dict[tuple[int, int], list[float]] = {}
-    for start in range(0, tables.rows, 7):
-        ids, positions, values = tables.scan(start, 7)
-        for key, table, row in zip(ids.tolist(), positions.tolist(), values.tolist(), strict=True):
+    start = 0
+    while start < tables.used:
+        data, start = tables.scan(start, 7)
+        for key, table, row in zip(data.ids.tolist(), data.tables.tolist(), data.values.tolist(), strict=True):
             assert (table, key) not in found
             found[table, key] = row
     assert len(found) == tables.rows
@@ -207,10 +208,11 @@ def test_growth_loses_and_mixes_nothing_up() -> None:
         steps = (keys % np.uint64(1000)).astype(np.float64) + 5000 * i
         start = initial_rows(keys, table=spec.name, seed=5, dim=1, scale=spec.init_scale)[:, 0]
         np.testing.assert_allclose(got[i * len(keys) : (i + 1) * len(keys)], start - 0.1 * steps, rtol=1e-5, atol=1e-4)
-    ids, positions, values = tables.scan(0, 10**9)
-    assert np.array_equal(np.sort(ids[positions == 0]), keys)
-    assert np.array_equal(np.sort(ids[positions == 1]), keys)
-    assert values.shape == (2 * len(keys), 1)
+    data, following = tables.scan(0, 10**9)
+    assert following == tables.used
+    assert np.array_equal(np.sort(data.ids[data.tables == 0]), keys)
+    assert np.array_equal(np.sort(data.ids[data.tables == 1]), keys)
+    assert data.values.shape == (2 * len(keys), 1)
 
 
 @st.composite
@@ -251,8 +253,9 @@ def test_scan_beyond_the_end_is_empty() -> None:
     tables = group(4)
     tables.update(u64([1, 2, 3]), counts(3), np.ones((3, 4), np.float32))
     for start, limit, rows in ((0, 0, 0), (1, 1, 1), (2, 100, 1), (3, 5, 0), (10**6, 5, 0)):
-        ids, positions, values = tables.scan(start, limit)
-        assert (len(ids), len(positions), values.shape) == (rows, rows, (rows, 4))
+        data, following = tables.scan(start, limit)
+        assert (len(data.ids), len(data.tables), data.values.shape) == (rows, rows, (rows, 4))
+        assert following == max(start, min(3, start + limit))
     for start, limit in ((-1, 5), (0, -1)):
         with pytest.raises(ValueError, match="rows from"):
             tables.scan(start, limit)

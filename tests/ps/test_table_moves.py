@@ -1,0 +1,383 @@
+"""What moving slots needs of tables: finding, copying, logging, dropping and compacting rows while they are trained."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.errors import JobError
+from dlrover_lite.ps import index
+from dlrover_lite.ps.layout import slots_of
+from dlrover_lite.ps.table import NotOwned, RowData, TableGroup
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import TableSpec
+
+OPTIMIZERS = {
+    "sgd": Optimizer(use="sgd", learning_rate=0.1),
+    "adagrad": Optimizer(use="adagrad", learning_rate=0.1),
+    "adam": Optimizer(use="adam", learning_rate=0.01),
+    "ftrl": Optimizer(use="ftrl", learning_rate=0.1, l1=0.02, l2=0.01),
+}
+EVERY = np.ones(slots.SLOTS, np.bool_)
+LOWER = np.arange(slots.SLOTS) < slots.SLOTS // 2
+
+
+def group(use: str = "adagrad", *, dim: int = 4, tables: int = 2, complete: bool = False) -> TableGroup:
+    specs = [TableSpec(f"t{i}", dim, 0.05) for i in range(tables)]
+    return TableGroup(specs, OPTIMIZERS[use], seed=3, reserve_bytes=1 << 26, complete=complete)
+
+
+def keys(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.uint64)
+
+
+def many(n: int) -> np.ndarray:
+    return np.arange(n, dtype=np.uint64)
+
+
+def counts(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def train(tables: TableGroup, ids: np.ndarray, seed: int = 0) -> None:
+    """One update of ``ids`` in each of two tables; the gradients depend on the seed alone."""
+    grads = np.random.default_rng(seed).normal(size=(2 * len(ids), tables.dim)).astype(np.float32)
+    tables.update(np.concatenate([ids, ids]), counts(len(ids), len(ids)), grads, unique=True)
+
+
+def every_row(tables: TableGroup, members: slots.SlotSet = EVERY) -> RowData:
+    rows, following = tables.find(members, 0, scan_limit=tables.used, row_limit=tables.used)
+    assert following == tables.used
+    return in_order(tables.read(rows))
+
+
+def in_order(data: RowData) -> RowData:
+    order = np.lexsort((data.ids, data.tables))
+    return RowData(*(array[order] for array in data))
+
+
+def same(a: RowData, b: RowData) -> bool:
+    return all(x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+def drop_all(tables: TableGroup, members: slots.SlotSet, scan_limit: int = 100) -> None:
+    start = 0
+    while start < tables.used:
+        start = tables.drop(members, start, scan_limit=scan_limit)
+
+
+def compact_all(tables: TableGroup, limit: int = 50) -> int:
+    calls = 1
+    while not tables.compact(limit):
+        calls += 1
+        assert calls < 10_000
+    return calls
+
+
+@pytest.mark.parametrize("use", OPTIMIZERS)
+def test_rows_copied_into_another_group_are_the_same_bit_by_bit_and_train_on_alike(use: str) -> None:
+    source, target = group(use), group(use)
+    for seed in range(5):
+        train(source, many(400 - 50 * seed), seed)
+    target.update(keys(5, 5), counts(1, 1), np.ones((2, 4), np.float32))  # it has been trained for other slots, once
+    rows, _ = source.find(EVERY, 0, scan_limit=source.used, row_limit=source.used)
+    for piece in np.array_split(rows, 7):
+        target.write(source.read(piece))
+    assert same(every_row(target), every_row(source))
+    for seed in range(5, 8):
+        train(source, many(500), seed)
+        train(target, many(500), seed)
+    assert same(every_row(target), every_row(source))
+
+
+def test_ages_say_how_many_pushes_ago_a_row_changed_wherever_it_is() -> None:
+    source, target = group(), group()
+    source.update(keys(1), counts(1, 0), np.ones((1, 4), np.float32))
+    for _ in range(3):
+        source.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
+    target.write(every_row(source))
+    target.update(keys(2), counts(1, 0), np.ones((1, 4), np.float32))
+    data = every_row(target)
+    assert (data.ages.tolist(), data.counts.tolist()) == ([4, 0], [1, 4])
+
+
+@pytest.mark.parametrize("use", OPTIMIZERS)
+def test_closing_gaps_changes_no_row(use: str) -> None:
+    tables = group(use)
+    for seed in range(3):
+        train(tables, many(1000), seed)
+    kept = every_row(tables, ~LOWER)
+    drop_all(tables, LOWER)
+    assert tables.rows == len(kept.ids) < tables.used == 2000
+    assert same(every_row(tables), kept)
+    assert compact_all(tables) > 5  # a bounded piece at a time
+    assert tables.rows == tables.used == len(kept.ids)
+    assert same(every_row(tables), kept)
+    both = np.concatenate([many(1000), many(1000)])
+    present = tables.contains(both, counts(1000, 1000))
+    expected = np.concatenate([~LOWER[slots_of(f"t{t}", many(1000))] for t in range(2)])
+    assert np.array_equal(present, expected)
+    assert np.array_equal(tables.gather(both, counts(1000, 1000))[present], kept.values)
+
+
+def test_dropped_rows_are_as_if_they_had_never_been_and_their_numbers_come_again_first() -> None:
+    tables, fresh = group(), group()
+    train(tables, many(500))
+    before = every_row(tables)
+    drop_all(tables, EVERY, scan_limit=37)
+    assert (tables.rows, tables.used, tables.slot_rows.sum()) == (0, 1000, 0)
+    assert np.array_equal(tables.gather(many(500), counts(500, 0)), fresh.gather(many(500), counts(500, 0)))
+    train(tables, many(500))
+    assert (tables.rows, tables.used) == (1000, 1000)
+    after = every_row(tables)
+    assert same(after._replace(ages=before.ages), before)
+
+
+def test_numbers_freed_in_any_order_are_closed() -> None:
+    tables = group()
+    train(tables, many(600))
+    slot = np.arange(slots.SLOTS)
+    for third in (2, 0):
+        drop_all(tables, slot % 3 == third)
+    kept = every_row(tables)
+    compact_all(tables, limit=13)
+    assert tables.used == len(kept.ids)
+    assert same(every_row(tables), kept)
+
+
+def test_rows_are_found_in_pieces_of_either_limit() -> None:
+    tables = group()
+    train(tables, many(300))
+    whole, _ = tables.find(LOWER, 0, scan_limit=600, row_limit=600)
+    for scan_limit, row_limit in ((7, 100), (100, 7), (600, 1), (1, 600)):
+        found, start = [], 0
+        while start < tables.used:
+            rows, following = tables.find(LOWER, start, scan_limit=scan_limit, row_limit=row_limit)
+            assert start < following <= start + scan_limit
+            assert len(rows) <= row_limit
+            found.extend(rows.tolist())
+            start = following
+        assert found == whole.tolist()
+    assert tables.find(LOWER, 600, scan_limit=10, row_limit=10)[1] == 600
+
+
+def test_the_log_has_each_row_once_a_round_and_those_of_other_slots_never() -> None:
+    tables = group()
+    train(tables, many(100))
+    tables.track(LOWER)
+    assert tables.logged() == 0
+    train(tables, many(150))
+    train(tables, many(120))
+    assert tables.logged() == len(tables.find(LOWER, 0, scan_limit=1000, row_limit=1000)[0])
+    first = tables.take_log()
+    assert same(in_order(tables.read(first)), every_row(tables, LOWER))
+    assert (len(first), tables.logged()) == (len(set(first.tolist())), 0)
+    train(tables, many(10))
+    again = tables.read(tables.take_log())
+    assert set(again.ids.tolist()) <= set(range(10))
+    assert len(again.ids) == sum(LOWER[slots_of(f"t{t}", many(10))].sum() for t in range(2))
+    tables.untrack()
+    train(tables, many(150))
+    assert tables.logged() == 0
+
+
+def test_tracked_rows_stay_where_they_are() -> None:
+    tables = group()
+    train(tables, many(50))
+    tables.track(LOWER)
+    with pytest.raises(ValueError, match="tracked"):
+        tables.compact(10)
+    with pytest.raises(ValueError, match="tracked"):
+        tables.drop(EVERY, 0, scan_limit=10)
+    drop_all(tables, ~LOWER)
+    tables.untrack()
+    compact_all(tables)
+    assert tables.used == tables.rows
+
+
+def test_slots_of_others_are_refused_and_nothing_is_done() -> None:
+    tables = group()
+    train(tables, many(200))
+    before = every_row(tables)
+    tables.set_owned(LOWER)
+    mine = LOWER[slots_of("t0", many(200))]
+    own, others = many(200)[mine], many(200)[~mine]
+    assert tables.owns(own, counts(len(own), 0))
+    assert len(tables.gather(own, counts(len(own), 0))) == len(own)
+    mixed = np.concatenate([own, others[-1:]])
+    assert not tables.owns(mixed, counts(len(mixed), 0))
+    with pytest.raises(NotOwned):
+        tables.gather(mixed, counts(len(mixed), 0))
+    with pytest.raises(NotOwned):
+        tables.update(mixed, counts(len(mixed), 0), np.ones((len(mixed), 4), np.float32))
+    assert same(every_row(tables), before)
+    data, following = tables.scan(0, 1000, state=True)
+    assert following == tables.used
+    assert same(in_order(data), every_row(tables, LOWER))
+    assert tables.scan(0, 1000)[0].state.shape == (len(data.ids), 0)
+
+
+def test_small_requests_are_counted_exactly() -> None:
+    tables = group(tables=1)
+    first, second = slots_of("t0", keys(1, 2)).tolist()
+    tables.gather(keys(1, 1, 2), counts(3))
+    tables.gather(keys(1), counts(1))
+    tables.update(keys(2), counts(1), np.ones((1, 4), np.float32))
+    taken = tables.take_counters()
+    assert [(name, array[[first, second]].tolist()) for name, array in taken._asdict().items()] == [
+        ("requests", [2, 2]),
+        ("gathered", [3, 1]),
+        ("updated", [0, 1]),
+    ]
+    assert [int(array.sum()) for array in taken] == [4, 4, 1]
+    assert [int(array.sum()) for array in tables.take_counters()] == [0, 0, 0]
+
+
+def test_large_requests_are_counted_about_right() -> None:
+    tables = group(tables=1, dim=1)
+    ids = np.random.default_rng(0).integers(0, 2**63, 5000, dtype=np.uint64)
+    for _ in range(300):
+        tables.gather(ids, counts(len(ids)))
+    taken = tables.take_counters()
+    per_slot = np.bincount(slots_of("t0", ids), minlength=slots.SLOTS)
+    requests = taken.requests.max()
+    assert 150 < requests < 600
+    assert np.array_equal(taken.requests, requests * (per_slot > 0))
+    assert np.array_equal(taken.gathered, requests * per_slot)
+
+
+def test_blocks_are_inserted_once_and_needed() -> None:
+    tables = group("adam", complete=True)
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tables.insert(keys(0, 1, 0), counts(2, 1), values)
+    assert tables.contains(keys(0, 1, 2, 0, 1), counts(3, 2)).tolist() == [True, True, False, True, False]
+    assert np.array_equal(tables.gather(keys(0, 1, 0), counts(2, 1)), values)
+    data = every_row(tables)
+    assert not data.state.any()
+    assert data.counts.tolist() == [0, 0, 0]
+    for again in (keys(1), keys(2, 2)):
+        with pytest.raises(ValueError, match="is there already"):
+            tables.insert(again, counts(len(again), 0), np.ones((len(again), 4), np.float32))
+    with pytest.raises(JobError, match="t1: there is no row 7"):
+        tables.gather(keys(0, 7), counts(1, 1))
+    with pytest.raises(JobError, match="t0: there is no row 9"):
+        tables.update(keys(1, 9), counts(2, 0), np.ones((2, 4), np.float32))
+    assert same(every_row(tables), data)
+    tables.set_owned(~EVERY)
+    with pytest.raises(NotOwned):
+        tables.gather(keys(7), counts(1, 0))
+
+
+def test_inserted_rows_have_the_state_that_stands_for_their_values() -> None:
+    """FTRL's weights follow from its state: a row with the wrong one would jump at its first update."""
+    tables = group("ftrl", tables=1)
+    values = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    tables.insert(keys(1, 2), counts(2), values)
+    tables.update(keys(1, 2), counts(2), np.full((2, 4), 1e-6, np.float32))
+    np.testing.assert_allclose(tables.gather(keys(1, 2), counts(2)), values, atol=1e-3)
+
+
+def bad_rows() -> Iterator[RowData]:
+    source = group()
+    train(source, many(3))
+    good = every_row(source)
+    yield good._replace(values=good.values[:, :3])
+    yield good._replace(values=good.values.reshape(-1))
+    yield good._replace(state=good.state[:, :0])
+    yield good._replace(counts=good.counts[1:])
+    yield good._replace(tables=good.tables + np.uint16(1))
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_rows_that_do_not_fit_are_refused(which: int) -> None:
+    tables = group()
+    with pytest.raises(ValueError, match="rows of"):
+        tables.write(list(bad_rows())[which])
+    assert tables.rows == 0
+
+
+def test_only_live_rows_can_be_read() -> None:
+    tables = group()
+    train(tables, many(20))
+    drop_all(tables, LOWER)
+    with pytest.raises(ValueError, match="free row"):
+        tables.read(many(40))
+    with pytest.raises(ValueError, match="row 40 of 40"):
+        tables.read(keys(40))
+    assert len(tables.read(keys()).ids) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives memory of an arena back")
+def test_memory_of_dropped_rows_is_given_back() -> None:
+    dim = 37  # no other test's: arenas are known by it
+    tables = group(dim=dim)
+    slack = 4 << 20
+    train(tables, many(60_000))
+    full = resident_bytes(dim)
+    assert abs(full - tables.used * tables.row_bytes) < slack
+    drop_all(tables, np.arange(slots.SLOTS) >= 200, scan_limit=10_000)
+    assert resident_bytes(dim) > full - slack
+    compact_all(tables, limit=10_000)
+    assert tables.used < 10_000
+    assert resident_bytes(dim) < tables.used * tables.row_bytes + slack
+    assert tables.bytes < full // 4
+    fresh = group(dim=dim)
+    train(tables, many(60_000), seed=1)
+    train(fresh, many(60_000), seed=1)
+    kept = slots_of("t0", many(60_000)) < 200
+    new = many(60_000)[~kept]
+    assert np.array_equal(tables.gather(new, counts(len(new), 0)), fresh.gather(new, counts(len(new), 0)))
+
+
+def resident_bytes(dim: int) -> int:
+    """Memory of the arenas of a dim."""
+    maps = Path("/proc/self/smaps").read_text(encoding="utf-8")
+    of_arenas = re.findall(rf"/memfd:tables-{dim}-\w+ .*\nSize:.*(?:\n\w+:.*)*?\nRss: +(\d+) kB", maps)
+    assert of_arenas
+    return sum(map(int, of_arenas)) * 1024
+
+
+def test_the_index_grows_little_by_little_and_is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_AT_ONCE", 0)
+    steps: list[int] = []
+    work = index.Index._work
+
+    def recorded(self: index.Index, rows: int, used: int) -> None:
+        steps.append(rows)
+        work(self, rows, used)
+
+    monkeypatch.setattr(index.Index, "_work", recorded)
+    tables = group(dim=1, tables=1)
+    ids = np.random.default_rng(0).permutation(300_000).astype(np.uint64)
+    for n, piece in enumerate(np.array_split(ids, 1000)):
+        tables.update(piece, counts(len(piece)), np.ones((len(piece), 1), np.float32), unique=True)
+        if n % 50 == 0:
+            known = ids[: (n + 1) * len(piece) : 97]
+            assert tables.contains(known, counts(len(known))).all()
+    assert max(steps[20:]) < 300 * 20  # of rows, or as much work, beside an update of 300
+    assert tables.rows == tables.slot_rows.sum() == 300_000
+    assert len(every_row(tables).ids) == 300_000
+
+
+def test_an_index_reserved_for_rows_does_not_grow_again_and_shrinks_when_they_are_gone() -> None:
+    tables = group(dim=1)
+    train(tables, many(20_000))
+    rows = every_row(tables)
+    small = tables.bytes
+    other = group(dim=1)
+    other.reserve(len(rows.ids))
+    reserved = other.bytes
+    other.write(rows)
+    assert other.bytes - reserved == pytest.approx(other.used * other.row_bytes, abs=4 << 20)
+    assert same(every_row(other), rows)
+    drop_all(tables, np.arange(slots.SLOTS) >= 50, scan_limit=5000)
+    kept = every_row(tables)
+    compact_all(tables, limit=500)
+    assert tables.bytes < small / 4
+    assert same(every_row(tables), kept)
