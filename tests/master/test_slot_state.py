@@ -52,6 +52,7 @@ def test_a_move_from_the_wish_to_its_end() -> None:
     assert copying.ready("ps-0", [1], 11.0)[0] is copying  # only its target may say so
     assert copying.ready("ps-2", [7], 11.0)[0] is copying
     done, notes = copying.ready("ps-2", [1], 11.5)
+    assert done.version > copying.version
     assert notes[1].text == f"move 1 is done in 1.50 s, map {done.version}: 2 slots from ps-0"
     assert slots.describe(done.owned("ps-2")) == "3-4"
     assert done.counts() == {"ps-0": 2046, "ps-1": 2048, "ps-2": 2}
@@ -155,9 +156,12 @@ EVENTS = st.one_of(
     st.tuples(st.just("want"), node, node, st.integers(0, 4000), st.integers(1, 96)),
     st.tuples(st.just("start")),
     st.tuples(st.just("ready"), node, st.lists(st.integers(1, 12), max_size=3)),
+    st.tuples(st.just("ready, its target says"), st.integers(0, 5)),
     st.tuples(st.just("report"), node, st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("report of both"), st.integers(0, 5), st.integers(0, 1)),
     st.tuples(st.just("cancel"), st.none() | st.lists(st.integers(1, 12), max_size=3)),
     st.tuples(st.just("gone"), node),
+    st.tuples(st.just("gone is the target"), st.integers(0, 5)),
     st.tuples(st.just("leave"), node),
     st.tuples(st.just("stay"), node),
     st.tuples(st.just("restart")),
@@ -177,10 +181,20 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
             return state.start(alive, 1.0)[0]
         case ("ready", who, ids):
             return state.ready(who, ids, 2.0)[0]
+        case ("ready, its target says", i) if state.moves:
+            move = state.moves[i % len(state.moves)]
+            return state.ready(move.target, [move.id], 2.0)[0]
+        case ("report of both", i, behind) if state.moves:
+            move = state.moves[i % len(state.moves)]
+            for who in {move.source, move.target} & alive:
+                state, _ = state.report(who, state.version - behind, True)
+            return state
         case ("report", who, behind, tidy):
             return state.report(who, max(0, state.version - behind), tidy)[0]
         case ("cancel", which):
             return state.cancel("so", which)[0]
+        case ("gone is the target", i) if state.moves:
+            return _apply(state, alive, ("gone", state.moves[i % len(state.moves)].target))
         case ("gone", who):
             if state.owns(who):
                 return state
@@ -198,8 +212,8 @@ def _copying(state: SlotState) -> set[int]:
     return {move.id for move in state.moves if move.state == "copying"}
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 3), st.lists(EVENTS, max_size=40))
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 3), st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_history_keeps_one_owner_and_comes_to_rest(count: int, history: list[tuple[Any, ...]]) -> None:
     state, alive = begun(*NODES[:count]), set(NODES)
     for event in history:
