@@ -42,7 +42,8 @@ def limit_source(endpoint: str, rows: int) -> None:
         for start in range(0, len(wanted), step):
             peer, _ = socket.recv_multipart()
             chunk = wanted[start : start + step]
-            socket.send_multipart([peer, *(array[chunk] for array in arrays)], copy=False)
+            parts: list[Any] = [peer, *(array[chunk] for array in arrays)]
+            socket.send_multipart(parts, copy=False)
         socket.recv_multipart()  # the target has all of it
 
 

@@ -21,14 +21,16 @@ from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import (
     Ack,
-    Configure,
-    DenseSpec,
     Hello,
     MasterRequests,
     MoveOrder,
     PsOrders,
-    PsReplies,
     PsReport,
+)
+from dlrover_lite.wire.ps_messages import (
+    Configure,
+    DenseSpec,
+    PsReplies,
     Push,
     TableSpec,
 )

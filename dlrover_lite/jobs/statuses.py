@@ -6,7 +6,12 @@ import shlex
 from typing import Any
 
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.wire.messages import EvaluationResult, MoveStatus, NodeStatus, Status
+from dlrover_lite.wire.messages import (
+    EvaluationResult,
+    MoveStatus,
+    NodeStatus,
+    Status,
+)
 
 __all__ = ["final", "lost", "starting"]
 

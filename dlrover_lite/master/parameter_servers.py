@@ -13,7 +13,14 @@ from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slot_state import Next, SlotState
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.wire.messages import Ack, MoveOrder, MoveStatus, PsOrders, PsReport, Topology
+from dlrover_lite.wire.messages import (
+    Ack,
+    MoveOrder,
+    MoveStatus,
+    PsOrders,
+    PsReport,
+    Topology,
+)
 
 __all__ = ["ParameterServers", "consumed"]
 

@@ -18,7 +18,12 @@ from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size
 from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
 from dlrover_lite.master.ledger_data import Failure, Pass
 from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+from dlrover_lite.wire.messages import (
+    Ack,
+    Finished,
+    Lease,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from dlrover_lite.master.progress import Evaluations

@@ -20,7 +20,13 @@ from dlrover_lite.master.slot_state import SlotState, Transfer
 from dlrover_lite.slots import SlotSet
 from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage
-from dlrover_lite.wire.messages import CancelMovesRequest, DrainRequest, MoveRequest, Scaled, ScaleRequest
+from dlrover_lite.wire.messages import (
+    CancelMovesRequest,
+    DrainRequest,
+    MoveRequest,
+    Scaled,
+    ScaleRequest,
+)
 
 __all__ = ["SlotControl", "Wish"]
 

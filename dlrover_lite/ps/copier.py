@@ -13,7 +13,13 @@ from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Incoming
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Reply
-from dlrover_lite.wire.messages import Copied, CopyBegin, Copying, CopyNext, MoveOrder
+from dlrover_lite.wire.messages import MoveOrder
+from dlrover_lite.wire.ps_messages import (
+    Copied,
+    CopyBegin,
+    Copying,
+    CopyNext,
+)
 
 __all__ = ["Copier"]
 

@@ -15,7 +15,7 @@ from dlrover_lite.ps.layout import BLOCK, GroupSpec, groups_of, slots_of
 from dlrover_lite.ps.loads import Loads
 from dlrover_lite.ps.marks import ALL_SLOTS, Marks, to_bitmap
 from dlrover_lite.ps.table import NotOwned, TableGroup
-from dlrover_lite.wire.messages import Configure
+from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = ["Engine", "Frozen", "NotOwned", "PushResult", "Slice"]
 

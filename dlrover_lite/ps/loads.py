@@ -52,4 +52,5 @@ class Loads:
 
 
 def _share(seconds: float, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    return rows * (seconds / max(1, int(rows.sum())))
+    shared: NDArray[np.float64] = rows * (seconds / max(1, int(rows.sum())))
+    return shared

@@ -15,7 +15,8 @@ from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.service import PsService
 from dlrover_lite.wire import listen_endpoint
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import Hello, MasterReplies, PsOrders, PsReplies, PsRequests
+from dlrover_lite.wire.messages import Hello, MasterReplies, PsOrders
+from dlrover_lite.wire.ps_messages import PsReplies, PsRequests
 from dlrover_lite.wire.server import Server
 
 __all__ = ["main"]

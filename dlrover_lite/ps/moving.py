@@ -17,7 +17,7 @@ from dlrover_lite.errors import UsageError
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.rows import RowData
-from dlrover_lite.wire.messages import Copied, Copying
+from dlrover_lite.wire.ps_messages import Copied, Copying
 
 __all__ = ["Incoming", "Outgoing", "Tidying"]
 

@@ -19,15 +19,13 @@ from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Outgoing, Tidying
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import (
-    Ack,
+from dlrover_lite.wire.messages import Ack, PsOrders, PsReport
+from dlrover_lite.wire.ps_messages import (
     Configure,
     CopyBegin,
     CopyNext,
     Moved,
     NotNow,
-    PsOrders,
-    PsReport,
     Pull,
     Pulled,
     Push,

@@ -22,7 +22,13 @@ from dlrover_lite import slots
 from dlrover_lite.errors import DeadlineExceeded, JobError
 from dlrover_lite.wire.client import RETRY_SECONDS, Client
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import Configure, Moved, PsReplies, Scan, Topology
+from dlrover_lite.wire.messages import Topology
+from dlrover_lite.wire.ps_messages import (
+    Configure,
+    Moved,
+    PsReplies,
+    Scan,
+)
 from dlrover_lite.worker.pieces import cut, split
 from dlrover_lite.worker.slot_map import SlotMap
 from dlrover_lite.worker.tickets import (

@@ -12,7 +12,7 @@ from torch import nn
 
 from dlrover_lite.ps.hashing import table_salt
 from dlrover_lite.ps.layout import BLOCK, BUFFERS, PARAMETERS
-from dlrover_lite.wire.messages import DenseSpec
+from dlrover_lite.wire.ps_messages import DenseSpec
 from dlrover_lite.worker.embedding import GroupKeys, order_by_owner
 from dlrover_lite.worker.slot_map import SlotMap
 

@@ -17,7 +17,7 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64, table_salt
 from dlrover_lite.ps.layout import group_tables
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["EmbeddingLayout", "GroupKeys", "order_by_owner", "tables_of"]
 

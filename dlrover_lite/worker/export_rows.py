@@ -12,7 +12,7 @@ from dlrover_lite.models.export import ExportWriter, Optimizers
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, dense_groups, group_tables
 from dlrover_lite.ps.optimizers import STATE_PARTS
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.messages import DenseSpec, TableSpec
+from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec
 
 __all__ = ["ScannedRows", "exported_groups", "optimizers_of", "write_rows"]
 

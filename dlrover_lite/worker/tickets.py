@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from dlrover_lite.slots import SlotSet
 from dlrover_lite.wire.frames import Reply
-from dlrover_lite.wire.messages import Configure, Pull, Push, Scan
+from dlrover_lite.wire.ps_messages import (
+    Configure,
+    Pull,
+    Push,
+    Scan,
+)
 from dlrover_lite.worker.embedding import GroupKeys
 from dlrover_lite.worker.slot_map import SlotMap
 

@@ -15,7 +15,7 @@ from dlrover_lite.data.base import Batch
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import loss_of
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import Configure
+from dlrover_lite.wire.ps_messages import Configure
 from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.dense import DensePlacement, FlatParameters
 from dlrover_lite.worker.embedding import EmbeddingLayout

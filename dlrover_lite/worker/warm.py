@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
@@ -12,7 +15,7 @@ from dlrover_lite.ps.marks import ALL_SLOTS
 from dlrover_lite.ps.moving import Incoming, Outgoing, Tidying
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
-from dlrover_lite.wire.messages import Configure, DenseSpec
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec
 from dlrover_lite.worker.embedding import EmbeddingLayout
 
 __all__ = ["compile_kernels"]
@@ -54,6 +57,6 @@ def _move(source: Engine, target: Engine) -> None:
         tidying.step(1 << 10)
 
 
-def _received(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _received(array: NDArray[Any]) -> NDArray[Any]:
     """Read-only, as what arrives from the wire."""
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)

@@ -20,7 +20,13 @@ from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.store import Job, create_job
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import MasterRequests, NodeStatus, Status, StatusRequest, StopRequest
+from dlrover_lite.wire.messages import (
+    MasterRequests,
+    NodeStatus,
+    Status,
+    StatusRequest,
+    StopRequest,
+)
 from dlrover_lite.wire.server import Server
 
 __all__ = ["make_job", "running_job", "status_of"]

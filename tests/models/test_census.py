@@ -21,7 +21,7 @@ from dlrover_lite.models.tables import TableRows
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.recipe.schema import Model, Optimizer, Schedule
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 from tests.models.simulated_census import BATCH, BLOCKS, DENSE, EPOCHS, SAMPLES, Fault, SimulatedCensus, census_recipe
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "ftrl")

@@ -17,13 +17,15 @@ from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Reply
 from dlrover_lite.wire.messages import (
     Ack,
+    MoveOrder,
+    PsOrders,
+    PsReport,
+)
+from dlrover_lite.wire.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
-    MoveOrder,
-    PsOrders,
     PsReplies,
-    PsReport,
     PsRequests,
     Pull,
     Pulled,

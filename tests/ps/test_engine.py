@@ -20,12 +20,11 @@ from dlrover_lite.ps.service import PsService
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Reply
-from dlrover_lite.wire.messages import (
-    Ack,
+from dlrover_lite.wire.messages import Ack, PsOrders
+from dlrover_lite.wire.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
-    PsOrders,
     PsReplies,
     PsRequests,
     Pull,

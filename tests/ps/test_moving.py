@@ -16,7 +16,13 @@ from dlrover_lite.ps import moving
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import CopyBegin, Copying, CopyNext, NotNow, PsOrders
+from dlrover_lite.wire.messages import PsOrders
+from dlrover_lite.wire.ps_messages import (
+    CopyBegin,
+    Copying,
+    CopyNext,
+    NotNow,
+)
 from tests.ps.rig import SGD, Rig, rows_of
 
 LOWER = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))

@@ -19,8 +19,8 @@ from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import BLOCK, BUFFERS, dense_groups, group_tables, groups_of, slots_of
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import (
-    Ack,
+from dlrover_lite.wire.messages import Ack, Topology, TopologyRequest
+from dlrover_lite.wire.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
@@ -31,8 +31,6 @@ from dlrover_lite.wire.messages import (
     Pushed,
     Rows,
     Scan,
-    Topology,
-    TopologyRequest,
 )
 from dlrover_lite.wire.server import Server
 from dlrover_lite.worker.client import PsClient

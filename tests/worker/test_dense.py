@@ -14,7 +14,7 @@ from torch import nn
 from dlrover_lite.ps.hashing import SLOTS
 from dlrover_lite.ps.layout import BLOCK, BUFFERS, PARAMETERS, slots_of
 from dlrover_lite.recipe.schema import Schedule
-from dlrover_lite.wire.messages import DenseSpec
+from dlrover_lite.wire.ps_messages import DenseSpec
 from dlrover_lite.worker.dense import DensePlacement, FlatParameters
 from dlrover_lite.worker.schedule import learning_rate_factor
 from dlrover_lite.worker.slot_map import SlotMap
