@@ -5,6 +5,7 @@ Tensor frames follow the header in the order given in each docstring. All arrays
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, Literal
 
 import msgspec
@@ -205,7 +206,7 @@ class PsReport(_Message, frozen=True):
     """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
     received: dict[int, int] = {}
     """Rows received so far, by move."""
-    loads: bytes = b""
+    loads: builtins.bytes = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
 
