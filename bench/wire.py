@@ -80,11 +80,11 @@ def main() -> None:
         subjects = {
             kind: seconds_per_trip(
                 stack.enter_context(connected(where[transport], key if guarded else None, context)),
-                trips=20 if options.quick else 60,
+                trips=20 if options.quick else 40,
             )
             for kind, (transport, guarded) in KINDS.items()
         }
-        taken = medians(subjects, rounds=7 if options.quick else 25)
+        taken = medians(subjects, rounds=7 if options.quick else 21)
     figures = [Figure("wire.curve_ratio", taken["curve"] / taken["tcp"], "x", baseline=taken["tcp"])]
     figures += [Figure(f"wire.{kind}_ms", seconds * 1000, "ms") for kind, seconds in taken.items()]
     emit(options, figures)
