@@ -251,9 +251,7 @@ class TableGroup:
         self._begin_round()
         return rows
 
-    def find(
-        self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int
-    ) -> tuple[NDArray[np.uint64], int]:
+    def find(self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int) -> tuple[NDArray[np.uint64], int]:
         """Numbers of live rows of these slots from ``start`` on, and where to go on (``used``: nowhere); looks at up to ``scan_limit``
         rows, returns up to ``row_limit``."""
         stop = self._range(start, scan_limit)
