@@ -110,8 +110,8 @@ def _sweep(store, start, stop, words, mask):  # type: ignore[no-untyped-def]
 
 
 class Index:
-    """``entries`` is replaced when the index grows or shrinks; kernels change it in place. ``rows`` are those that live, ``used`` is one more
-    than the highest number of one."""
+    """``entries`` is replaced when the index grows or shrinks; kernels change it in place. ``rows`` are those that live, ``used`` is one
+    more than the highest number of one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
