@@ -2,8 +2,8 @@
 
 A row is a number; ids (uint64), values (float32 [dim]), state (float32 [dim x parts]) and metadata (uint32: table, count of
 updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values
-alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads as its
-initial value, and its row is made at the first push.
+alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key
+reads as its initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
