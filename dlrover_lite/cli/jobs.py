@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["jobs", "status", "stop"]
 
+_LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
+"""Columns of the table of nodes that give way on a narrow terminal."""
+
 
 @click.command(short_help="List the jobs of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -117,10 +120,13 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     click.echo("\n".join(map(cleaned, lines)))
     if now.nodes:
         click.echo()
+        _print_nodes(now)
+    if now.moves:
+        click.echo()
         table(
-            ("node", "state", "samples/s", "cores", "throttled", "memory", "peak"),
-            [_node_row(node, now.elapsed_seconds) for node in now.nodes],
-            drop=("peak", "throttled", "cores", "samples/s", "memory"),
+            ("move", "from", "to", "slots", "state", "rows"),
+            [(str(m.id), m.source, m.target, count(m.slots), m.state, count(m.rows)) for m in now.moves],
+            drop=("rows",),
         )
     if now.evaluations:
         click.echo()
@@ -129,6 +135,21 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
             [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
             drop=("samples", "loss"),
         )
+
+
+def _print_nodes(now: Status) -> None:
+    """With the slots of parameter servers where there are several to share them."""
+    from dlrover_lite.cli.output import table
+    from dlrover_lite.cli.words import count
+
+    shared = sum(node.slots is not None for node in now.nodes) > 1
+    rows = []
+    for node in now.nodes:
+        name, state, *rest = _node_row(node, now.elapsed_seconds)
+        slots = [None if node.slots is None else count(node.slots)] if shared else []
+        rows.append((name, state, *slots, *rest))
+    columns = ("node", "state", *(["slots"] * shared), "samples/s", "cores", "throttled", "memory", "peak")
+    table(columns, rows, drop=[name for name in _LEAST_FIRST if name in columns])
 
 
 def _limits(now: Status) -> list[str]:

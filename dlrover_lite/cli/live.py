@@ -47,6 +47,7 @@ def _parts(status: Status, number: Callable[[float], str]) -> list[str]:
         "" if status.loss is None else f"loss {metric(status.loss)}",
         "" if status.auc is None else f"AUC {metric(status.auc)}",
         _nodes(status.nodes),
+        _moving(status),
         f"{remaining(left)} left" if left and status.state == "training" else "",
     ]
 
@@ -57,6 +58,11 @@ def _nodes(nodes: list[NodeStatus]) -> str:
     if not alive:
         return ""
     return f"{up} nodes" if up == len(alive) and up != 1 else f"{up}/{len(alive)} nodes"
+
+
+def _moving(status: Status) -> str:
+    slots = sum(move.slots for move in status.moves if move.state in ("queued", "copying"))
+    return f"{slots:,} slots moving" if slots else ""
 
 
 def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:

@@ -81,6 +81,8 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
     """These files, read as the training data was."""
     from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 
+    if manifest.data_format == "census":
+        raise UsageError(f"{directory} holds a census, which predicts nothing: there is nothing to evaluate.")
     if manifest.data_format in ("criteo", "synthetic"):
         return CriteoData(train=files, eval_share=0.0)
     options: dict[str, Any] = dict(manifest.data_options)
@@ -99,11 +101,16 @@ def _of_job(reference: str, files: list[str]) -> _Source:
     import msgspec
 
     from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.recipe.schema import CriteoData, SyntheticData
+    from dlrover_lite.recipe.schema import CensusData, CriteoData, SyntheticData
 
     handle = JobHandle.find(reference)
     directory, recipe = exported_model(handle), handle.job.recipe
     data: Data = recipe.data
+    if isinstance(data, CensusData):
+        raise UsageError(
+            f"{handle.id} is a census, which predicts nothing: there is nothing to evaluate.",
+            hint=f"Check it: dlrover-lite census check {handle.id}",
+        )
     if files and isinstance(data, SyntheticData):
         data = CriteoData(train=files, eval_share=0.0)  # in which generated samples are written
     elif files:

@@ -83,13 +83,15 @@ def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         ("training", steps),
         ("optimizer", optimizer),
         ("resources", _resources(recipe.resources, plan)),
-        ("export", recipe.export.format),
+        ("export", recipe.export.format + (", with optimizer state" if recipe.export.optimizer_state else "")),
     ]
 
 
 def _data(data: Data) -> str:
-    from dlrover_lite.recipe.schema import SyntheticData
+    from dlrover_lite.recipe.schema import CensusData, SyntheticData
 
+    if isinstance(data, CensusData):
+        return f"census: {data.samples:,} samples, each to be counted"
     if isinstance(data, SyntheticData):
         return f"synthetic: {data.samples:,} samples, {data.eval_samples:,} more to evaluate on"
     kind = type(data).__name__.removesuffix("Data").lower()

@@ -64,9 +64,9 @@ def _prepare_data(recipe: Recipe) -> int:
 
     from dlrover_lite.cli.indexing import indexing
     from dlrover_lite.data.open import open_data
-    from dlrover_lite.recipe.schema import SyntheticData
+    from dlrover_lite.recipe.schema import CensusData, SyntheticData
 
-    if isinstance(recipe.data, SyntheticData):
+    if isinstance(recipe.data, SyntheticData | CensusData):
         return recipe.data.samples
     samples = 0
     with indexing() as progress:

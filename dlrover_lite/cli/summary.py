@@ -127,7 +127,10 @@ def next_commands(job: Job, result: Result, again: Sequence[str], width: int | N
 
     rows = []
     if result.export:
-        rows.append((f"evaluate {job.id}", "also on other files: --data FILE"))
+        if job.recipe.model.use == "census":
+            rows.append((f"census check {job.id}", "was each sample applied exactly once?"))
+        else:
+            rows.append((f"evaluate {job.id}", "also on other files: --data FILE"))
         rows.append((f"export {job.id} --to DIR", "or with --format parquet"))
     rows.append((f"status {job.id}", "nodes, evaluations, staleness"))
     rows.append((f"logs {job.id}", "what its processes wrote"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.errors import DataError
-from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData, SyntheticData
+from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
 
 if TYPE_CHECKING:
     from dlrover_lite.data.text import LineParser
@@ -64,6 +64,10 @@ def open_data(
     Relative paths start at ``directory``. Text files are indexed unless their index is cached; meanwhile
     ``progress(what, done, total)`` is called. The dataset may be used in processes forked later. Raises DataError.
     """
+    if isinstance(data, CensusData):
+        from dlrover_lite.data.census import CensusDataset
+
+        return CensusDataset(data) if part == "train" else None
     if isinstance(data, SyntheticData):
         return _open_synthetic(data, part)
     if part == "eval" and data.eval:
@@ -85,6 +89,10 @@ def describe(data: Data, directory: Path) -> Description:
 
     Raises DataError.
     """
+    if isinstance(data, CensusData):
+        from dlrover_lite.data.census import CENSUS_SCHEMA
+
+        return Description(data.samples, 0, CENSUS_SCHEMA, _fingerprint(msgspec.structs.replace(data, samples=1)))
     if isinstance(data, SyntheticData):
         from dlrover_lite.data.criteo import CRITEO_SCHEMA
 

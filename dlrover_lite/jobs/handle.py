@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ from dlrover_lite.recipe.schema import Recipe
 if TYPE_CHECKING:
     from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
-    from dlrover_lite.wire.messages import Status, Story
+    from dlrover_lite.wire.messages import Status, Story, Topology
 
 __all__ = ["JobHandle", "enforcement", "launch", "planned", "run", "this_machine"]
 
@@ -190,6 +191,8 @@ class JobHandle:
                 return statuses.final(self.job, result)
             if self.job.state() == "lost":
                 return statuses.final(self.job, statuses.lost(self.job))
+            if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
+                return statuses.starting(self.job)
             raise
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:
@@ -202,14 +205,76 @@ class JobHandle:
         from dlrover_lite.wire.messages import Scaled, ScaleRequest
 
         scaling.check(workers, ps)
+        wish = ScaleRequest(workers, ps)
+        return self._wish(wish, Scaled, lambda last: scaling.has_ended(self.job, last, workers, ps)).actions
+
+    def move(self, slots: Iterable[int] | str | None = None, to: str = "", *, source: str | None = None) -> list[str]:
+        """Move slots to the PS ``to`` while training goes on: numbers, a text like "0-99,200", or with ``source`` all that PS has.
+        Returns what follows from it, in words; nothing when they are there already.
+
+        Raises UsageError for slots or a PS that can't be, JobError when the job has ended, has no slot map yet, or refuses.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.slots import pack
+        from dlrover_lite.wire.messages import MoveRequest, Scaled
+
+        if (slots is None) == (source is None):
+            raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
+        members = scaling.slot_set(slots) if slots is not None else self._slots_of(source or "")
+        return self._wish(MoveRequest(pack(members), to), Scaled, self._nothing_moves).actions
+
+    def cancel_moves(self) -> list[str]:
+        """Cancel the moves of slots that aren't committed, and what they were for; returns what follows from it, in words.
+
+        Raises JobError as ``move``.
+        """
+        from dlrover_lite.wire.messages import CancelMovesRequest, Scaled
+
+        return self._wish(CancelMovesRequest(), Scaled, self._nothing_moves).actions
+
+    def drain(self, node: str, *, replace: bool = False) -> list[str]:
+        """End a node in good order: a PS once its slots have moved to others, with ``replace`` when a new one is there; a worker
+        after its minibatch. Returns what follows from it, in words; nothing when it is about to leave already.
+
+        Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import DrainRequest, Scaled
+
+        wish = DrainRequest(node, replace)
+        return self._wish(
+            wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to drain")
+        ).actions
+
+    def slot_map(self) -> Topology:
+        """Which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
+        from dlrover_lite.wire.messages import Topology, TopologyRequest
+
+        if self.state() == "running" and not self.status().slot_map_version:
+            raise JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
+        return self._wish(TopologyRequest(""), Topology, self._nothing_moves)
+
+    def _slots_of(self, node: str) -> SlotSet:
+        """Raises UsageError for a PS that has none."""
+        from dlrover_lite.jobs import scaling
+
+        return scaling.slots_of(self.slot_map(), node)
+
+    def _nothing_moves(self, last: Status) -> JobError:
+        from dlrover_lite.jobs import scaling
+
+        return scaling.too_late(self.job, last, "there are no slots to move")
+
+    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: Callable[[Status], JobError]) -> A:
+        """Ask the master of a job that runs; ``ended`` makes the error for one that doesn't any more."""
         record = self.job.record()
         try:
             if not self._has_master(record):
                 raise JobError(f"{self.id} has no master yet: it is just starting; ask again in a moment")
-            return self._ask_master(record, ScaleRequest(workers, ps), Scaled).actions
+            return self._ask_master(record, wish, answer)
         except JobError:
             if self.state() not in ("starting", "running"):
-                raise scaling.has_ended(self.job, self.status(), workers, ps) from None
+                raise ended(self.status()) from None
             raise
 
     def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:

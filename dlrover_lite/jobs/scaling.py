@@ -1,15 +1,19 @@
-"""What can be asked of a job's numbers of nodes, and what to say when it can't."""
+"""What can be asked of a job's nodes and slots, and what to say when it can't."""
 
 from __future__ import annotations
 
 import time
-from typing import Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
 from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.wire.messages import Status
+from dlrover_lite.wire.messages import Status, Topology
 
-__all__ = ["MOST_NODES", "check", "has_ended"]
+if TYPE_CHECKING:
+    from dlrover_lite.slots import SlotSet
+
+__all__ = ["MOST_NODES", "check", "has_ended", "slot_set", "slots_of", "too_late"]
 
 MOST_NODES = 4096
 """Of one role: each PS needs a slot of its own. What the machine can hold is for the master to judge."""
@@ -37,15 +41,23 @@ def check(workers: int | None, ps: int | None) -> None:
 
 def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> JobError:
     """How the job ended, and the command that trains it again with these numbers."""
+    command = ["dlrover-lite run", str(job.directory / "recipe.yaml"), *_settings(job, last, workers, ps)]
+    return JobError(f"{job.id} can't be scaled: it has {_end(job, last)}. To train it again so: {' '.join(command)}")
+
+
+def too_late(job: Job, last: Status, what: str) -> JobError:
+    """``what``: "there are no slots to move"."""
+    return JobError(f"{what}: {job.id} has {_end(job, last)}")
+
+
+def _end(job: Job, last: Status) -> str:
+    """``failed at 12:00:00 on 2025-01-01 (ps-0 has run out of memory)``"""
     result = job.result()
     at = (result.ended_at if result else job.record().ended_at) or None
     when = time.strftime(" at %H:%M:%S on %Y-%m-%d", time.localtime(at)) if at else ""
     first = last.message.partition("\n")[0].rstrip(" :")
     why = f" ({first})" if first else ""
-    command = ["dlrover-lite run", str(job.directory / "recipe.yaml"), *_settings(job, last, workers, ps)]
-    return JobError(
-        f"{job.id} can't be scaled: it has {_ended(job)}{when}{why}. To train it again so: {' '.join(command)}"
-    )
+    return f"{_ended(job)}{when}{why}"
 
 
 def _ended(job: Job) -> str:
@@ -64,3 +76,25 @@ def _settings(job: Job, last: Status, workers: int | None, ps: int | None) -> li
         if getattr(job.recipe.resources, role) is None and like is not None:
             settings += [f"--set resources.{role}.cores={like.cores:g}", f"--set resources.{role}.memory={like.memory}"]
     return settings
+
+
+def slot_set(wanted: Iterable[int] | str) -> SlotSet:
+    """Raises UsageError for slots that there aren't."""
+    from dlrover_lite import slots
+
+    if isinstance(wanted, str):
+        return slots.parse(wanted)
+    numbers = list(wanted)
+    if not numbers or not all(0 <= number < slots.SLOTS for number in numbers):
+        raise UsageError(f"{numbers[:8]} are no slots", hint=f"They are numbered from 0 to {slots.SLOTS - 1}.")
+    return slots.of(numbers)
+
+
+def slots_of(topology: Topology, node: str) -> SlotSet:
+    """Those that a PS owns. Raises UsageError for one that has none."""
+    import numpy as np
+
+    ids = [server for server, _ in topology.ps]
+    if node not in ids:
+        raise UsageError(f"{node} has no slots to move", hint=f"Those that have: {', '.join(ids)}.")
+    return np.asarray(np.frombuffer(topology.slots, "<u2") == ids.index(node))

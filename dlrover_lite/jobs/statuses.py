@@ -6,7 +6,12 @@ import shlex
 from typing import Any
 
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
+from dlrover_lite.wire.messages import (
+    EvaluationResult,
+    MoveStatus,
+    NodeStatus,
+    Status,
+)
 
 __all__ = ["final", "lost", "starting"]
 
@@ -16,6 +21,7 @@ def final(job: Job, result: Result) -> Status:
     known = {**_blank(job.id), **(_ended(job.status()) if result.status is None else result.status)}
     fields = {name: known[name] for name in Status.__struct_fields__}
     fields["nodes"] = [NodeStatus(**node) for node in fields["nodes"]]
+    fields["moves"] = [MoveStatus(**move) for move in fields["moves"]]
     fields["evaluations"] = [EvaluationResult(**evaluation) for evaluation in fields["evaluations"]]
     return Status(**{**fields, "state": result.state, "message": result.message or fields["message"]})
 
@@ -72,4 +78,7 @@ def _blank(job_id: str) -> dict[str, Any]:
         "enforcement": "",
         "not_enforced": [],
         "master_restarts": 0,
+        "moves": [],
+        "slot_map_version": 0,
+        "slots_settled": True,
     }

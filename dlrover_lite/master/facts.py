@@ -1,4 +1,4 @@
-"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, export, outcome, counters of progress."""
+"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of progress."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.progress import Counters, Progress
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.wire.messages import Exported
 
 __all__ = ["Facts"]
 
 T = TypeVar("T")
-_BEGAN, _RESTARTS, _FLEET, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
+_BEGAN, _RESTARTS, _FLEET, _SLOTS, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
     "began_at",
     "master_restarts",
     "fleet",
+    "slots",
     "exporter",
     "exported",
     "outcome",
@@ -48,6 +50,22 @@ class Facts:
         """At once. Raises JobError when it can't be written."""
         self._keep(_FLEET, fleet)
         self._shards.commit()
+
+    def slots(self) -> SlotState | None:
+        """Raises JobError when what was kept can't be."""
+        state = self._fact(_SLOTS, SlotState)
+        try:
+            if state is not None:
+                state.validate()
+        except ValueError as error:
+            raise JobError(
+                f"The slot map in the job's ledger is damaged: {error}", hint="Run the job again; its progress is lost."
+            ) from error
+        return state
+
+    def keep_slots(self, state: SlotState) -> None:
+        """With the next commit: nothing may be told that follows from it before."""
+        self._keep(_SLOTS, state)
 
     def exporter(self) -> str:
         return self._fact(_EXPORTER, str) or ""

@@ -1,7 +1,8 @@
 """All nodes of a job and the plan they are to follow, as a pure state machine: events in, instructions out.
 
 The backend's reports are believed, nothing else. A worker that ends before the job is done comes back as its reason and the budget allow;
-its leases are to do again. A PS that ends takes its parameters with it, so the job fails. The person's own error is never tried again.
+its leases are to do again. A PS that owns slots takes their parameters with it when it ends, so the job fails; one that owns none comes
+back like a worker, unless it was to leave. The person's own error is never tried again.
 
 A fleet is a value, and is kept with the ledger after each change, before what follows from it is done: a master that was restarted
 goes on from there (``restored``), and asks for what may not have been done once more.
@@ -9,18 +10,32 @@ goes on from there (``restored``), and asks for what may not have been done once
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import msgspec
 
 from dlrover_lite.backends.base import ExitReason, NodeEvent, Role
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.master.lifecycle import EventKind, Node, State, step
 from dlrover_lite.master.relaunch import POLICIES, delay_seconds, describe_growth, larger
 from dlrover_lite.units import Resources, format_bytes
 
-__all__ = ["FailJob", "Fleet", "Instruction", "Launch", "Note", "Pending", "Terminate", "WorkerGone", "describe_end"]
+__all__ = [
+    "FailJob",
+    "Fleet",
+    "Instruction",
+    "Launch",
+    "Note",
+    "Pending",
+    "ServerGone",
+    "Terminate",
+    "WorkerGone",
+    "describe_end",
+]
+
+WorkRole = Literal["ps", "worker"]
+_NAMES: dict[Role, str] = {"ps": "parameter servers", "worker": "workers"}
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -34,6 +49,12 @@ class Terminate(msgspec.Struct, frozen=True):
 
 class WorkerGone(msgspec.Struct, frozen=True):
     """Lease again what it had."""
+
+    node: str
+
+
+class ServerGone(msgspec.Struct, frozen=True):
+    """A PS that owned no slot: its moves are off."""
 
     node: str
 
@@ -53,15 +74,16 @@ class FailJob(msgspec.Struct, frozen=True):
     nodes: list[str] = []
 
 
-Instruction = Launch | Terminate | WorkerGone | Note | FailJob
+Instruction = Launch | Terminate | WorkerGone | ServerGone | Note | FailJob
 Next = tuple["Fleet", list[Instruction]]
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A worker that comes back later."""
+    """A node that comes back later."""
 
     due: float
     resources: Resources
+    role: WorkRole = "worker"
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -72,8 +94,8 @@ class Fleet(msgspec.Struct, frozen=True):
     by_id: dict[str, Node] = {}
     """All nodes the job has ever had, in the order they were launched."""
     pending: list[Pending] = []
-    comebacks: dict[str, int] = {}
-    """How many workers have come back, by reason."""
+    comebacks: dict[str, dict[str, int]] = {}
+    """How many nodes have come back, by role and reason."""
     left: int = 0
     """Workers that have left because there was nothing more to do."""
     done: bool = False
@@ -82,9 +104,13 @@ class Fleet(msgspec.Struct, frozen=True):
     def of(self, role: Role) -> list[Node]:
         return [node for node in self.by_id.values() if node.role == role]
 
-    @property
-    def all_ps_up(self) -> bool:
-        return sum(node.state == "up" for node in self.of("ps")) == self.plan.ps.count
+    def servers_up(self, leaving: Collection[str] = ()) -> list[Node]:
+        """PS that can be talked to and stay; ``leaving``: those that are to be emptied."""
+        return [node for node in self.of("ps") if node.state == "up" and node.id not in leaving]
+
+    def all_ps_up(self, leaving: Collection[str] = ()) -> bool:
+        """None of the plan is still to come."""
+        return len(self.servers_up(leaving)) == self.plan.ps.count == len(self.staying_of("ps", leaving))
 
     @property
     def running(self) -> list[Node]:
@@ -93,7 +119,18 @@ class Fleet(msgspec.Struct, frozen=True):
     @property
     def staying(self) -> list[Node]:
         """Workers that run and are not on their way out."""
-        return [node for node in self.of("worker") if node.state in ("launched", "started", "up")]
+        return self.staying_of("worker")
+
+    def staying_of(self, role: Role, leaving: Collection[str] = ()) -> list[Node]:
+        return [
+            node for node in self.of(role) if node.state in ("launched", "started", "up") and node.id not in leaving
+        ]
+
+    def coming_back(self, role: Role) -> list[Pending]:
+        return [late for late in self.pending if late.role == role]
+
+    def planned(self, role: Role) -> RolePlan:
+        return self.plan.ps if role == "ps" else self.plan.worker
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -101,9 +138,9 @@ class Fleet(msgspec.Struct, frozen=True):
         """Launch the plan."""
         fleet: Fleet = self
         done: list[Instruction] = []
-        for role, plan in (("ps", self.plan.ps), ("worker", self.plan.worker)):
+        for role, plan in _by_role(self.plan):
             for _ in range(plan.count):
-                fleet, instructions = fleet._launch(role, plan.each, now)  # type: ignore[arg-type]
+                fleet, instructions = fleet._launch(role, plan.each, now)
                 done += instructions
         return fleet, done
 
@@ -126,8 +163,9 @@ class Fleet(msgspec.Struct, frozen=True):
             fleet = fleet._with(msgspec.structs.replace(fleet.by_id[node], endpoint=endpoint))
         return fleet, instructions
 
-    def event(self, event: NodeEvent, now: float) -> Next:
-        """The backend reports. Reports about unknown nodes, and repeated ones, change nothing."""
+    def event(self, event: NodeEvent, now: float, *, owns: bool = True, leaving: Collection[str] = ()) -> Next:
+        """The backend reports. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and holds
+        slots; ``leaving``: PS that are to be emptied and ended."""
         if event.kind == "started":
             fleet, _, instructions = self._step(event.node, "started", now, "its process runs")
             return fleet, instructions
@@ -144,7 +182,12 @@ class Fleet(msgspec.Struct, frozen=True):
             detail="" if asked else detail,
         )
         told: list[Instruction] = [Note(node.id, f"ended: {describe_end(node)}")]
-        fleet, more = fleet._with(node)._judge(node, before, now)
+        fleet = fleet._with(node)
+        fleet, more = (
+            fleet._judge_server(node, before, now, owns, leaving)
+            if node.role == "ps"
+            else fleet._judge(node, before, now)
+        )
         return fleet, told + more
 
     def give_up(self, node: str, kind: Literal["overdue", "stuck"], why: str, now: float) -> Next:
@@ -164,31 +207,43 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet = msgspec.structs.replace(self, pending=[late for late in self.pending if late.due > now])
         done: list[Instruction] = []
         for late in due:
-            fleet, instructions = fleet._launch("worker", late.resources, now)
+            fleet, instructions = fleet._launch(late.role, late.resources, now)
             done += instructions
         return fleet, done
 
     def scale(self, workers: int, now: float) -> Next:
         """Have ``workers`` workers from now on: the youngest are drained, or new ones launched."""
-        plan = msgspec.structs.replace(self.plan, worker=msgspec.structs.replace(self.plan.worker, count=workers))
-        room = max(0, workers - len(self.staying))
-        fleet = msgspec.structs.replace(self, plan=plan, left=0, pending=self.pending[:room])
+        fleet = msgspec.structs.replace(self._plan("worker", workers), left=0)
         done: list[Instruction] = []
-        surplus = len(fleet.staying) + len(fleet.pending) - workers
+        surplus = len(fleet.staying) + len(fleet.coming_back("worker")) - workers
         for node in _least_missed(fleet.staying)[: max(0, surplus)]:
             fleet, _, instructions = fleet._step(node.id, "drain", now, f"to leave: scaled to {workers} workers")
             done += instructions
-        for _ in range(-surplus):
-            fleet, instructions = fleet._launch("worker", plan.worker.each, now)
-            done += instructions
-        return fleet, done
+        fleet, instructions = fleet._fill("worker", now)
+        return fleet, done + instructions
+
+    def scale_ps(self, count: int, now: float, *, leaving: Collection[str] = ()) -> Next:
+        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched. Who is too many must be among the leaving."""
+        return self._plan("ps", count, leaving)._fill("ps", now, leaving)
+
+    def drain(self, node: str, now: float, *, why: str = "", replace: bool = False) -> Next:
+        """One node leaves: a worker, and there is one less from now on unless it is replaced; or a PS that has been emptied."""
+        role = self.by_id[node].role
+        fleet, changed, done = self._step(node, "drain", now, f"to leave: {why}" if why else "is asked to leave")
+        if not changed or role == "ps":
+            return fleet, done
+        if not replace:
+            return fleet._plan("worker", self.plan.worker.count - 1), done
+        fleet, instructions = fleet._fill("worker", now)
+        return fleet, done + instructions
 
     def one_more_worker(self, now: float) -> Next:
         """All workers have left, and there is work: one comes back like any other."""
-        if self.staying or self.pending:
+        if self.staying or self.coming_back("worker"):
             return self, []
         last = [node for node in self.of("worker") if node.state == "ended"][-1]
-        return msgspec.structs.replace(self, left=max(0, self.left - 1))._come_back(last, now)
+        left = max(0, self.left - 1)
+        return msgspec.structs.replace(self, left=left)._come_back(last, now, left)
 
     def finished(self) -> Fleet:
         return msgspec.structs.replace(self, done=True, pending=[])
@@ -208,19 +263,26 @@ class Fleet(msgspec.Struct, frozen=True):
             instructions.append(Terminate(node_id, gently=True))
         return self._with(after), True, instructions
 
+    def _plan(self, role: Role, count: int, leaving: Collection[str] = ()) -> Fleet:
+        """The plan has ``count`` of a role, and no more come back than there is room for."""
+        planned = msgspec.structs.replace(self.planned(role), count=count)
+        plan = msgspec.structs.replace(self.plan, **{role: planned})
+        room = max(0, count - len(self.staying_of(role, leaving)))
+        kept = [late for late in self.pending if late.role != role] + self.coming_back(role)[:room]
+        return msgspec.structs.replace(self, plan=plan, pending=kept)
+
+    def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = ()) -> Next:
+        """Launch what is missing."""
+        fleet: Fleet = self
+        done: list[Instruction] = []
+        plan = self.planned(role)
+        for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role))):
+            fleet, instructions = fleet._launch(role, plan.each, now)
+            done += instructions
+        return fleet, done
+
     def _judge(self, node: Node, before: Node, now: float) -> Next:
-        """A node has ended."""
-        if node.role == "ps":
-            if self.done:
-                return self, []
-            hint = "Its log: dlrover-lite logs JOB --role ps."
-            if node.reason == "OOMKilled":
-                hint = (
-                    f"Give ps more memory than {format_bytes(node.resources.memory)} each, or use more of them. {hint}"
-                )
-            return self, [
-                FailJob(f"{node.id} has ended ({describe_end(node)}) and its parameters are lost", hint, [node.id])
-            ]
+        """A worker has ended."""
         gone = WorkerGone(node.id)
         if self.done or before.state == "draining":
             return self, [gone]
@@ -228,46 +290,60 @@ class Fleet(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, left=self.left + 1), [gone]
         if node.reason == "UserError":
             return self, [gone, FailJob(*_no_last_words(node))]
-        fleet, instructions = self._come_back(node, now)
+        fleet, instructions = self._come_back(node, now, self.left)
         return fleet, [gone, *instructions]
 
-    def _come_back(self, node: Node, now: float) -> Next:
-        reason = node.reason or "Unknown"
-        policy, before = POLICIES[reason], self.comebacks.get(reason, 0)
-        if len(self.staying) + len(self.pending) >= self.plan.worker.count - self.left:
+    def _judge_server(self, node: Node, before: Node, now: float, owns: bool, leaving: Collection[str]) -> Next:
+        """A PS has ended."""
+        if self.done:
+            return self, []
+        if not owns:
+            gone = ServerGone(node.id)
+            if before.state == "draining" or node.id in leaving:
+                return self, [gone]
+            fleet, instructions = self._come_back(node, now, 0, leaving)
+            return fleet, [gone, *instructions]
+        hint = "Its log: dlrover-lite logs JOB --role ps."
+        if node.reason == "OOMKilled":
+            hint = f"Give ps more memory than {format_bytes(node.resources.memory)} each, or use more of them. {hint}"
+        return self, [
+            FailJob(f"{node.id} has ended ({describe_end(node)}) and its parameters are lost", hint, [node.id])
+        ]
+
+    def _come_back(self, node: Node, now: float, left: int, leaving: Collection[str] = ()) -> Next:
+        role: WorkRole = "ps" if node.role == "ps" else "worker"
+        plan, reason = self.planned(role), node.reason or "Unknown"
+        policy, before = POLICIES[reason], self.comebacks.get(role, {}).get(reason, 0)
+        if len(self.staying_of(role, leaving)) + len(self.coming_back(role)) >= plan.count - left:
             return self, []
         if before >= policy.budget:
-            ended = [other.id for other in self.of("worker") if other.reason == reason]
-            return self, [
-                FailJob(
-                    f"workers keep ending: {node.id} was number {before + 1} to end as {reason} ({node.detail or 'no detail'})",
-                    "Their logs: dlrover-lite logs JOB --role worker",
-                    ended[-3:],
-                )
-            ]
-        each = self.plan.worker.each
+            ended = [other.id for other in self.of(role) if other.reason == reason]
+            return self, [FailJob(*_keep_ending(node, before + 1), ended[-3:])]
+        each = plan.each
         if policy.memory_factor > 1:
             room = self._room_beside(node)
             grown = larger(node.resources, policy.memory_factor, room)
             if grown is None:
                 return self, [FailJob(*_no_room(node, room))]
             each = grown if grown.memory > each.memory else each
-        plan = msgspec.structs.replace(self.plan, worker=msgspec.structs.replace(self.plan.worker, each=each))
-        fleet = msgspec.structs.replace(self, plan=plan, comebacks={**self.comebacks, reason: before + 1})
+        counted = {**self.comebacks, role: {**self.comebacks.get(role, {}), reason: before + 1}}
+        grown_plan = msgspec.structs.replace(self.plan, **{role: msgspec.structs.replace(plan, each=each)})
+        fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)
         delay = delay_seconds(policy, before)
         how = describe_growth(node.resources, each)
         if not delay:
-            fleet, instructions = fleet._launch("worker", each, now)
+            fleet, instructions = fleet._launch(role, each, now)
             return fleet, [Note(node.id, f"{list(fleet.by_id)[-1]} takes its place{how}"), *instructions]
-        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each)])
-        return pending, [Note(node.id, f"another worker takes its place in {delay:g} s{how}")]
+        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role)])
+        another = "parameter server" if role == "ps" else "worker"
+        return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
 
     def _room_beside(self, node: Node) -> int:
-        """Memory that is left for a worker in place of ``node``."""
+        """Memory that is left for another in place of ``node``."""
         others = sum(other.resources.memory for other in self.running if other.id != node.id)
         return self.capacity.memory - others - sum(late.resources.memory for late in self.pending)
 
-    def _launch(self, role: Literal["ps", "worker"], resources: Resources, now: float) -> Next:
+    def _launch(self, role: WorkRole, resources: Resources, now: float) -> Next:
         node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now)
         cores = f"{resources.cores:g} core{'s' * (resources.cores != 1)}"
         note = Note(node.id, f"launched with {cores} and {format_bytes(resources.memory)}")
@@ -290,6 +366,19 @@ def _least_missed(workers: list[Node]) -> list[Node]:
     return youngest_first
 
 
+def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:
+    """Servers first: they are waited for."""
+    return [("ps", plan.ps), ("worker", plan.worker)]
+
+
+def _keep_ending(node: Node, number: int) -> tuple[str, str]:
+    detail = node.detail or "no detail"
+    return (
+        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} to end as {node.reason or 'Unknown'} ({detail})",
+        f"Their logs: dlrover-lite logs JOB --role {node.role}",
+    )
+
+
 def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
     """A worker that finds the person's code or data at fault says so before it ends; this one has not."""
     return (
@@ -305,6 +394,7 @@ def _no_room(node: Node, room: int) -> tuple[str, str, list[str]]:
     left = f"{format_bytes(max(0, room))} are left for it beside the other nodes"
     return (
         f"{node.id} needs more memory than its {limit}, and {left}",
-        "Use fewer workers or a smaller batch_size, or raise resources.total if the machine has more.",
+        f"Use fewer {_NAMES[node.role]}{' or a smaller batch_size' if node.role == 'worker' else ''}, "
+        "or raise resources.total if the machine has more.",
         [node.id],
     )

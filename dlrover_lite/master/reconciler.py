@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
 from dlrover_lite.errors import BackendError
-from dlrover_lite.master.fleet import FailJob, Fleet, Instruction, Launch, Next, Note, Terminate, WorkerGone
+from dlrover_lite.master.fleet import (
+    FailJob,
+    Fleet,
+    Instruction,
+    Launch,
+    Next,
+    Note,
+    ServerGone,
+    Terminate,
+    WorkerGone,
+)
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.liveness import Liveness
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Health
 
-__all__ = ["Reconciler"]
+__all__ = ["Reconciler", "Servers"]
 
 GRACE_SECONDS = 10.0
 FAILED_GRACE_SECONDS = 1.0
 """Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 USAGE_SECONDS = 1.0
+
+
+class Servers(Protocol):
+    """What there is to know of parameter servers, and who is to know when one is no more."""
+
+    def owns(self, node: str) -> bool:
+        """Whether it holds slots."""
+
+    @property
+    def leaving(self) -> Collection[str]:
+        """Those that are to be emptied and ended."""
+
+    def gone(self, node: str) -> None:
+        """It has ended, and held no slots."""
 
 
 class Reconciler:
@@ -32,6 +57,7 @@ class Reconciler:
         endpoint: str,
         health: Health,
         story: StoryLog,
+        servers: Servers,
         keep: Callable[[Fleet], None],
         on_gone: Callable[[str], None],
         on_failure: Callable[[FailJob], None],
@@ -44,6 +70,7 @@ class Reconciler:
         self._backend = backend
         self._endpoint = endpoint
         self._story = story
+        self._servers = servers
         self._keep = keep
         self._on_gone = on_gone
         self._on_failure = on_failure
@@ -61,17 +88,27 @@ class Reconciler:
     def hello(self, node: str, endpoint: str) -> None:
         self._take(self.fleet.hello(node, endpoint, self._clock()))
         self._liveness.heard(node)
+        self._usage_at = self._clock()  # what a newcomer has left is asked for soon
 
     def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
         self._liveness.heard(node, doing, seconds)
 
     def scale(self, workers: int) -> list[str]:
         """What follows from it, in words."""
-        before = self.fleet
-        following = before.scale(workers, self._clock())
+        return self._told(self.fleet.scale(workers, self._clock()))
+
+    def scale_ps(self, count: int) -> list[str]:
+        """Have so many PS beside those that leave; what follows from it, in words."""
+        return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving))
+
+    def drain(self, node: str, *, why: str = "", replace: bool = False) -> list[str]:
+        """A worker, or a PS that holds nothing; what follows from it, in words."""
+        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace))
+
+    def _told(self, following: Next) -> list[str]:
         self._take(following)
         notes = [step for step in following[1] if isinstance(step, Note)]
-        return [f"{note.node} is {note.text}" for note in notes]
+        return [f"{note.node} is {note.text.removeprefix('is ')}" for note in notes]
 
     def one_more_worker(self) -> None:
         self._take(self.fleet.one_more_worker(self._clock()))
@@ -106,7 +143,7 @@ class Reconciler:
 
     def _take_events(self, timeout_seconds: float) -> None:
         for event in self._backend.events(self._events_seen, timeout_seconds=timeout_seconds):
-            self._take(self.fleet.event(event, self._clock()))
+            self._take(self._judged(event))
             self._events_seen = event.number
 
     def _take(self, following: Next) -> None:
@@ -128,6 +165,8 @@ class Reconciler:
                     print(f"{node} can't be ended: {error.message}", flush=True)
             case WorkerGone(node):
                 self._on_gone(node)
+            case ServerGone(node):
+                self._servers.gone(node)
             case Note(node, text):
                 self._story.node(node, text)
             case FailJob():
@@ -142,4 +181,8 @@ class Reconciler:
             else:
                 return
         never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
-        self._take(self.fleet.event(never, self._clock()))
+        self._take(self._judged(never))
+
+    def _judged(self, event: NodeEvent) -> Next:
+        servers = self._servers
+        return self.fleet.event(event, self._clock(), owns=servers.owns(event.node), leaving=servers.leaving)

@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.lifecycle import Node
+from dlrover_lite.slots import SLOTS
 from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import ScaleRequest
 
-__all__ = ["refusal"]
+__all__ = ["refusal", "replacement_refusal"]
+
+_WHAT = {"worker": "workers", "ps": "parameter servers"}
+_NONE_CAN = {"worker": "workers can't train", "ps": "parameter servers can't hold a model"}
 
 
 def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Failure | None:
     """Why not, and what to do instead; None if it can be. ``total``: the recipe's ceiling."""
-    ps = fleet.plan.ps
-    if wish.ps is not None and wish.ps != ps.count:
-        return Failure(
-            "refused",
-            f"this job keeps its {ps.count} parameter server{'s' * (ps.count != 1)}: parameters can't be moved between them yet",
-            "Start a job with another resources.ps.count, or scale the workers.",
-        )
-    if wish.workers is None:
-        return None
-    if wish.workers < 1:
-        return Failure(UNUSABLE, f"{wish.workers} workers can't train", "Ask for at least 1, or stop the job.")
-    each = fleet.plan.worker.each
-    memory = ps.count * ps.each.memory + wish.workers * each.memory
-    if wish.workers > fleet.plan.worker.count and memory > fleet.capacity.memory:
-        most = max(0, (fleet.capacity.memory - ps.count * ps.each.memory) // each.memory)
-        return Failure(
-            UNUSABLE,
-            f"{wish.workers} workers of {format_bytes(each.memory)} beside the parameter servers need {format_bytes(memory)}; "
-            f"there are {format_bytes(fleet.capacity.memory)}",
-            f"Ask for at most {most}." if most else "Give each worker less memory in the recipe.",
-        )
-    cores = ps.count * ps.each.cores + wish.workers * each.cores
-    if total is not None and wish.workers > fleet.plan.worker.count and cores > total.cores:
-        most = max(0, int((total.cores - ps.count * ps.each.cores) / each.cores))
-        return Failure(
-            UNUSABLE,
-            f"{wish.workers} workers need {cores:g} cores with the parameter servers; resources.total allows {total.cores:g}",
-            f"Ask for at most {most}." if most else "Raise resources.total.",
-        )
+    asked = {"worker": wish.workers, "ps": wish.ps}
+    plans = {"worker": fleet.plan.worker, "ps": fleet.plan.ps}
+    for role, count in asked.items():
+        if count is not None and count < 1:
+            return Failure(UNUSABLE, f"{count} {_NONE_CAN[role]}", "Ask for at least 1, or stop the job.")
+    if wish.ps is not None and wish.ps > SLOTS:
+        return Failure(UNUSABLE, f"{wish.ps} parameter servers can't have a slot each", f"Ask for at most {SLOTS}.")
+    counts = {role: plans[role].count if count is None else count for role, count in asked.items()}
+    for role, other in (("worker", "ps"), ("ps", "worker")):
+        count, each, beside = counts[role], plans[role].each, plans[other].each
+        if count <= plans[role].count:
+            continue
+        memory, others = count * each.memory, counts[other] * beside.memory
+        if memory + others > fleet.capacity.memory:
+            most = max(0, (fleet.capacity.memory - others) // each.memory)
+            return Failure(
+                UNUSABLE,
+                f"{count} {_WHAT[role]} of {format_bytes(each.memory)} beside the {_WHAT[other]} need "
+                f"{format_bytes(memory + others)}; there are {format_bytes(fleet.capacity.memory)}",
+                f"Ask for at most {most}." if most else f"Give each of the {_WHAT[role]} less memory in the recipe.",
+            )
+        cores, other_cores = count * each.cores, counts[other] * beside.cores
+        if total is not None and cores + other_cores > total.cores:
+            most = max(0, int((total.cores - other_cores) / each.cores))
+            return Failure(
+                UNUSABLE,
+                f"{count} {_WHAT[role]} need {cores + other_cores:g} cores with the {_WHAT[other]}; "
+                f"resources.total allows {total.cores:g}",
+                f"Ask for at most {most}." if most else "Raise resources.total.",
+            )
     return None
+
+
+def replacement_refusal(node: Node, fleet: Fleet) -> Failure | None:
+    """Why there can't be one more of its role for a while, beside all that run; None if there can."""
+    each = fleet.planned(node.role).each
+    used = sum(other.resources.memory for other in fleet.running) + sum(late.resources.memory for late in fleet.pending)
+    if used + each.memory <= fleet.capacity.memory:
+        return None
+    return Failure(
+        UNUSABLE,
+        f"the one that replaces {node.id} needs {format_bytes(each.memory)} beside all others while it takes over; they may take "
+        f"{format_bytes(used)} of {format_bytes(fleet.capacity.memory)}",
+        "Scale the workers down first, or drain it without --replace.",
+    )

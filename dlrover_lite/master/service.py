@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,11 @@ from dlrover_lite.intervals import Range
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.reconciler import Reconciler
-from dlrover_lite.master.scaling import refusal
 from dlrover_lite.master.shards import Answer, ShardService
+from dlrover_lite.master.slot_control import SlotControl, Wish
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
@@ -27,6 +27,8 @@ from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
+    CancelMovesRequest,
+    DrainRequest,
     Export,
     Exported,
     Finished,
@@ -34,16 +36,16 @@ from dlrover_lite.wire.messages import (
     Hello,
     Lease,
     LeaseRequest,
+    MoveRequest,
     NodeFailed,
     PsReport,
-    Scaled,
     ScaleRequest,
     Status,
     StatusRequest,
     StopRequest,
     StoryRequest,
-    Topology,
     TopologyRequest,
+    Wait,
     Welcome,
     WorkReport,
 )
@@ -55,7 +57,6 @@ RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
 """Between two writings of the status for those who can't ask any more."""
-SLOTS = 4096
 _BY_REQUEST = "stopped by request"
 
 
@@ -97,7 +98,6 @@ class Master:
         self.exporting = False
         self.exported: Exported | None = None
         self.evaluations = Evaluations()
-        self.ps_reports: dict[str, PsReport] = {}
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -115,18 +115,23 @@ class Master:
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
         self.facts = Facts(shards, wall_clock)
+        self.servers = ParameterServers(
+            self.facts.slots(), shards, story, keep=self.facts.keep_slots, wall_clock=wall_clock
+        )
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
             backend,
             endpoint=server.endpoint,
             health=recipe.health,
             story=story,
+            servers=self.servers,
             keep=self.facts.keep_fleet,
             on_gone=self._worker_gone,
             on_failure=self._node_has_failed_the_job,
             on_refusal=self._launch_refused,
             clock=clock,
         )
+        self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
         self._remember()
 
     @property
@@ -176,6 +181,7 @@ class Master:
         for request, body in answers:
             if body is not None:
                 self._server.reply(request, body)
+        self._answer_waiting()
         self._close_rounds()
         now = self._clock()
         if now >= self._reconcile_at:
@@ -206,9 +212,8 @@ class Master:
             case StatusRequest():
                 return self.status()
             case PsReport() as report:
-                self.ps_reports[report.node] = report
                 self.reconciler.heard(report.node)
-                return Ack()
+                return self.servers.report(report, self.fleet)
             case Heartbeat(node, doing, seconds):
                 self.reconciler.heard(node, doing, seconds)
                 return None
@@ -216,13 +221,12 @@ class Master:
                 self.reconciler.hello(node, endpoint)
                 if role == "worker":
                     self.shards.worker_joined(node)
-                self._answer_waiting()
+                self.servers.begin(self.fleet)
                 return Welcome(self.job, self.recipe)
             case TopologyRequest():
-                if self.fleet.all_ps_up:
-                    return self._topology()
-                self._waiting[request.session] = request
-                return None
+                if (topology := self.servers.topology(self.fleet)) is None:
+                    self._waiting[request.session] = request
+                return topology
             case NodeFailed() as failed:
                 self._node_failed(failed)
                 return Ack()
@@ -230,8 +234,8 @@ class Master:
                 self.exported = exported
                 self.facts.keep_exported(exported)
                 return Ack()
-            case ScaleRequest() as wish:
-                return self._scale(wish)
+            case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() as wish:
+                return self.slots.answer(wish)
             case StoryRequest(subject):
                 return self._tell(subject)
             case StopRequest(reason):
@@ -262,13 +266,15 @@ class Master:
             return (self._export_task(request.node) or work) if request.want else Ack()
         return work
 
-    def _export_task(self, node: str) -> Export | None:
-        """The first worker to find nothing left writes the model; should it die, the next one."""
+    def _export_task(self, node: str) -> Export | Wait | None:
+        """The first worker to find nothing left writes the model; should it die, the next one. Not while slots are on their way."""
         wanted = self.recipe.export.format
         if wanted == "none" or self.shards.failure or not self.shards.finished or self.exported is not None:
             return None
         if self._exporter and self._exporter != node:
             return None
+        if not self.servers.at_rest:
+            return Wait(RECONCILE_SECONDS)
         self._exporter = node
         self.facts.keep_exporter(node)
         self.exporting = True
@@ -308,26 +314,12 @@ class Master:
             hint = hint or f"Its log: dlrover-lite logs {self.job} --node {failed.node}"
             self._end(Outcome("failed", f"{failed.node}: {message}", hint))
 
-    def _topology(self) -> Topology:
-        servers = [(node.id, node.endpoint) for node in self.fleet.of("ps")]
-        owners = array.array("H", [slot * len(servers) // SLOTS for slot in range(SLOTS)])
-        return Topology(1, servers, owners.tobytes())
-
     def _answer_waiting(self) -> None:
-        if self.fleet.all_ps_up:
+        """The map that they wait for has been committed."""
+        if self._waiting and (topology := self.servers.topology(self.fleet)) is not None:
             for request in self._waiting.values():
-                self._server.reply(request, self._topology())
+                self._server.reply(request, topology)
             self._waiting.clear()
-
-    def _scale(self, wish: ScaleRequest) -> msgspec.Struct:
-        refused = refusal(wish, self.fleet, total=self.recipe.resources.total)
-        if refused is None and (self.outcome is not None or self.shards.trained):
-            refused = Failure("refused", "all samples have been trained on: there is nothing left to scale for")
-        if refused is not None:
-            return refused
-        if wish.workers is None or wish.workers == self.fleet.plan.worker.count:
-            return Scaled()
-        return Scaled(self.reconciler.scale(wish.workers))
 
     def _tell(self, subject: str) -> msgspec.Struct:
         try:
@@ -339,6 +331,8 @@ class Master:
 
     def _reconcile(self) -> None:
         self.reconciler.turn()
+        if self.outcome is None:
+            self.slots.turn()
         self._judge()
         self.story.flush()
         now = self._clock()
@@ -414,7 +408,7 @@ class Master:
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
-        if isinstance(request.body, StatusRequest | StoryRequest | ScaleRequest):
+        if isinstance(request.body, StatusRequest | StoryRequest | Wish):
             self._server.reply(request, self._try(request) or Ack())
             return
         if isinstance(request.body, Heartbeat):

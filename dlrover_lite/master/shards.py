@@ -18,7 +18,12 @@ from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size
 from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
 from dlrover_lite.master.ledger_data import Failure, Pass
 from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+from dlrover_lite.wire.messages import (
+    Ack,
+    Finished,
+    Lease,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from dlrover_lite.master.progress import Evaluations
@@ -151,6 +156,12 @@ class ShardService:
     def epoch(self) -> int:
         """The lowest epoch not finished; the last one when all are."""
         return min((of.index for of in self._unfinished if of.kind == "train"), default=self.plan.epochs - 1)
+
+    def epochs_under_way(self) -> tuple[int, list[Pass]]:
+        """The lowest epoch that isn't through (or the next one, when all that were opened are), and those opened from there on."""
+        below = min((of.index for of in self._unfinished if of.kind == "train"), default=self._epochs_opened)
+        minibatches = self.plan.minibatches(self.plan.samples)
+        return below, [Pass("train", index, minibatches) for index in range(below, self._epochs_opened)]
 
     def quarantined(self) -> list[tuple[Pass, Failure]]:
         return [(of, failure) for of, failure in self.ledger.failures() if failure.quarantined]

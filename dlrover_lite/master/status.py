@@ -24,9 +24,11 @@ def describe(master: Master) -> Status:
     message = ""
     if master.outcome is not None:
         message = master.outcome.message
-    elif not master.fleet.all_ps_up:
+    elif not master.servers.state.version:
         message = "waiting for the parameter servers"
-    loss = recent.log_loss
+    else:
+        message = master.slots.problem
+    loss, counts = recent.log_loss, master.servers.state.counts()
     return Status(
         job=master.job,
         state=_state(master),
@@ -39,7 +41,7 @@ def describe(master: Master) -> Status:
         auc=recent.auc,
         elapsed_seconds=now - progress.began,
         nodes=[
-            _node(node, master.reconciler.usage.get(node.id, _NOTHING), progress.node_rate(node.id, now=now))
+            _node(node, master.reconciler.usage.get(node.id, _NOTHING), progress.node_rate(node.id, now=now), counts)
             for node in master.fleet.by_id.values()
         ],
         evaluations=master.evaluations.results,
@@ -47,16 +49,19 @@ def describe(master: Master) -> Status:
         quarantined=len(shards.quarantined()),
         staleness_p99=progress.staleness_quantile(0.99),
         staleness_max=max(progress.staleness, default=None),
-        rows=sum(report.rows for report in master.ps_reports.values()),
+        rows=master.servers.rows,
         message=message,
         bad_examples=progress.bad_examples,
         enforcement=master.enforcement.kind,
         not_enforced=master.enforcement.cannot,
         master_restarts=master.restarts,
+        moves=master.servers.moves(),
+        slot_map_version=master.servers.state.version,
+        slots_settled=master.servers.settled,
     )
 
 
-def _node(node: Node, usage: Usage, rate: float) -> NodeStatus:
+def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int]) -> NodeStatus:
     return NodeStatus(
         id=node.id,
         role=node.role,
@@ -68,6 +73,7 @@ def _node(node: Node, usage: Usage, rate: float) -> NodeStatus:
         used_memory=usage.memory,
         throttled_seconds=usage.throttled_seconds,
         peak_memory=usage.peak_memory,
+        slots=slots.get(node.id, 0) if node.role == "ps" else None,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from dlrover_lite.errors import ModelError
-from dlrover_lite.models.export import DENSE_FILE, ExportWriter
+from dlrover_lite.models.export import DENSE_FILE, ExportWriter, TableEntry
 from dlrover_lite.models.serving import read_manifest
-from dlrover_lite.models.tables import iterate_table
+from dlrover_lite.models.tables import TableRows, iterate_table
 
 __all__ = ["copy_export"]
 
@@ -42,9 +42,16 @@ def copy_export(
                 f"{source / DENSE_FILE} can't be used: {str(error).rstrip('.')}.", hint="Export the model again."
             ) from error
         for entry in manifest.tables:
-            for ids, vectors in iterate_table(source / entry.file, rows=entry.rows, dim=entry.dim):
-                writer.add_rows(entry.name, ids, vectors)
-                done += len(ids)
+            for rows in _rows(source, entry):
+                writer.add_rows(entry.name, *rows)
+                done += len(rows.ids)
                 if progress is not None:
                     progress(done)
+        if manifest.dense_blocks is not None:
+            for rows in _rows(source, manifest.dense_blocks):
+                writer.add_dense_blocks(*rows)  # type: ignore[arg-type]  # with state, as its entry says
         return writer.finish()
+
+
+def _rows(source: Path, entry: TableEntry) -> Iterator[TableRows]:
+    return iterate_table(source / entry.file, rows=entry.rows, dim=entry.dim, state_parts=entry.state_parts)

@@ -22,14 +22,24 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import JobError, ModelError
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
-from dlrover_lite.models.tables import TableWriter, escape, table_writer
-from dlrover_lite.recipe.schema import Model
+from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, joined, table_writer
+from dlrover_lite.recipe.schema import Model, Optimizer
 
-__all__ = ["DENSE_FILE", "FORMAT_VERSION", "MANIFEST_FILE", "ExportWriter", "Manifest", "TableEntry", "TensorEntry"]
+__all__ = [
+    "DENSE_FILE",
+    "FORMAT_VERSION",
+    "MANIFEST_FILE",
+    "ExportWriter",
+    "Manifest",
+    "Optimizers",
+    "TableEntry",
+    "TensorEntry",
+]
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "model.json"
 DENSE_FILE = "dense.safetensors"
+DENSE_BLOCKS = "dense_blocks"
 BUFFERED_BYTES = 64 << 20
 """Rows handed in are held back up to this much over all tables, so that files get large writes."""
 
@@ -51,10 +61,24 @@ class TableEntry(msgspec.Struct, frozen=True):
     dim: int
     init_scale: float
     rows: int = 0
+    state_parts: int | None = None
+    """Floats of optimizer state per value in the file; None: neither state nor counts of updates are there."""
+
+    @property
+    def shape(self) -> RowShape:
+        return RowShape(self.dim, self.state_parts)
+
+
+class Optimizers(msgspec.Struct, frozen=True):
+    """Whose state an export holds."""
+
+    embeddings: Optimizer
+    dense: Optimizer
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All of ``model.json``. ``ExportWriter`` fills in ``tables``, ``dense`` and, for a user's file, ``model``."""
+    """All of ``model.json``. ``ExportWriter`` fills in ``tables``, ``dense``, ``dense_blocks`` and, for a user's
+    file, ``model``."""
 
     version: int = FORMAT_VERSION
     """Of the format."""
@@ -64,13 +88,48 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     """The job's: unknown ids get their initial values by it."""
     data_format: str = ""
-    """Format of the training data: criteo, csv, parquet or synthetic."""
+    """Format of the training data: criteo, csv, parquet, synthetic or census."""
     data_options: dict[str, Any] = {}
     """How its lines are read, of CSV and Parquet: label, delimiter and columns, as in the recipe."""
     transform: str = ""
     """What the reader does with a line's values before they are ids and dense features, by name."""
     tables: list[TableEntry] = []
     dense: list[TensorEntry] = []
+    optimizers: Optimizers | None = None
+    """Given for an export with their state; else None."""
+    dense_blocks: TableEntry | None = None
+    """With optimizer state: the dense parameters once more, as blocks of one flat vector (``ps.layout``), with theirs."""
+
+
+class _Table:
+    """A table's file in the making, and the rows that are held back for it."""
+
+    def __init__(self, entry: TableEntry, writer: TableWriter) -> None:
+        self.entry, self.writer = entry, writer
+        self.waiting_bytes = 0
+        self._waiting: list[TableRows] = []
+
+    def hold(self, rows: TableRows) -> None:
+        copy = rows.copied()
+        self._waiting.append(copy)
+        self.waiting_bytes += copy.bytes
+
+    def flush(self) -> None:
+        """Write what is held back. Raises OSError."""
+        chunks, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        if chunks:
+            self.writer.add(joined(chunks))
+
+    def finish(self) -> TableEntry:
+        """Write all that is left; what the manifest says of the table. Raises OSError."""
+        self.flush()
+        return msgspec.structs.replace(self.entry, rows=self.writer.close())
+
+
+def _state_parts(optimizer: Optimizer) -> int:
+    from dlrover_lite.ps.optimizers import STATE_PARTS
+
+    return STATE_PARTS[optimizer.use]
 
 
 class ExportWriter:
@@ -98,10 +157,8 @@ class ExportWriter:
         self._elsewhere = elsewhere
         self._check_target()
         self._partial = self.directory.with_name(f".{self.directory.name}.partial-{uuid.uuid4().hex[:8]}")
-        self._writers: dict[str, TableWriter] = {}
-        self._tables: dict[str, TableEntry] = {}
-        self._waiting: dict[str, list[tuple[NDArray[np.uint64], NDArray[np.float32]]]] = {}
-        self._waiting_bytes: dict[str, int] = {}
+        self._tables: dict[str, _Table] = {}
+        self._blocks: _Table | None = None
         self._dense: list[TensorEntry] = []
         self._open = True
         with self._writing():
@@ -111,16 +168,27 @@ class ExportWriter:
                 self.manifest = msgspec.structs.replace(manifest, model=Model(use=use, options=manifest.model.options))
             for field in manifest.fields:
                 self._add_table(field, format)
+            if manifest.optimizers is not None:
+                self._add_blocks(manifest.optimizers.dense, format)
 
     def _add_table(self, field: EmbeddingField, format: Format) -> None:
         name = field.table_name
-        if name not in self._writers:
+        if name not in self._tables:
             # Names that differ in case only are one file name on some file systems.
-            taken = {escape(other).casefold() for other in self._writers}
+            taken = {escape(other).casefold() for other in self._tables}
             stem = escape(name, every=escape(name).casefold() in taken)
-            writer = table_writer(self._partial / "tables" / stem, field.dim, format)
-            self._writers[name], self._waiting[name], self._waiting_bytes[name] = writer, [], 0
-            self._tables[name] = TableEntry(name, f"tables/{writer.path.name}", field.dim, float(field.init_scale))
+            optimizers = self.manifest.optimizers
+            shape = RowShape(field.dim, None if optimizers is None else _state_parts(optimizers.embeddings))
+            writer = table_writer(self._partial / "tables" / stem, shape, format)
+            file, scale = f"tables/{writer.path.name}", float(field.init_scale)
+            self._tables[name] = _Table(TableEntry(name, file, shape.dim, scale, 0, shape.state_parts), writer)
+
+    def _add_blocks(self, optimizer: Optimizer, format: Format) -> None:
+        from dlrover_lite.ps.layout import BLOCK, PARAMETERS
+
+        shape = RowShape(BLOCK, _state_parts(optimizer))
+        writer = table_writer(self._partial / DENSE_BLOCKS, shape, format)
+        self._blocks = _Table(TableEntry(PARAMETERS.name, writer.path.name, BLOCK, 0.0, 0, shape.state_parts), writer)
 
     def write_dense(self, tensors: Mapping[str, NDArray[np.generic]]) -> None:
         """The dense parameters and averaged buffers, by their names in the module's ``state_dict``; once."""
@@ -132,37 +200,58 @@ class ExportWriter:
             (self._partial / DENSE_FILE).write_bytes(save(arrays))
         self._dense = [TensorEntry(name, array.shape, str(array.dtype)) for name, array in arrays.items()]
 
-    def add_rows(self, table: str, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None:
+    def add_rows(
+        self,
+        table: str,
+        ids: NDArray[np.uint64],
+        vectors: NDArray[np.float32],
+        counts: NDArray[np.uint32] | None = None,
+        state: NDArray[np.float32] | None = None,
+    ) -> None:
         """Rows of a table: ids uint64 [n], vectors float32 [n, dim]; any number of times, tables in any order.
 
+        In an export with optimizer state, also counts of updates uint32 [n], and state float32 [n, dim x parts].
         An id must be added once. Raises ValueError for an unknown table or arrays of another shape.
         """
         if table not in self._tables:
             raise ValueError(f"no table {table!r} in this export")
-        if ids.ndim != 1 or vectors.shape != (len(ids), self._tables[table].dim):
-            raise ValueError(f"table {table!r}: {ids.shape} ids and {vectors.shape} vectors")
-        self._waiting[table].append((ids.astype(np.uint64), vectors.astype(np.float32)))
-        self._waiting_bytes[table] += ids.nbytes + vectors.nbytes
-        while sum(self._waiting_bytes.values()) > BUFFERED_BYTES:
-            self._flush(max(self._waiting_bytes, key=self._waiting_bytes.__getitem__))
+        self._add(self._tables[table], TableRows(ids, vectors, counts, state))
 
-    def _flush(self, table: str) -> None:
-        chunks, self._waiting[table], self._waiting_bytes[table] = self._waiting[table], [], 0
-        if chunks:
+    def add_dense_blocks(
+        self,
+        numbers: NDArray[np.uint64],
+        values: NDArray[np.float32],
+        counts: NDArray[np.uint32],
+        state: NDArray[np.float32],
+    ) -> None:
+        """In an export with optimizer state: blocks of the flat vector of all parameters, as rows of a table are added."""
+        if self._blocks is None:
+            raise ValueError("this export is one without optimizer state")
+        self._add(self._blocks, TableRows(numbers, values, counts, state))
+
+    def _add(self, table: _Table, rows: TableRows) -> None:
+        if not table.entry.shape.fits(rows):
+            raise ValueError(
+                f"table {table.entry.name!r} with {table.entry.shape.columns}: {rows.ids.shape} ids and {rows.vectors.shape} vectors"
+                + "".join(f", {array.shape} {array.dtype}" for array in rows[2:] if array is not None)
+            )
+        table.hold(rows)
+        tables = self._all_tables()
+        while sum(one.waiting_bytes for one in tables) > BUFFERED_BYTES:
             with self._writing():
-                ids = np.concatenate([chunk[0] for chunk in chunks])
-                self._writers[table].add(ids, np.concatenate([chunk[1] for chunk in chunks]))
+                max(tables, key=lambda one: one.waiting_bytes).flush()
+
+    def _all_tables(self) -> list[_Table]:
+        return [*self._tables.values(), *([self._blocks] if self._blocks is not None else [])]
 
     def finish(self) -> Path:
         """Writes what is left and puts the export in place, replacing an older export. Returns the directory."""
         if not (self._partial / DENSE_FILE).exists():
             self.write_dense({})
-        for table, writer in self._writers.items():
-            self._flush(table)
-            with self._writing():
-                rows = writer.close()
-            self._tables[table] = msgspec.structs.replace(self._tables[table], rows=rows)
-        manifest = msgspec.structs.replace(self.manifest, tables=list(self._tables.values()), dense=self._dense)
+        with self._writing():
+            tables = [table.finish() for table in self._tables.values()]
+            blocks = None if self._blocks is None else self._blocks.finish()
+        manifest = msgspec.structs.replace(self.manifest, tables=tables, dense=self._dense, dense_blocks=blocks)
         with self._writing():
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             (self._partial / MANIFEST_FILE).write_bytes(text + b"\n")
@@ -190,8 +279,8 @@ class ExportWriter:
         """Removes everything written so far. Does nothing after ``finish``."""
         if self._open:
             self._open = False
-            for writer in self._writers.values():
-                writer.abort()
+            for table in self._all_tables():
+                table.writer.abort()
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def __enter__(self) -> ExportWriter:

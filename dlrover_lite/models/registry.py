@@ -24,6 +24,7 @@ BUILT_IN = {
     "dcn": ("dlrover_lite.models.dcn", "DCN"),
     "xdeepfm": ("dlrover_lite.models.xdeepfm", "XDeepFM"),
     "dlrm": ("dlrover_lite.models.dlrm", "DLRM"),
+    "census": ("dlrover_lite.models.census", "Census"),
 }
 """Where each built-in model is: module and class."""
 

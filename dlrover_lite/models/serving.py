@@ -144,8 +144,8 @@ def load_model(directory: Path | str | None, device: str = "cpu") -> ServingMode
     _load_dense(network, directory / DENSE_FILE, manifest)
     tables = {}
     for entry in manifest.tables:
-        ids, vectors = read_table(directory / entry.file, rows=entry.rows, dim=entry.dim)
-        tables[entry.name] = EmbeddingTable(entry, ids, vectors, seed=manifest.seed)
+        rows = read_table(directory / entry.file, rows=entry.rows, dim=entry.dim)
+        tables[entry.name] = EmbeddingTable(entry, rows.ids, rows.vectors, seed=manifest.seed)
     return ServingModel(network.to(device), manifest, tables).eval()
 
 

@@ -1,26 +1,101 @@
-"""Files of embedding tables: ids uint64 [rows] and vectors float32 [rows, dim], as npz or Parquet."""
+"""Files of embedding tables: ids uint64 [rows] and vectors float32 [rows, dim], as npz or Parquet; with optimizer state, if wanted."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError, ModelError
 
-__all__ = ["TableWriter", "escape", "iterate_table", "read_table", "table_writer", "unescape"]
-
-Rows = tuple[NDArray[np.uint64], NDArray[np.float32]]
+__all__ = [
+    "RowShape",
+    "TableRows",
+    "TableWriter",
+    "escape",
+    "iterate_table",
+    "joined",
+    "read_table",
+    "table_writer",
+    "unescape",
+]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _COPY_BYTES = 1 << 20
 _CHUNK_BYTES = 8 << 20
+
+
+class TableRows(NamedTuple):
+    """Rows of one table; ``counts`` and ``state`` are both there, or neither."""
+
+    ids: NDArray[np.uint64]
+    """[n]"""
+    vectors: NDArray[np.float32]
+    """[n, dim]"""
+    counts: NDArray[np.uint32] | None = None
+    """[n]: updates so far."""
+    state: NDArray[np.float32] | None = None
+    """[n, dim x state parts]: of each row the first part, then the second."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self if array is not None)
+
+    def copied(self) -> TableRows:
+        """In arrays of their own, of the types above."""
+        counts = None if self.counts is None else self.counts.astype(np.uint32)
+        state = None if self.state is None else self.state.astype(np.float32)
+        return TableRows(self.ids.astype(np.uint64), self.vectors.astype(np.float32), counts, state)
+
+
+def joined(chunks: Sequence[TableRows]) -> TableRows:
+    """At least one, all with state or all without."""
+    ids, vectors = np.concatenate([rows.ids for rows in chunks]), np.concatenate([rows.vectors for rows in chunks])
+    counts = [rows.counts for rows in chunks if rows.counts is not None]
+    state = [rows.state for rows in chunks if rows.state is not None]
+    if not counts or not state:
+        return TableRows(ids, vectors)
+    return TableRows(ids, vectors, np.concatenate(counts), np.concatenate(state))
+
+
+class RowShape(NamedTuple):
+    dim: int
+    state_parts: int | None = None
+    """Floats of optimizer state per value; None: rows come without state and counts."""
+
+    @property
+    def columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The arrays of a file: dtype, and the shape behind [rows]. State of no parts is no array."""
+        columns: dict[str, tuple[str, tuple[int, ...]]] = {"ids": ("<u8", ()), "vectors": ("<f4", (self.dim,))}
+        if self.state_parts is not None:
+            columns["counts"] = ("<u4", ())
+        if self.state_parts:
+            columns["state"] = ("<f4", (self.dim * self.state_parts,))
+        return columns
+
+    def fits(self, rows: TableRows) -> bool:
+        """Whether all arrays have the lengths they must have."""
+        n, parts = len(rows.ids), self.state_parts
+        if rows.ids.ndim != 1 or rows.vectors.shape != (n, self.dim):
+            return False
+        if parts is None or rows.counts is None or rows.state is None:
+            return parts is None and rows.counts is None and rows.state is None
+        return rows.counts.shape == (n,) and rows.state.shape == (n, self.dim * parts)
+
+    def rows(self, arrays: Mapping[str, NDArray[Any]]) -> TableRows:
+        """From arrays by the names of ``columns``."""
+        ids = arrays["ids"]
+        if self.state_parts is None:
+            return TableRows(ids, arrays["vectors"])
+        state = arrays["state"] if self.state_parts else np.empty((len(ids), 0), np.float32)
+        return TableRows(ids, arrays["vectors"], arrays["counts"], state)
 
 
 def escape(name: str, *, every: bool = False) -> str:
@@ -49,7 +124,7 @@ def unescape(file: str) -> str:
 class TableWriter(Protocol):
     path: Path
 
-    def add(self, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None: ...
+    def add(self, rows: TableRows) -> None: ...
 
     def close(self) -> int:
         """Finishes the file; returns its number of rows."""
@@ -58,59 +133,73 @@ class TableWriter(Protocol):
         """Lets go of open files."""
 
 
-def table_writer(stem: Path, dim: int, format: Literal["npz", "parquet"]) -> TableWriter:
+def table_writer(stem: Path, shape: RowShape, format: Literal["npz", "parquet"]) -> TableWriter:
     """Writes ``stem`` with the format's suffix. Raises JobError when the format's package isn't installed."""
     path = stem.with_name(f"{stem.name}.{format}")
-    return _ParquetWriter(path, dim) if format == "parquet" else _NpzWriter(path, dim)
+    return _ParquetWriter(path, shape) if format == "parquet" else _NpzWriter(path, shape)
 
 
 class _NpzWriter:
     """An .npy file starts with its shape, which is known at the end only, and a zip member can't be changed: rows go
-    to two plain files first, which are copied into the zip, one table after the other, when all are there."""
+    to plain files first, which are copied into the zip, one table after the other, when all are there."""
 
-    def __init__(self, path: Path, dim: int) -> None:
-        self.path, self.dim, self.rows = path, dim, 0
-        self._parts = {"ids": path.with_suffix(".ids"), "vectors": path.with_suffix(".vectors")}
+    def __init__(self, path: Path, shape: RowShape) -> None:
+        self.path, self.rows = path, 0
+        self._columns = shape.columns
+        self._parts = {name: path.with_suffix(f".{name}") for name in self._columns}
 
-    def add(self, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None:
+    def add(self, rows: TableRows) -> None:
         # Opened for each write: there may be more tables than a process may hold files open.
-        for key, array in (("ids", ids.astype("<u8")), ("vectors", vectors.astype("<f4"))):
-            with self._parts[key].open("ab") as file:
-                file.write(array.tobytes())
-        self.rows += len(ids)
+        for name, (dtype, _) in self._columns.items():
+            with self._parts[name].open("ab") as file:
+                file.write(getattr(rows, name).astype(dtype).tobytes())
+        self.rows += len(rows.ids)
 
     def close(self) -> int:
-        kinds = {"ids": ((self.rows,), "<u8"), "vectors": ((self.rows, self.dim), "<f4")}
         with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for key, (shape, descr) in kinds.items():
-                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-                    header = {"descr": descr, "fortran_order": False, "shape": shape}
+            for name, (dtype, shape) in self._columns.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    header = {"descr": dtype, "fortran_order": False, "shape": (self.rows, *shape)}
                     np.lib.format.write_array_header_1_0(member, header)
                     if self.rows:
-                        with self._parts[key].open("rb") as part:
+                        with self._parts[name].open("rb") as part:
                             shutil.copyfileobj(part, member, _COPY_BYTES)
-                        self._parts[key].unlink()
+                        self._parts[name].unlink()
         return self.rows
 
     def abort(self) -> None:
         pass
 
 
-class _ParquetWriter:
-    """One row group per call of ``add``; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32)."""
+_PARQUET_NAMES = {"ids": "id", "vectors": "vector", "counts": "count", "state": "state"}
 
-    def __init__(self, path: Path, dim: int) -> None:
+
+class _ParquetWriter:
+    """One row group per call of ``add``; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32), with state ``count``
+    (uint32) and ``state`` (fixed-size list of float32) too."""
+
+    def __init__(self, path: Path, shape: RowShape) -> None:
         self._arrow = _import_parquet(JobError)
-        self.path, self.dim, self.rows = path, dim, 0
+        self.path, self.rows = path, 0
+        self._columns = shape.columns
         pa = self._arrow
-        self._schema = pa.schema([("id", pa.uint64()), ("vector", pa.list_(pa.float32(), dim))])
+        kinds = {"<u8": pa.uint64(), "<u4": pa.uint32(), "<f4": pa.float32()}
+        self._schema = pa.schema(
+            [
+                (_PARQUET_NAMES[name], pa.list_(kinds[dtype], *width) if width else kinds[dtype])
+                for name, (dtype, width) in self._columns.items()
+            ]
+        )
         self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd")
 
-    def add(self, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> None:
+    def add(self, rows: TableRows) -> None:
         pa = self._arrow
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.dim)
-        self._writer.write_table(pa.table([pa.array(ids), lists], schema=self._schema))
-        self.rows += len(ids)
+        arrays = []
+        for name, (_, width) in self._columns.items():
+            flat = pa.array(getattr(rows, name).reshape(-1))
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, *width) if width else flat)
+        self._writer.write_table(pa.table(arrays, schema=self._schema))
+        self.rows += len(rows.ids)
 
     def close(self) -> int:
         self._writer.close()
@@ -132,8 +221,8 @@ def _import_parquet(error: type[JobError] | type[ModelError]) -> Any:
     return pyarrow
 
 
-def read_table(path: Path, *, rows: int, dim: int) -> Rows:
-    """(ids uint64 [rows], vectors float32 [rows, dim]) of a table file.
+def read_table(path: Path, *, rows: int, dim: int) -> TableRows:
+    """ids and vectors of a table file, without optimizer state.
 
     Raises ModelError, naming the file, when it is missing, damaged, or has other numbers of rows or values.
     """
@@ -142,56 +231,70 @@ def read_table(path: Path, *, rows: int, dim: int) -> Rows:
     ids, vectors = _read_parquet(path, dim) if path.suffix == ".parquet" else _read_npz(path)
     if ids.shape != (rows,) or vectors.shape != (rows, dim):
         raise _damaged(path, f"it holds {list(ids.shape)} ids and {list(vectors.shape)} vectors, not {rows} of {dim}")
-    return ids, vectors
+    return TableRows(ids, vectors)
 
 
-def iterate_table(path: Path, *, rows: int, dim: int) -> Iterator[Rows]:
-    """The rows of a table file in chunks of some megabytes. Raises ModelError as ``read_table`` does."""
+def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = None) -> Iterator[TableRows]:
+    """The rows of a table file in chunks of some megabytes, with optimizer state if ``state_parts`` is given.
+
+    Raises ModelError as ``read_table`` does.
+    """
     if not path.is_file():
         raise _damaged(path, "it is missing")
-    count = max(1, _CHUNK_BYTES // (8 + 4 * dim))
+    shape = RowShape(dim, state_parts)
+    count = max(1, _CHUNK_BYTES // (12 + 4 * dim * (1 + (state_parts or 0))))
     seen = 0
-    chunks = _parquet_chunks(path, dim, count) if path.suffix == ".parquet" else _npz_chunks(path, dim, count)
-    for ids, vectors in chunks:
-        if vectors.shape != (len(ids), dim):
-            raise _damaged(path, f"it holds vectors {list(vectors.shape)} for {len(ids)} ids, not of {dim}")
-        seen += len(ids)
-        yield ids, vectors
+    chunks = _parquet_chunks(path, shape, count) if path.suffix == ".parquet" else _npz_chunks(path, shape, count)
+    for chunk in chunks:
+        if not shape.fits(chunk):
+            raise _damaged(path, f"it holds vectors {list(chunk.vectors.shape)} for {len(chunk.ids)} ids, not of {dim}")
+        seen += len(chunk.ids)
+        yield chunk
     if seen != rows:
         raise _damaged(path, f"it holds {seen} rows, not {rows}")
 
 
-def _npz_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
+def _npz_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRows]:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open("ids.npy") as ids, archive.open("vectors.npy") as vectors:
-            (rows,), (_, width) = _npy_shape(ids), _npy_shape(vectors)
-            if width != dim:
-                raise ValueError(f"its vectors have {width} values, not {dim}")
+        with ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            files = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in shape.columns}
+            rows = _npy_rows(files, shape)
             for start in range(0, rows, count):
                 size = min(count, rows - start)
-                read_ids, read_vectors = ids.read(size * 8), vectors.read(size * 4 * dim)
-                yield (
-                    np.frombuffer(read_ids, "<u8", size),
-                    np.frombuffer(read_vectors, "<f4", size * dim).reshape(size, dim),
-                )
+                arrays = {}
+                for name, (dtype, width) in shape.columns.items():
+                    data = files[name].read(size * np.dtype(dtype).itemsize * int(np.prod(width)))
+                    arrays[name] = np.frombuffer(data, dtype).reshape(size, *width)
+                yield shape.rows(arrays)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise _damaged(path, str(error)) from error
 
 
-def _npy_shape(file: IO[bytes]) -> tuple[int, ...]:
-    np.lib.format.read_magic(file)
-    shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    return tuple(shape)
+def _npy_rows(files: Mapping[str, IO[bytes]], shape: RowShape) -> int:
+    """How many rows all of the arrays have. Raises ValueError when they don't go together."""
+    rows: int | None = None
+    for name, (dtype, width) in shape.columns.items():
+        np.lib.format.read_magic(files[name])
+        found, _, kind = np.lib.format.read_array_header_1_0(files[name])
+        rows = found[0] if rows is None else rows
+        if tuple(found) != (rows, *width) or kind != np.dtype(dtype):
+            raise ValueError(f"its {name} are {kind} {list(found)}, not {np.dtype(dtype)} {[rows, *width]}")
+    return rows or 0
 
 
-def _parquet_chunks(path: Path, dim: int, count: int) -> Iterator[Rows]:
+def _parquet_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRows]:
     pa = _import_parquet(ModelError)
     try:
         with pa.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=count):
-                ids = batch.column("id").to_numpy(zero_copy_only=False).astype(np.uint64)
-                values = batch.column("vector").flatten().to_numpy(zero_copy_only=False)
-                yield ids, values.astype(np.float32).reshape(-1, dim)
+            names = [_PARQUET_NAMES[name] for name in shape.columns]
+            for batch in file.iter_batches(batch_size=count, columns=names):
+                arrays = {}
+                for name, (dtype, width) in shape.columns.items():
+                    column = batch.column(_PARQUET_NAMES[name])
+                    flat = (column.flatten() if width else column).to_numpy(zero_copy_only=False)
+                    arrays[name] = flat.astype(dtype).reshape(-1, *width)
+                yield shape.rows(arrays)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise _damaged(path, str(error)) from error
 
@@ -200,7 +303,7 @@ def _damaged(path: Path, why: str) -> ModelError:
     return ModelError(f"The export's file {path} can't be used: {why.rstrip('.')}.", hint="Export the model again.")
 
 
-def _read_npz(path: Path) -> Rows:
+def _read_npz(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return arrays["ids"].astype(np.uint64), arrays["vectors"].astype(np.float32)
@@ -208,10 +311,10 @@ def _read_npz(path: Path) -> Rows:
         raise _damaged(path, str(error)) from error
 
 
-def _read_parquet(path: Path, dim: int) -> Rows:
+def _read_parquet(path: Path, dim: int) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
     pa = _import_parquet(ModelError)
     try:
-        table = pa.parquet.read_table(path)
+        table = pa.parquet.read_table(path, columns=["id", "vector"])
         ids = table.column("id").to_numpy().astype(np.uint64)
         values = table.column("vector").combine_chunks()
         flat = values.flatten().to_numpy(zero_copy_only=False) if len(ids) else np.empty(0)

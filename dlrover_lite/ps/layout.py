@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.ps.hashing import SLOT_SHIFT, fill_hashes, table_salt
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 __all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "slots_of"]
 

@@ -40,7 +40,7 @@ from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, as
 from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["Counters", "NotOwned", "RowData", "TableGroup"]
 

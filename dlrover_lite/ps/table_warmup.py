@@ -7,7 +7,7 @@ import numpy as np
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["compile_kernels"]
 

@@ -10,12 +10,15 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+from dlrover_lite.recipe.census import census_problems
 from dlrover_lite.recipe.heads import Finding, examine
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
 from dlrover_lite.recipe.problems import Place, nearest
 from dlrover_lite.recipe.schema import (
+    CensusData,
     CriteoData,
     CsvData,
+    Data,
     Export,
     Model,
     Optimizer,
@@ -96,13 +99,29 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
 
 
 def _recipe(value: Recipe, given: Given, tree: Node) -> None:
-    data = value.data
-    nothing = data.eval_samples == 0 if isinstance(data, SyntheticData) else not data.eval and data.eval_share == 0
-    if value.training.evaluate_every and nothing:
-        section = tree.entries["training"] if isinstance(tree, Section) else tree
-        place = section.entries["evaluate_every"].place if isinstance(section, Section) else section.place
-        key = "eval_samples" if isinstance(data, SyntheticData) else "eval_share"
-        given.add("training.evaluate_every", f"there is nothing to evaluate on: data.{key} is 0", place=place)
+    if value.training.evaluate_every and (why := _nothing_to_evaluate_on(value.data)):
+        key = "training.evaluate_every"
+        given.add(key, f"there is nothing to evaluate on: {why}", place=_written(tree, key).place)
+    for key, message in census_problems(value):
+        given.add(key, message, place=_written(tree, key).place)
+
+
+def _nothing_to_evaluate_on(data: Data) -> str:
+    """Why; "" where there is something."""
+    if isinstance(data, CensusData):
+        return "data of the format census is to be counted only"
+    if isinstance(data, SyntheticData):
+        return "" if data.eval_samples else "data.eval_samples is 0"
+    return "" if data.eval or data.eval_share else "data.eval_share is 0"
+
+
+def _written(tree: Node, dotted: str) -> Node:
+    """What was written for this key, or the innermost section around it that was."""
+    for name in dotted.split("."):
+        if not isinstance(tree, Section) or name not in tree.entries:
+            break
+        tree = tree.entries[name]
+    return tree
 
 
 def _only_for(value: Optimizer | Schedule, given: Given, tree: Node) -> None:

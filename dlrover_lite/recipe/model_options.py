@@ -51,5 +51,6 @@ BUILT_IN_OPTIONS: dict[str, dict[str, Rule]] = {
     },
     "xdeepfm": {**_COMMON, "hidden": SIZES, "cin_sizes": SIZES},
     "dlrm": {**_COMMON, "bottom": SIZES, "top": SIZES},
+    "census": {"embedding_dim": POSITIVE_INT, "dense_values": POSITIVE_INT},
 }
 """By model: the keyword arguments of its constructor, ``schema`` aside."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 from dlrover_lite.units import Resources
 
 __all__ = [
+    "CensusData",
     "CriteoData",
     "CsvData",
     "Data",
@@ -37,7 +38,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Model(_Section, frozen=True, kw_only=True):
-    """``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm) or ``file.py:Class``; options go to its constructor."""
+    """``use`` is a built-in model (wide_deep, dcn, xdeepfm, dlrm; census, to test) or ``file.py:Class``; options go to its constructor."""
 
     use: str
     options: dict[str, Any] = {}
@@ -83,7 +84,13 @@ class SyntheticData(_Section, frozen=True, kw_only=True, tag_field="format", tag
     seed: NonNegative = 0
 
 
-Data = CriteoData | CsvData | ParquetData | SyntheticData
+class CensusData(_Section, frozen=True, kw_only=True, tag_field="format", tag="census"):
+    """Samples to be counted: each has an id of its own, its number, and one that all have. There are none to evaluate on."""
+
+    samples: Count
+
+
+Data = CriteoData | CsvData | ParquetData | SyntheticData | CensusData
 
 
 class Optimizer(_Section, frozen=True, kw_only=True):
@@ -146,6 +153,8 @@ class Export(_Section, frozen=True, kw_only=True):
     """Tables as npz or Parquet (needs the ``parquet`` extra); ``none`` writes no model at the end."""
 
     format: Literal["npz", "parquet", "none"] = "npz"
+    optimizer_state: bool = False
+    """With each row its optimizer's state and the number of its updates, and the same of the dense parameters."""
 
 
 class Health(_Section, frozen=True, kw_only=True):

@@ -1,127 +1,111 @@
-"""The parameter servers as a worker sees them: pulls and pushes of whole minibatches, several under way at once."""
+"""The parameter servers as a worker sees them: pulls and pushes of whole minibatches, several under way at once, while slots move.
+
+Keys are ordered by the map that is current when a minibatch is read. Whatever is turned away by a PS that no longer owns it, or was
+asked of one that has left, is asked again by the newest map; what the other PS have answered stays. Nobody waits for the master: the
+map is asked for beside everything else.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from dlrover_lite import slots
 from dlrover_lite.errors import DeadlineExceeded, JobError
 from dlrover_lite.wire.client import RETRY_SECONDS, Client
-from dlrover_lite.wire.frames import Failure, Reply
-from dlrover_lite.wire.messages import Configure, PsReplies, Pull, Push, Rows, Scan, Topology
-from dlrover_lite.worker.dense import DensePlacement
-from dlrover_lite.worker.embedding import GroupKeys
+from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.messages import Topology
+from dlrover_lite.wire.ps_messages import (
+    Configure,
+    Moved,
+    PsReplies,
+    Scan,
+)
+from dlrover_lite.worker.pieces import cut, split
+from dlrover_lite.worker.slot_map import SlotMap
+from dlrover_lite.worker.tickets import (
+    ConfigureTicket,
+    MinibatchKeys,
+    Piece,
+    PullTicket,
+    PushTicket,
+    Scanned,
+    ScanTicket,
+    Ticket,
+)
+from dlrover_lite.worker.topology import MapAsker
 
-__all__ = ["PsClient", "PullTicket", "PushTicket"]
+__all__ = ["PsClient"]
 
 DEADLINE_SECONDS = 120.0
+MOVED_SECONDS = 0.005
+"""Between attempts when a PS turns something away that by the newest map is its own: it has yet to hear of that map."""
+CHECK_SECONDS = 0.5
+"""Between looks for what has had no answer; the map is asked for when that was so for one: the PS may have left the job."""
 
 
-class PullTicket:
-    """A pull under way."""
+class _Link:
+    """One PS, and what it has been asked."""
 
-    def __init__(self, groups: Sequence[GroupKeys], own_pushes: list[int]) -> None:
-        self.groups = groups
-        self.own_pushes = own_pushes
-        """Pushes this worker had sent to each PS before this pull."""
-        self.replies: list[Reply | None] = [None] * len(own_pushes)
-        self.missing = len(own_pushes)
-
-
-class PushTicket:
-    """A push under way; done when every PS has acknowledged it."""
-
-    def __init__(self, epoch: int, k: int, pull: PullTicket, own_pushes: list[int]) -> None:
-        self.epoch = epoch
-        self.k = k
-        self.pulled_versions = [reply.body.version if reply else 0 for reply in pull.replies]
-        self.own_between = [now - then for now, then in zip(own_pushes, pull.own_pushes, strict=True)]
-        self.missing = len(own_pushes)
-        self.staleness = 0
-        """Pushes of other workers, at most over all PS, applied between this minibatch's pull and its push."""
-
-
-class _Sent:
-    __slots__ = ("at", "body", "frames", "on_reply")
-
-    def __init__(self, body: msgspec.Struct, frames: list[Any], at: float, on_reply: Callable[[Reply], None]) -> None:
-        self.body, self.frames, self.at, self.on_reply = body, frames, at, on_reply
+    def __init__(self, name: str, endpoint: str, client: Client) -> None:
+        self.name, self.endpoint, self.client = name, endpoint, client
+        self.unanswered: dict[int, Piece] = {}
 
 
 class PsClient:
-    """All PS of a job. Not for several threads. Every wait raises DeadlineExceeded when a PS stays silent for two minutes, JobError
-    when one refuses."""
+    """All PS of a job. Not for several threads. Every wait raises DeadlineExceeded when a PS or the master stays silent for two
+    minutes, JobError when one refuses."""
 
     def __init__(
-        self, topology: Topology, *, context: zmq.Context[Any], clock: Callable[[], float] = time.monotonic
+        self,
+        topology: Topology,
+        *,
+        node: str,
+        master_endpoint: str,
+        context: zmq.Context[Any],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.names = [name for name, _ in topology.ps]
-        self.owners: NDArray[np.uint16] = np.frombuffer(topology.slots, np.uint16)
+        """Newer maps than ``topology`` are asked of the master, in the name of ``node``."""
+        self.map = SlotMap.of(topology)
+        """The newest one known."""
+        self._context = context
         self._clock = clock
-        self._clients = [
-            Client(endpoint, PsReplies, context=context, peer=name, clock=clock) for name, endpoint in topology.ps
-        ]
-        self._sent: list[dict[int, _Sent]] = [{} for _ in self._clients]
-        self._own_pushes = [0] * len(self._clients)
+        self._own_pushes: Counter[str] = Counter()
+        """Pushes sent to each PS."""
+        self._links: dict[str, _Link] = {}
+        self._link_of: dict[zmq.Socket[Any], _Link] = {}
+        self._homeless: list[Piece] = []
+        """Turned away by a PS that knows a newer map."""
+        self._later: deque[tuple[float, Piece]] = deque()
+        """To be sent again, with when."""
+        self._asker = MapAsker(node, master_endpoint, context=context, clock=clock)
         self._poller = zmq.Poller()
-        for client in self._clients:
-            self._poller.register(client.socket, zmq.POLLIN)
-        self._part_of = {client.socket: part for part, client in enumerate(self._clients)}
-        self._next_check = clock() + RETRY_SECONDS
+        self._poller.register(self._asker.socket, zmq.POLLIN)
+        self._next_check = clock() + CHECK_SECONDS
+        self._connect()
 
-    @property
-    def parts(self) -> int:
-        return len(self._clients)
+    # --- requests -------------------------------------------------------------------------------------------------------
 
-    def place_dense(self, length: int) -> DensePlacement:
-        return DensePlacement(length, self.owners, self.parts)
+    def configure(self, configuration: Configure, keys: MinibatchKeys, values: Sequence[NDArray[np.float32]]) -> None:
+        """Tell each PS what it keeps, with the first values [blocks, 4096] of each dense group; waits. The first worker's word counts,
+        later ones must agree. ``keys`` has dense groups only."""
+        ticket = ConfigureTicket(configuration, keys.groups)
+        self._begin(ticket, keys.map, values)
+        self.finish(ticket)
 
-    def configure(self, messages: Sequence[tuple[Configure, NDArray[np.float32]]]) -> None:
-        """Tell each PS what it keeps; the first worker's word counts, later ones must agree."""
-        left = [len(messages)]
-
-        def done(_: Reply) -> None:
-            left[0] -= 1
-
-        for part, (message, dense) in enumerate(messages):
-            self._send(part, message, [dense], done)
-        while left[0]:
-            self.wait()
-
-    # --- minibatches ----------------------------------------------------------------------------------------------------
-
-    def pull(self, groups: Sequence[GroupKeys], *, dense: bool = True) -> PullTicket:
-        """Ask for dense parameters and the rows of ``groups``; the answers arrive in ``wait``."""
-        ticket = PullTicket(groups, list(self._own_pushes))
-        for part in range(self.parts):
-            counts = [group.counts[part].tolist() for group in groups]
-            frames = [group.keys[group.bounds[part] : group.bounds[part + 1]] for group in groups]
-            self._send(part, Pull(counts, dense), frames, _fill(ticket, part))
+    def pull(self, keys: MinibatchKeys) -> PullTicket:
+        """Ask for the rows of ``keys``; the answers arrive in ``wait``."""
+        ticket = PullTicket(keys, self._own_pushes.copy())
+        self._begin(ticket, keys.map)
         return ticket
-
-    def dense(self, ticket: PullTicket, placement: DensePlacement, flat: NDArray[np.float32]) -> None:
-        """Write the dense parameters of a finished pull into ``flat``."""
-        for part, reply in enumerate(ticket.replies):
-            if reply is not None:
-                placement.put(part, np.frombuffer(reply.buffer(0), np.float32), flat)
-
-    def rows(self, ticket: PullTicket, *, dense: bool = True) -> list[NDArray[np.float32]]:
-        """Rows [keys, dim] of each group of a finished pull."""
-        found = []
-        for g, group in enumerate(ticket.groups):
-            pieces = [
-                np.frombuffer(reply.buffer(g + dense), np.float32) for reply in ticket.replies if reply is not None
-            ]
-            flat = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            found.append(flat.reshape(-1, group.dim))
-        return found
 
     def push(
         self,
@@ -129,45 +113,55 @@ class PsClient:
         k: int,
         learning_rate_factor: float,
         pull: PullTicket,
-        dense: Sequence[NDArray[np.float32]],
         grads: Sequence[NDArray[np.float32]],
     ) -> PushTicket:
-        """Send the gradients of minibatch (epoch, k): each PS's share of ``dense``, and [keys, dim] for each group."""
-        ticket = PushTicket(epoch, k, pull, list(self._own_pushes))
-        for part in range(self.parts):
-            counts = [group.counts[part].tolist() for group in pull.groups]
-            frames: list[Any] = [dense[part]]
-            for group, gradient in zip(pull.groups, grads, strict=True):
-                span = slice(group.bounds[part], group.bounds[part + 1])
-                frames += [group.keys[span], gradient[span]]
-            self._send(part, Push(epoch, k, learning_rate_factor, counts), frames, _acknowledge(ticket, part))
-            self._own_pushes[part] += 1
+        """Send the gradients of minibatch (epoch, k): [keys, dim] for each group of what was pulled. They must not change any more."""
+        ticket = PushTicket(epoch, k, learning_rate_factor, pull, self._own_pushes.copy())
+        self._begin(ticket, pull.keys.map, grads)
         return ticket
 
-    def scan(self, part: int, group: int, start: int, limit: int) -> tuple[Rows, list[NDArray[Any]]]:
-        """Some rows of a table group: ids, table positions, flat values."""
-        found: list[Reply] = []
-        self._send(part, Scan(group, start, limit), [], found.append)
-        while not found:
+    def scan(self, ps: str, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
+        """Some rows of a group that this PS owns; waits. Raises JobError when it leaves the job meanwhile."""
+        ticket = ScanTicket(Scan(group, start, limit, state))
+        if ps not in self._links:
+            raise _left(ps, Scan.__name__)
+        nothing = slots.none()
+        ticket.missing = 1
+        self._dispatch(Piece(ticket, 0, ps, self.map.version, nothing, slots.pack(nothing), [], [], []))
+        self.finish(ticket)
+        assert ticket.found is not None
+        return ticket.found
+
+    def refresh(self) -> None:
+        """Learn the map as it is now; waits."""
+        self._asker.ask(anew=True)
+        end = self._clock() + DEADLINE_SECONDS
+        while self._asker.waiting:
+            if self._clock() > end:
+                raise DeadlineExceeded(f"the master did not answer TopologyRequest within {DEADLINE_SECONDS:g} s")
             self.wait()
-        kinds = (np.uint64, np.uint16, np.float32)
-        return found[0].body, [np.frombuffer(found[0].buffer(i), kind) for i, kind in enumerate(kinds)]
+
+    def finish(self, ticket: Ticket) -> None:
+        """Wait until all of it is answered."""
+        while ticket.missing:
+            self.wait()
+
+    # --- waiting --------------------------------------------------------------------------------------------------------
 
     def wait(self, timeout_seconds: float = RETRY_SECONDS) -> None:
-        """Handle the replies that are here, after waiting for the first one; repeat requests that have had none for too long."""
-        for socket, _ in self._poller.poll(int(timeout_seconds * 1000)):
-            part = self._part_of.get(socket)
-            if part is None:
-                continue  # something else that the caller watches
-            while (reply := self._clients[part].receive(0)) is not None:
-                sent = self._sent[part].pop(reply.sequence, None)
-                if sent is None:
-                    continue  # the answer to a request that was repeated and answered before
-                if isinstance(reply.body, Failure):
-                    raise JobError(f"{self.names[part]}: {reply.body.message}", hint=reply.body.hint)
-                sent.on_reply(reply)
-        if self._clock() >= self._next_check:
-            self._repeat_unanswered()
+        """Handle the replies that are here, after waiting for the first one or until something is to be sent again."""
+        for socket, _ in self._poller.poll(self._poll_milliseconds(timeout_seconds)):
+            if socket is self._asker.socket:
+                self._hear_master()
+            elif (link := self._link_of.get(socket)) is not None:  # else something that the caller watches
+                self._hear(link)
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            _, piece = self._later.popleft()
+            self._dispatch(piece)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_SECONDS
+            self._check(now)
 
     @contextmanager
     def watching(self, other: int | zmq.Socket[Any]) -> Iterator[None]:
@@ -179,40 +173,143 @@ class PsClient:
             self._poller.unregister(other)
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        self._asker.close()
+        for link in self._links.values():
+            link.client.close()
 
-    # --- how ------------------------------------------------------------------------------------------------------------
-
-    def _send(self, part: int, body: msgspec.Struct, frames: list[Any], on_reply: Callable[[Reply], None]) -> None:
-        sequence = self._clients[part].send(body, frames)
-        self._sent[part][sequence] = _Sent(body, frames, self._clock(), on_reply)
-
-    def _repeat_unanswered(self) -> None:
+    def _poll_milliseconds(self, timeout_seconds: float) -> int:
         now = self._clock()
-        self._next_check = now + RETRY_SECONDS
-        for part, unanswered in enumerate(self._sent):
-            for sequence, sent in unanswered.items():
-                if now - sent.at > DEADLINE_SECONDS:
-                    raise DeadlineExceeded(
-                        f"{self.names[part]} did not answer {type(sent.body).__name__} within {DEADLINE_SECONDS:g} s"
-                    )
-                if now - sent.at > RETRY_SECONDS:
-                    self._clients[part].send(sent.body, sent.frames, sequence=sequence)
+        until = min(now + timeout_seconds, self._next_check, self._later[0][0] if self._later else math.inf)
+        return max(0, math.ceil((until - now) * 1000))
+
+    # --- sending --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, ticket: Ticket, slot_map: SlotMap, values: Sequence[NDArray[np.float32]] = ()) -> None:
+        pieces = cut(ticket, slot_map, values)
+        ticket.missing = len(pieces)
+        for piece in pieces:
+            self._dispatch(piece)
+
+    def _dispatch(self, piece: Piece) -> None:
+        """Send it, or what becomes of it by the current map."""
+        if piece.version == self.map.version:
+            self._send(piece)
+            return
+        if not piece.slots.any():
+            raise _left(piece.ps, _request(piece))
+        pieces = split(piece, self.map)
+        piece.ticket.missing += len(pieces) - 1
+        for one in pieces:
+            self._send(one)
+
+    def _send(self, piece: Piece) -> None:
+        link = self._links[piece.ps]
+        sequence = link.client.send(piece.ticket.body(piece), piece.ticket.frames(piece))
+        link.unanswered[sequence] = piece
+        piece.sent_at = self._clock()
+        if piece.first_sent_at < 0:
+            piece.first_sent_at = piece.sent_at
+        if isinstance(piece.ticket, PushTicket) and piece.counted_for != piece.ps:
+            piece.counted_for = piece.ps
+            self._own_pushes[piece.ps] += 1
+
+    # --- hearing --------------------------------------------------------------------------------------------------------
+
+    def _hear(self, link: _Link) -> None:
+        while (reply := link.client.receive(0)) is not None:
+            piece = link.unanswered.pop(reply.sequence, None)
+            if piece is None:
+                continue  # the answer to a request that was repeated and answered before
+            if isinstance(reply.body, Failure):
+                raise JobError(f"{link.name}: {reply.body.message}", hint=reply.body.hint)
+            if isinstance(reply.body, Moved):
+                self._turned_away(piece, reply.body.version)
+            else:
+                piece.ticket.answered(piece, reply)
+
+    def _turned_away(self, piece: Piece, version: int) -> None:
+        """A PS that follows this version doesn't own all of it. Nothing was done."""
+        piece.detoured = True
+        if version > self.map.version:
+            self._homeless.append(piece)
+            self._asker.ask()
+        elif piece.version < self.map.version:
+            self._dispatch(piece)
+        else:
+            self._send_later(piece)
+
+    def _send_later(self, piece: Piece) -> None:
+        self._later.append((self._clock() + MOVED_SECONDS, piece))
+
+    def _hear_master(self) -> None:
+        topology = self._asker.receive()
+        if topology is None:
+            return
+        if topology.version > self.map.version:
+            self._follow(SlotMap.of(topology))
+            return
+        # It had no newer one when it was asked, which may have been before a PS spoke of one.
+        homeless, self._homeless = self._homeless, []
+        for piece in homeless:
+            self._send_later(piece)
+
+    def _follow(self, newer: SlotMap) -> None:
+        """Take over a map: those who have left it get nothing any more, and what they haven't answered goes where it belongs now.
+
+        They may have done it: pushes are named, so that whoever has the slots knows, and anything else may be done twice.
+        """
+        self.map = newer
+        homeless, self._homeless = self._homeless, []
+        present = dict(zip(newer.names, newer.endpoints, strict=True))
+        for link in list(self._links.values()):
+            if present.get(link.name) != link.endpoint:
+                homeless += link.unanswered.values()
+                self._disconnect(link)
+        self._connect()
+        for piece in homeless:
+            piece.detoured = True
+            self._dispatch(piece)
+
+    def _connect(self) -> None:
+        for name, endpoint in zip(self.map.names, self.map.endpoints, strict=True):
+            if name not in self._links:
+                client = Client(endpoint, PsReplies, context=self._context, peer=name, clock=self._clock)
+                link = self._links[name] = self._link_of[client.socket] = _Link(name, endpoint, client)
+                self._poller.register(link.client.socket, zmq.POLLIN)
+
+    def _disconnect(self, link: _Link) -> None:
+        self._poller.unregister(link.client.socket)
+        del self._links[link.name], self._link_of[link.client.socket]
+        link.client.close()
+
+    def _check(self, now: float) -> None:
+        """Repeat what has had no answer for too long; give up on what has waited longer than anything may."""
+        for link in self._links.values():
+            for sequence, piece in link.unanswered.items():
+                _check_deadline(piece, now, piece.ps)
+                if now - piece.first_sent_at >= CHECK_SECONDS:
+                    self._asker.ask()
+                if now - piece.sent_at > RETRY_SECONDS:
+                    link.client.send(piece.ticket.body(piece), piece.ticket.frames(piece), sequence=sequence)
+                    piece.sent_at = now
+        for piece in self._homeless:
+            _check_deadline(piece, now, f"the master gave no newer slot map, and {piece.ps}")
+        for _, piece in self._later:
+            _check_deadline(piece, now, piece.ps)
+        self._asker.repeat()
 
 
-def _fill(ticket: PullTicket, part: int) -> Callable[[Reply], None]:
-    def on_reply(reply: Reply) -> None:
-        ticket.replies[part] = reply
-        ticket.missing -= 1
-
-    return on_reply
+def _check_deadline(piece: Piece, now: float, who: str) -> None:
+    if now - piece.first_sent_at > DEADLINE_SECONDS:
+        raise DeadlineExceeded(f"{who} did not answer {_request(piece)} within {DEADLINE_SECONDS:g} s")
 
 
-def _acknowledge(ticket: PushTicket, part: int) -> Callable[[Reply], None]:
-    def on_reply(reply: Reply) -> None:
-        others = reply.body.version - ticket.pulled_versions[part] - ticket.own_between[part]
-        ticket.staleness = max(ticket.staleness, others)
-        ticket.missing -= 1
+def _request(piece: Piece) -> str:
+    return type(piece.ticket.body(piece)).__name__
 
-    return on_reply
+
+def _left(ps: str, request: str) -> JobError:
+    return JobError(
+        f"{ps} has left the job before it answered {request}",
+        hint="Nothing should move while the model is written: please report this with the job's directory.",
+    )

@@ -15,11 +15,11 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.kernels import kernel
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.dedupe import Deduplicator
-from dlrover_lite.ps.engine import group_tables
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64, table_salt
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.ps.layout import group_tables
+from dlrover_lite.wire.ps_messages import TableSpec
 
-__all__ = ["EmbeddingLayout", "GroupKeys", "tables_of"]
+__all__ = ["EmbeddingLayout", "GroupKeys", "order_by_owner", "tables_of"]
 
 
 @kernel
@@ -70,11 +70,31 @@ def _order_by_owner(keys, counts, salts, owners, parts, order, part_counts):  # 
         start += counts[t]
 
 
+def order_by_owner(
+    keys: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    salts: NDArray[np.uint64],
+    owners: NDArray[np.uint16],
+    parts: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Order keys, runs of length ``counts`` (one a table, with its salt), by the PS that owns their slots: the new position of each
+    key, PS after PS and table after table, and the number of keys [parts, tables]."""
+    order = np.empty(len(keys), np.int32)
+    part_counts = np.zeros((parts, len(counts)), np.int64)
+    _order_by_owner(keys, counts, salts, owners, parts, order, part_counts)
+    return order, part_counts
+
+
 class GroupKeys:
-    """The distinct keys of one table group in one minibatch."""
+    """The distinct keys of one table group, or of one kind of dense blocks, in one minibatch."""
 
     def __init__(
-        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], inverse: NDArray[np.int32], dim: int
+        self,
+        keys: NDArray[np.uint64],
+        counts: NDArray[np.int64],
+        inverse: NDArray[np.int32],
+        dim: int,
+        salts: NDArray[np.uint64],
     ) -> None:
         self.keys = keys
         """uint64, ordered by PS, then table."""
@@ -83,6 +103,8 @@ class GroupKeys:
         self.inverse = inverse
         """int32: position in ``keys`` of each id of the minibatch."""
         self.dim = dim
+        self.salts = salts
+        """uint64 [tables]: with a key, its slot."""
         self.bounds = np.concatenate(([0], np.cumsum(counts.sum(axis=1))))
         """Where each PS's keys begin; one more for the end."""
 
@@ -114,6 +136,8 @@ class EmbeddingLayout:
 
     def __init__(self, fields: Sequence[EmbeddingField], schema: Schema) -> None:
         self.tables = tables_of(fields)
+        self.columns = schema.categorical
+        """Of the ids that ``keys`` takes."""
         self.width = sum(field.dim for field in fields)
         self._groups = [_Group(tables, fields, schema) for tables in group_tables(self.tables)]
         self._deduplicator = Deduplicator()
@@ -126,14 +150,12 @@ class EmbeddingLayout:
             flat = np.ascontiguousarray(columns).reshape(-1)
             keys, counts, inverse = self._deduplicator.unique(flat, group.fields_per_table * ids.shape[1])
             if parts == 1:
-                found.append(GroupKeys(keys, counts[None], inverse, group.dim))
+                found.append(GroupKeys(keys, counts[None], inverse, group.dim, group.salts))
                 continue
-            order = np.empty(len(keys), np.int32)
-            part_counts = np.zeros((parts, len(counts)), np.int64)
-            _order_by_owner(keys, counts, group.salts, owners, parts, order, part_counts)
+            order, part_counts = order_by_owner(keys, counts, group.salts, owners, parts)
             ordered = np.empty_like(keys)
             ordered[order] = keys
-            found.append(GroupKeys(ordered, part_counts, order[inverse], group.dim))
+            found.append(GroupKeys(ordered, part_counts, order[inverse], group.dim, group.salts))
         return found
 
     def embed(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import numpy as np
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import ExportWriter, Manifest
-from dlrover_lite.ps.engine import group_tables
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import Export, Exported
+from dlrover_lite.worker.client import PsClient
+from dlrover_lite.worker.export_rows import ScannedRows, exported_groups, optimizers_of, write_rows
 from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["export"]
@@ -33,30 +32,35 @@ def export(
         data_options={
             name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
         },
+        optimizers=optimizers_of(recipe),
     )
-    rows = 0
     directory = Path(task.destination)
     elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
     with ExportWriter(
         directory, manifest, task.format, model_directory=Path(recipe.directory), elsewhere=elsewhere
     ) as writer:
-        ticket = trainer.ps.pull([])
-        while ticket.missing:
-            trainer.ps.wait()
-        trainer.ps.dense(ticket, trainer.placement, trainer.flat.values)
+        mark("the export")
+        trainer.ps.refresh()
+        trainer.pull_dense()
         writer.write_dense(trainer.flat.named_arrays())
-        for group, tables in enumerate(group_tables(trainer.layout.tables)):
-            for part in range(trainer.ps.parts):
-                start: int | None = 0
-                while start is not None:
-                    mark("the export")
-                    answer, (ids, positions, flat) = trainer.ps.scan(part, group, start, _ROWS_A_SCAN)
-                    values = flat.reshape(len(ids), tables[0].dim)
-                    for position in np.unique(positions).tolist():
-                        mine = positions == position
-                        writer.add_rows(tables[position].name, ids[mine], values[mine])
-                    rows += len(ids)
-                    start = answer.next_start
+        groups = exported_groups(recipe, trainer.layout.tables, trainer.flat.averaged_from)
+        rows = write_rows(
+            writer,
+            groups,
+            lambda group, state: _scan(trainer.ps, group, state, mark),
+            state=recipe.export.optimizer_state,
+        )
         written = writer.finish()
     size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     return Exported(node, rows, size)
+
+
+def _scan(ps: PsClient, group: int, state: bool, mark: Callable[[str], None]) -> Iterator[ScannedRows]:
+    """All rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
+    for name in ps.map.names:
+        start: int | None = 0
+        while start is not None:
+            mark("the export")
+            found = ps.scan(name, group, start, _ROWS_A_SCAN, state=state)
+            yield found
+            start = found.next_start

@@ -17,12 +17,11 @@ from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.models.user import user_traceback
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.worker.client import PushTicket
 from dlrover_lite.worker.compute import ComputeThread, Done
-from dlrover_lite.worker.embedding import GroupKeys
 from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 from dlrover_lite.worker.schedule import learning_rate_factor
+from dlrover_lite.worker.tickets import MinibatchKeys, PushTicket
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
 
 __all__ = ["TrainingLoop"]
@@ -47,7 +46,7 @@ class _Read(NamedTuple):
     held: HeldLease
     k: int
     batch: Batch
-    keys: list[GroupKeys]
+    keys: MinibatchKeys
 
 
 class _Task(NamedTuple):
@@ -133,7 +132,7 @@ class TrainingLoop:
             batch = self._batch(held, k)
             held.work.add_bad([f"{bad.file}:{bad.line}: {bad.why}" for bad in batch.bad])
             if len(batch.labels):
-                self._read = _Read(held, k, batch, self._trainer.keys(batch))
+                self._read = _Read(held, k, batch, self._trainer.keys(batch.ids))
             else:
                 held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
             held.work.add_seconds("read", self._clock() - began)

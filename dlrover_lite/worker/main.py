@@ -21,8 +21,6 @@ from dlrover_lite.models.registry import build_model
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import (
-    Configure,
-    DenseSpec,
     Hello,
     MasterReplies,
     NodeFailed,
@@ -136,7 +134,7 @@ def _train(
             cores=spec.resources.cores,
             threads=torch.get_num_threads(),
             tables=len(trainer.layout.tables),
-            parameters=trainer.flat.length,
+            parameters=trainer.flat.count,
         )
         book = LeaseBook(spec.id, spec.master_endpoint, context=context)
         loop = TrainingLoop(
@@ -177,21 +175,10 @@ def _meet_parameter_servers(
     topology = _topology(spec, master, stop)
     if topology is None:
         return None
-    ps = PsClient(topology, context=context)
-    layout = EmbeddingLayout(fields_of_model(module), schema)
-    trainer = Trainer(module, layout, ps)
-    configurations = []
-    for part, length in enumerate(trainer.placement.lengths):
-        dense = DenseSpec(length, trainer.placement.before(part, trainer.flat.averaged_from))
-        message = Configure(
-            recipe.training.seed,
-            layout.tables,
-            dense,
-            recipe.training.optimizer,
-            recipe.training.embedding_optimizer or recipe.training.optimizer,
-        )
-        configurations.append((message, trainer.placement.take(part, trainer.flat.values)))
-    ps.configure(configurations)
+    ps = PsClient(topology, node=spec.id, master_endpoint=spec.master_endpoint, context=context)
+    trainer = Trainer(module, EmbeddingLayout(fields_of_model(module), schema), ps)
+    training = recipe.training
+    trainer.configure(training.seed, training.optimizer, training.embedding_optimizer or training.optimizer)
     return trainer
 
 

@@ -14,9 +14,12 @@ from torch import nn
 from dlrover_lite.data.base import Batch
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import loss_of
-from dlrover_lite.worker.client import PsClient, PullTicket, PushTicket
-from dlrover_lite.worker.dense import FlatParameters
-from dlrover_lite.worker.embedding import EmbeddingLayout, GroupKeys
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.ps_messages import Configure
+from dlrover_lite.worker.client import PsClient
+from dlrover_lite.worker.dense import DensePlacement, FlatParameters
+from dlrover_lite.worker.embedding import EmbeddingLayout
+from dlrover_lite.worker.tickets import MinibatchKeys, PullTicket, PushTicket
 
 __all__ = ["Gradients", "Prepared", "Trainer", "minibatch_seed"]
 
@@ -59,24 +62,38 @@ class Trainer:
         self.layout = layout
         self.ps = ps
         self.flat = FlatParameters(module)
-        self.placement = ps.place_dense(self.flat.length)
+        self.placement = DensePlacement(self.flat.spec)
         self._loss = loss_of(module)
 
-    def keys(self, batch: Batch) -> list[GroupKeys]:
-        """The batch's distinct ids, by table group and PS."""
-        return self.layout.keys(batch.ids, self.ps.owners, self.ps.parts)
+    def configure(self, seed: int, optimizer: Optimizer, embedding_optimizer: Optimizer) -> None:
+        """Tell every PS what it keeps, with this module's values as the first ones; waits."""
+        configuration = Configure(seed, self.layout.tables, self.flat.spec, optimizer, embedding_optimizer)
+        keys = MinibatchKeys(self.ps.map, [], self.placement.keys(self.ps.map))
+        self.ps.configure(configuration, keys, self.placement.take(keys.dense, self.flat.values))
 
-    def pull(self, batch: Batch, keys: list[GroupKeys]) -> Prepared:
-        """Ask for dense parameters and rows."""
+    def keys(self, ids: NDArray[np.uint64]) -> MinibatchKeys:
+        """The distinct ones of ``ids`` [columns, samples] and all dense blocks, by table group and PS of the current map."""
+        now = self.ps.map
+        return MinibatchKeys(now, self.layout.keys(ids, now.owners, now.parts), self.placement.keys(now))
+
+    def pull(self, batch: Batch, keys: MinibatchKeys) -> Prepared:
+        """Ask for dense parameters and rows; ``keys`` may be by an older map."""
         return Prepared(batch, self.ps.pull(keys))
 
     def prepare(self, batch: Batch) -> Prepared:
-        return self.pull(batch, self.keys(batch))
+        return self.pull(batch, self.keys(batch.ids))
 
     def embed(self, prepared: Prepared) -> None:
         """Lay out the rows of a pull that has arrived."""
-        rows = self.ps.rows(prepared.ticket)
-        prepared.embedded = self.layout.embed(prepared.ticket.groups, rows, prepared.samples)
+        ticket = prepared.ticket
+        rows = [ticket.rows(group) for group in range(len(ticket.keys.embedding))]
+        prepared.embedded = self.layout.embed(ticket.keys.embedding, rows, prepared.samples)
+
+    def pull_dense(self) -> None:
+        """Give the module the dense parameters as they are now; waits."""
+        ticket = self.ps.pull(self.keys(np.empty((len(self.layout.columns), 0), np.uint64)))
+        self.ps.finish(ticket)
+        self._take_over(ticket)
 
     def gradients(self, prepared: Prepared, *, epoch: int, k: int, seed: int) -> Gradients:
         """Forward and backward of an embedded minibatch.
@@ -101,10 +118,10 @@ class Trainer:
 
     def push(self, prepared: Prepared, gradients: Gradients, *, epoch: int, k: int, factor: float) -> PushTicket:
         """Send each PS its share of the gradients."""
-        rows = self.layout.collect(prepared.ticket.groups, gradients.embedded)
-        dense = self.flat.flatten(gradients.dense)
-        shares = [self.placement.take(part, dense) for part in range(self.ps.parts)]
-        return self.ps.push(epoch, k, factor, prepared.ticket, shares, rows)
+        keys = prepared.ticket.keys
+        rows = self.layout.collect(keys.embedding, gradients.embedded)
+        dense = self.placement.take(keys.dense, self.flat.flatten(gradients.dense))
+        return self.ps.push(epoch, k, factor, prepared.ticket, rows + dense)
 
     def train(
         self, prepared: Prepared, *, epoch: int, k: int, seed: int, factor: float
@@ -128,9 +145,15 @@ class Trainer:
         """Takes over the pulled dense parameters; the embedded tensor."""
         if prepared.embedded is None:
             self.embed(prepared)
-        self.ps.dense(prepared.ticket, self.placement, self.flat.values)
-        self.flat.pulled()
+        self._take_over(prepared.ticket)
         return torch.from_numpy(prepared.embedded)
+
+    def _take_over(self, ticket: PullTicket) -> None:
+        """Write the dense parameters of a finished pull into the module."""
+        first = len(ticket.keys.embedding)
+        shares = [ticket.shares(first + kind) for kind in range(len(ticket.keys.dense))]
+        self.placement.put(ticket.keys.dense, shares, self.flat.values)
+        self.flat.pulled()
 
 
 def _checked(logits: torch.Tensor, prepared: Prepared) -> torch.Tensor:

@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.layout import BLOCK
+from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.ps.moving import Incoming, Outgoing, Tidying
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import Configure, DenseSpec
+from dlrover_lite.slots import SLOTS
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec
 from dlrover_lite.worker.embedding import EmbeddingLayout
 
 __all__ = ["compile_kernels"]
 
 
 def compile_kernels() -> None:
-    """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them."""
+    """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them; then
+    all rows move to another engine."""
     schema = Schema((), ("a", "b"))
     layout = EmbeddingLayout([EmbeddingField("a", 1), EmbeddingField("b", 1)], schema)
     ids = np.zeros((2, 2), np.uint64)
-    layout.keys(ids, np.arange(4096, dtype=np.uint16) % 2, 2)
-    groups = layout.keys(ids, np.zeros(4096, np.uint16), 1)
-    engine = Engine()
-    dense = np.frombuffer(bytes(4), np.float32)  # read-only, as what arrives from the wire
-    engine.configure(Configure(0, layout.tables, DenseSpec(1, 1), Optimizer(), Optimizer()), dense)
-    keys, counts = np.frombuffer(groups[0].keys.tobytes(), np.uint64), groups[0].counts[0].tolist()
-    rows = np.frombuffer(engine.pull_rows(0, keys, counts).tobytes(), np.float32).reshape(-1, 1)
+    layout.keys(ids, np.arange(SLOTS, dtype=np.uint16) % 2, 2)
+    groups = layout.keys(ids, np.zeros(SLOTS, np.uint16), 1)
+    engine = Engine(owned=ALL_SLOTS)
+    number = _received(np.zeros(1, np.uint64))
+    block = _received(np.zeros((1, BLOCK), np.float32))
+    configuration = Configure(0, layout.tables, DenseSpec(1, 0), Optimizer(), Optimizer())
+    engine.configure(configuration, ALL_SLOTS, [(number, block)])
+    keys, counts = _received(groups[0].keys), groups[0].counts[0].tolist()
+    rows = _received(engine.pull([(keys, counts), (number, [1])])[0])
     embedded = layout.embed(groups, [rows], 2)
-    gradient = layout.collect(groups, embedded)[0]
-    pushed = np.frombuffer(gradient.tobytes(), np.float32).reshape(-1, 1)
-    engine.push(0, 0, 1.0, dense, [(keys, counts, pushed)])
+    pushed = _received(layout.collect(groups, embedded)[0])
+    engine.push(0, 0, 1.0, ALL_SLOTS, [(keys, counts, pushed), (number, [1], block)])
+    _move(engine, Engine())
+
+
+def _move(source: Engine, target: Engine) -> None:
+    outgoing = Outgoing(source, 0, ALL_SLOTS, 0)
+    incoming = Incoming(target, 0, ALL_SLOTS, outgoing.began())
+    number = 0
+    while not incoming.complete and (found := outgoing.next(number, freeze=incoming.freeze)) is not None:
+        incoming.take(found[0], [memoryview(bytes(frame)) for frame in found[1]])
+        number += 1
+    outgoing.end()
+    source.own(0)
+    tidying = Tidying(source)
+    tidying.remove(ALL_SLOTS)
+    while not tidying.done:
+        tidying.step(1 << 10)
+
+
+def _received(array: NDArray[Any]) -> NDArray[Any]:
+    """Read-only, as what arrives from the wire."""
+    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)

@@ -20,7 +20,13 @@ from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.store import Job, create_job
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import MasterRequests, NodeStatus, Status, StatusRequest, StopRequest
+from dlrover_lite.wire.messages import (
+    MasterRequests,
+    NodeStatus,
+    Status,
+    StatusRequest,
+    StopRequest,
+)
 from dlrover_lite.wire.server import Server
 
 __all__ = ["make_job", "running_job", "status_of"]
@@ -50,8 +56,8 @@ def status_of(job: Job, **changes: object) -> Status:
 
 
 @contextmanager
-def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
-    """``answer`` may give a Failure; status is answered here."""
+def running_job(answer: Answer, *, fixed: bool = True, status: Callable[[Job], Status] | None = None) -> Iterator[Job]:
+    """``answer`` may give a Failure; ``status`` tells how the job is, by default the same always."""
     job = make_job(fixed=fixed)
     runtime = Path(tempfile.mkdtemp(prefix="dlt-"))
     keeper = identify(os.getpid())
@@ -63,7 +69,7 @@ def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
     stop = threading.Event()
     with zmq.Context() as context:
         server = Server(f"ipc://{runtime}/{MASTER_SOCKET}", MasterRequests, context=context)
-        thread = threading.Thread(target=_serve, args=(job, server, answer, stop))
+        thread = threading.Thread(target=_serve, args=(job, server, answer, status or status_of, stop))
         thread.start()
         try:
             yield job
@@ -75,11 +81,11 @@ def running_job(answer: Answer, *, fixed: bool = True) -> Iterator[Job]:
             job.write_record(msgspec.structs.replace(job.record(), state="ended", keeper=None, ended_at=time.time()))
 
 
-def _serve(job: Job, server: Server, answer: Answer, stop: threading.Event) -> None:
+def _serve(job: Job, server: Server, answer: Answer, status: Callable[[Job], Status], stop: threading.Event) -> None:
     while not stop.is_set():
         for request in server.receive(0.02):
             assert not isinstance(request.body, StopRequest)
-            reply = status_of(job) if isinstance(request.body, StatusRequest) else answer(request.body)
+            reply = status(job) if isinstance(request.body, StatusRequest) else answer(request.body)
             if isinstance(reply, Failure):
                 server.fail(request, reply.code, reply.message, reply.hint)
             else:

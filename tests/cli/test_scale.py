@@ -16,7 +16,12 @@ from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.store import Result
 from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import Scaled, ScaleRequest, Status, to_builtins
+from dlrover_lite.wire.messages import (
+    Scaled,
+    ScaleRequest,
+    Status,
+    to_builtins,
+)
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

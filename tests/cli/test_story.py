@@ -17,7 +17,12 @@ from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import Story, StoryEntry, StoryRequest, to_builtins
+from dlrover_lite.wire.messages import (
+    Story,
+    StoryEntry,
+    StoryRequest,
+    to_builtins,
+)
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

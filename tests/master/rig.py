@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from dlrover_lite.wire.messages import (
     LeaseRequest,
     MasterReplies,
     MasterRequests,
+    PsOrders,
+    PsReport,
+    StatusRequest,
     Wait,
     Welcome,
     WorkReport,
@@ -208,6 +212,27 @@ class Rig:
             self.backend.wait_for_launch(node)
             role = "ps" if node.startswith("ps") else "worker"
             assert isinstance(self.ask(node, Hello(node, role, f"inproc://{node}")), Welcome)  # type: ignore[arg-type]
+
+    def report(self, node: str, *, orders: PsOrders | None = None, **fields: Any) -> Any:
+        """What a PS is told when it says that it follows ``orders``."""
+        fields = {"rows": 0, "bytes": 0, "pushes": 0, "version": orders.version if orders else 0, **fields}
+        return self.ask(node, PsReport(node, **fields))
+
+    def follow(self, *nodes: str, until: Callable[[Any], bool], finish: bool = True) -> Any:
+        """PS that do what they are told, and at once, until the master's status is as wanted; with ``finish`` False no target is ever
+        ready. Returns the status."""
+        orders: dict[str, PsOrders] = {}
+        end = time.monotonic() + PATIENCE
+        while not until(status := self.ask("cli", StatusRequest())):
+            assert time.monotonic() < end, status
+            for node in nodes:
+                known = orders.get(node)
+                ready = [move.move for move in known.moves if move.target == node] if known and finish else []
+                answer = self.report(node, orders=known, ready=ready)
+                if isinstance(answer, PsOrders):
+                    assert known is None or answer.version >= known.version
+                    orders[node] = answer
+        return status
 
     def lease(self, node: str, **report: Any) -> Any:
         """Asks until the answer is no Wait."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.backends.base import NodeEvent
 from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master.fleet import FailJob, Fleet, Launch, Note, Terminate, WorkerGone
+from dlrover_lite.master.fleet import FailJob, Fleet, Launch, Note, ServerGone, Terminate, WorkerGone
 from dlrover_lite.master.relaunch import POLICIES, delay_seconds, larger
 from dlrover_lite.units import Resources
 
@@ -50,11 +50,11 @@ def test_the_plan_is_launched() -> None:
 
 def test_servers_are_up_when_all_have_said_hello_in_whatever_order_it_is_heard() -> None:
     fleet, _ = begun().hello("ps-0", "ipc://a", 1.0)
-    assert not fleet.all_ps_up
+    assert not fleet.all_ps_up()
     fleet = fleet.event(started("ps-0"), 2.0)[0].event(started("ps-1"), 2.0)[0]
     assert fleet.by_id["ps-0"].state == "up"  # a report that comes late takes nothing back
     fleet, _ = fleet.hello("ps-1", "ipc://b", 3.0)
-    assert fleet.all_ps_up
+    assert fleet.all_ps_up()
     assert [node.endpoint for node in fleet.of("ps")] == ["ipc://a", "ipc://b"]
     assert fleet.hello("ps-7", "x", 4.0) == fleet.hello("stranger", "", 4.0) == (fleet, [])
 
@@ -137,6 +137,56 @@ def test_a_server_that_ends_takes_the_job_with_it(reason: str | None) -> None:
     assert str(reason or "Unknown") in failure.message
     assert "parameters are lost" in failure.message
     assert ("more memory than 100 B" in failure.hint) == (reason == "OOMKilled")
+
+
+def test_a_server_that_holds_nothing_comes_back_like_a_worker() -> None:
+    fleet, instructions = begun().event(exited("ps-1", "Unknown"), 1.0, owns=False)
+    assert of(ServerGone, instructions) == [ServerGone("ps-1")]
+    (launch,) = of(Launch, instructions)
+    assert (launch.node.id, launch.node.role, launch.node.resources) == ("ps-2", "ps", Resources(1.0, 100))
+    fleet, instructions = fleet.event(exited("ps-2", "Unknown"), 1.0, owns=False)
+    assert not of(Launch, instructions)
+    assert [note.text for note in of(Note, instructions)][-1] == "another parameter server takes its place in 0.5 s"
+    assert ends(fleet, "worker-0", "Unknown")[0].comebacks == {"ps": {"Unknown": 2}, "worker": {"Unknown": 1}}
+    assert len(fleet.scale(5, 1.0)[0].pending) == 1  # it is no worker
+    fleet, instructions = fleet.tick(2.0)
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-3"]
+    fleet, instructions = fleet.event(exited("ps-3", "OOMKilled"), 3.0, owns=False)
+    assert of(Launch, instructions)[0].node.resources == Resources(1.0, 150)
+    fleet, _ = fleet.event(exited("ps-4", "Unknown"), 3.0, owns=False)
+    _, instructions = fleet.tick(9.0)[0].event(exited("ps-5", "Unknown"), 9.0, owns=False)
+    assert "parameter servers keep ending" in of(FailJob, instructions)[0].message
+
+
+def test_a_server_that_was_to_leave_does_not_come_back() -> None:
+    for fleet, leaving in ((begun(), ["ps-1"]), (begun().drain("ps-1", 1.0)[0], [])):
+        fleet, instructions = fleet.scale_ps(1, 1.0, leaving=["ps-1"])
+        assert not of(Launch, instructions)
+        fleet, instructions = fleet.event(exited("ps-1"), 2.0, owns=False, leaving=leaving)
+        assert of(ServerGone, instructions)
+        assert not of(Launch, instructions)
+        assert len(fleet.staying_of("ps")) == fleet.plan.ps.count == 1
+
+
+def test_more_servers_are_launched_and_those_that_leave_are_not_counted() -> None:
+    fleet, instructions = begun().scale_ps(3, 1.0, leaving=["ps-0"])
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["ps-2", "ps-3"]
+    for node in ("ps-0", "ps-1", "ps-2"):
+        fleet, _ = fleet.hello(node, "", 2.0)
+    assert not fleet.all_ps_up(["ps-0"])
+    fleet, _ = fleet.hello("ps-3", "", 2.0)
+    assert fleet.all_ps_up(["ps-0"])
+    assert not fleet.all_ps_up()
+
+
+def test_a_worker_is_drained_by_its_name() -> None:
+    fleet, instructions = begun().drain("worker-1", 1.0, why="drained by request")
+    assert of(Terminate, instructions) == [Terminate("worker-1", gently=True)]
+    assert fleet.plan.worker.count == 2
+    assert fleet.drain("worker-1", 1.0) == (fleet, [])
+    fleet, instructions = fleet.drain("worker-0", 1.0, replace=True)
+    assert [launch.node.id for launch in of(Launch, instructions)] == ["worker-3"]
+    assert fleet.plan.worker.count == 2
 
 
 def test_when_the_job_is_done_ends_are_just_ends() -> None:
@@ -243,4 +293,6 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
         leaving = sum(node.state == "ending" for node in fleet.of("worker"))
         assert len(fleet.staying) + len(fleet.pending) + leaving >= fleet.plan.worker.count - fleet.left or failed
         assert len(fleet.staying) + len(fleet.pending) <= fleet.plan.worker.count
-        assert all(fleet.comebacks.get(reason, 0) <= policy.budget for reason, policy in POLICIES.items())
+        assert all(
+            fleet.comebacks.get("worker", {}).get(reason, 0) <= policy.budget for reason, policy in POLICIES.items()
+        )

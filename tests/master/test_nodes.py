@@ -43,7 +43,10 @@ def test_scaling_the_workers(make: Any) -> None:
 @pytest.mark.parametrize(
     ("wish", "why"),
     [
-        (ScaleRequest(ps=2), "1 parameter server"),
+        (ScaleRequest(ps=7), "Ask for at most 6"),
+        (ScaleRequest(workers=4, ps=5), "Ask for at most 3"),
+        (ScaleRequest(workers=3, ps=0), "0 parameter servers can't hold a model"),
+        (ScaleRequest(ps=5000), "Ask for at most 4096"),
         (ScaleRequest(workers=0), "0 workers can't train"),
         (ScaleRequest(workers=-1), "at least 1"),
         (ScaleRequest(workers=8), "Ask for at most 7"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dlrover_lite import slots
 from dlrover_lite.master.service import Outcome
 from dlrover_lite.wire.messages import (
     Export,
@@ -11,7 +14,11 @@ from dlrover_lite.wire.messages import (
     Finished,
     Lease,
     LeaseRequest,
+    MoveRequest,
     NodeFailed,
+    PsOrders,
+    PsReport,
+    ScaleRequest,
     StatusRequest,
     TopologyRequest,
 )
@@ -118,3 +125,111 @@ def test_an_outcome_is_not_forgotten(make: Any) -> None:
     rig.kill_before_the_answer("worker-0", NodeFailed("worker-0", False, "the disk is full", "Traceback"))
     rig.start()
     assert rig.ended().message == "worker-0: the disk is full"
+
+
+PAIR = ("ps-0", "ps-1")
+MOVED = slots.of([5, 6])
+
+
+def restart(rig: Any) -> None:
+    rig.kill()
+    rig.start()
+
+
+def moving(rig: Any) -> PsOrders:
+    """What both are told of a move under way."""
+    rig.up(*PAIR, "worker-0")
+    rig.ask("cli", MoveRequest(slots.pack(MOVED), "ps-1"))
+    orders = rig.report("ps-1")
+    while not orders.moves:
+        orders = rig.report("ps-1", orders=orders)
+    return orders
+
+
+def owners(rig: Any) -> dict[str, int]:
+    return {node.id: node.slots for node in rig.ask("cli", StatusRequest()).nodes if node.slots}
+
+
+def test_orders_are_the_same_after_a_restart_at_every_step_of_a_move(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=400)
+    copying = moving(rig)
+    restart(rig)
+    assert rig.report("ps-1", orders=copying) == copying
+    assert rig.report("ps-0").moves == copying.moves
+    committed = rig.report("ps-1", orders=copying, ready=[1])
+    restart(rig)
+    assert rig.report("ps-1", orders=copying, ready=[1]) == committed
+    assert rig.ask("worker-0", TopologyRequest("worker-0")).version == committed.version
+    assert owners(rig) == {"ps-0": 2046, "ps-1": 2050}
+    rig.report("ps-1", orders=committed)
+    restart(rig)  # one of them is tidy, and need not say so again
+    assert [move.state for move in rig.ask("cli", StatusRequest()).moves] == ["committed"]
+    rig.report("ps-0", orders=committed)
+    restart(rig)
+    assert rig.ask("cli", StatusRequest()).moves == []
+    assert rig.report("ps-0", orders=committed).version == committed.version
+
+
+def test_a_commit_whose_answer_got_lost_is_answered_the_same(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=400)
+    copying = moving(rig)
+    rig.kill_before_the_answer("ps-1", PsReport("ps-1", 0, 0, 0, version=copying.version, ready=[1]))
+    rig.start()
+    again = rig.report("ps-1", orders=copying, ready=[1])
+    assert (again.moves, again.version) == ([], copying.version + 1)
+    assert slots.unpack(again.owned)[MOVED].all()
+    assert not slots.unpack(rig.report("ps-0").owned)[MOVED].any()
+
+
+def test_a_move_that_was_queued_is_begun_by_the_next_master(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=400)
+    rig.up(*PAIR, "worker-0")
+    rig.kill_before_the_answer("cli", MoveRequest(slots.pack(MOVED), "ps-1"))
+    rig.start()
+    rig.follow(*PAIR, until=lambda status: not status.moves)
+    assert owners(rig) == {"ps-0": 2046, "ps-1": 2050}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_master_that_dies_again_and_again_while_it_scales(make: Any, count: int) -> None:
+    """At each state of nodes and moves that it comes to, and before it answers what it has just committed."""
+    rig = make(ps=2, workers=1, samples=400)
+    rig.up(*PAIR, "worker-0")
+    rig.kill_before_the_answer("cli", ScaleRequest(ps=count))
+    rig.start()
+    servers = [*PAIR, "ps-2"][: max(2, count)]
+    if count == 3:
+        restart(rig)
+        rig.up("ps-2")
+    seen = set()
+
+    def new(status: Any) -> bool:
+        state = tuple((move.id, move.state) for move in status.moves), tuple(node.state for node in status.nodes)
+        if state in seen:
+            return False
+        seen.add(state)
+        return True
+
+    def at_rest(status: Any) -> bool:
+        return not status.moves and sum(bool(node.slots) for node in status.nodes) == count
+
+    while not at_rest(rig.follow(*servers, until=lambda status: new(status) or at_rest(status))):
+        restart(rig)
+    assert len(seen) >= 3
+    assert sum(owners(rig).values()) == 4096
+    assert len(owners(rig)) == count
+    assert len(rig.backend.launched) == 3 + (count == 3)
+
+
+def test_a_server_that_died_while_there_was_no_master(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=400)
+    rig.up(*PAIR, "worker-0")
+    rig.ask("cli", ScaleRequest(ps=3))
+    rig.up("ps-2")
+    rig.follow(*PAIR, "ps-2", finish=False, until=lambda status: bool(status.moves))
+    rig.kill()
+    rig.backend.ends("ps-2")
+    rig.start()
+    rig.up("ps-3")
+    rig.follow(*PAIR, "ps-3", until=lambda status: not status.moves and len(owners(rig)) == 3)
+    assert sorted(owners(rig)) == [*PAIR, "ps-3"]

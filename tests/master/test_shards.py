@@ -16,7 +16,12 @@ from dlrover_lite.master.ledger import Consumed
 from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.wire.messages import Ack, Finished, Lease, Wait
+from dlrover_lite.wire.messages import (
+    Ack,
+    Finished,
+    Lease,
+    Wait,
+)
 
 ONE_AT_A_TIME = LeasePolicy(largest_minibatches=1)
 

@@ -6,8 +6,10 @@ import errno
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,11 +20,12 @@ from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.errors import DataError, JobError, ModelError
 from dlrover_lite.models import export, tables
 from dlrover_lite.models.copying import copy_export
-from dlrover_lite.models.export import ExportWriter, Manifest
+from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers, TableEntry
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
+from dlrover_lite.models.tables import TableRows
 from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.recipe.schema import Model
+from dlrover_lite.recipe.schema import Model, Optimizer
 
 SEED = 11
 DIM = 4
@@ -190,7 +193,7 @@ def test_abort_leaves_the_older_export_and_nothing_else(trained, tmp_path):
 
 @pytest.mark.parametrize("code, message", [(errno.ENOSPC, "disk is full"), (errno.EROFS, "can't be exported")])
 def test_a_full_disk_names_the_directory_and_cleans_up(trained, tmp_path, monkeypatch, code, message):
-    def full(self, ids, vectors):
+    def full(self, rows):
         raise OSError(code, "no")
 
     monkeypatch.setattr(tables._NpzWriter, "add", full)
@@ -334,6 +337,95 @@ def test_a_copy_holds_the_same_whatever_its_format(trained, tmp_path, monkeypatc
         assert np.array_equal(table.vectors, other.tables[name].vectors)
     inputs = trained.inputs()
     assert torch.equal(one.predict(*inputs), other.predict(*inputs))
+
+
+@pytest.fixture(params=["sgd", "adagrad", "adam"])
+def with_state(request, trained, tmp_path) -> tuple[dict[str, TableRows], Callable[..., Path]]:
+    """Rows by table (dense blocks as ""), and what writes an export of them."""
+    parts = {"sgd": 0, "adagrad": 1, "adam": 2}[request.param]
+    random = np.random.default_rng(2)
+
+    def rows(ids: np.ndarray, vectors: np.ndarray) -> TableRows:
+        n, dim = vectors.shape
+        counts = random.integers(0, 2**32, n, np.uint32)
+        return TableRows(ids, vectors, counts, random.normal(size=(n, dim * parts)).astype(np.float32))
+
+    made = {name: rows(ids, vectors) for name, (ids, vectors) in trained.tables.items()}
+    made[""] = rows(np.array([1, 0], np.uint64), random.normal(size=(2, 4096)).astype(np.float32))
+    optimizers = Optimizers(Optimizer(use=request.param), Optimizer(use=request.param, learning_rate=0.5))
+
+    def write(format: str, target: Path = tmp_path / "source") -> Path:
+        manifest = msgspec.structs.replace(trained.manifest, optimizers=optimizers)
+        with ExportWriter(target, manifest, format) as writer:
+            writer.write_dense({name: tensor.numpy() for name, tensor in trained.module.state_dict().items()})
+            for start in (0, 200):
+                for name in trained.tables:
+                    writer.add_rows(name, *(array[start : start + 200] for array in made[name]))
+                writer.add_dense_blocks(*(array[start : start + 200] for array in made[""]))
+            return writer.finish()
+
+    return made, write
+
+
+def all_rows(directory: Path, entry: TableEntry) -> TableRows:
+    file = directory / entry.file
+    return tables.joined(
+        list(tables.iterate_table(file, rows=entry.rows, dim=entry.dim, state_parts=entry.state_parts))
+    )
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+@pytest.mark.parametrize("copied", [None, "npz", "parquet"])
+def test_optimizer_state_comes_back_as_it_was(with_state, trained, tmp_path, monkeypatch, format, copied) -> None:
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", 5000)
+    expected, write = with_state
+    target = write(format)
+    if copied:
+        target = copy_export(target, tmp_path / "copy", copied)
+    manifest = read_manifest(target)
+    assert manifest.optimizers is not None and manifest.optimizers.dense.learning_rate == 0.5
+    assert manifest.dense_blocks is not None and manifest.dense_blocks.file == f"dense_blocks.{copied or format}"
+    for name, entry in [*((entry.name, entry) for entry in manifest.tables), ("", manifest.dense_blocks)]:
+        for one, other in zip(all_rows(target, entry), expected[name], strict=True):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
+    dense, ids = trained.inputs()
+    torch.testing.assert_close(load_model(target)(dense, ids).detach(), trained.logits(dense, ids))
+
+
+def test_rows_come_with_state_or_without_as_the_export_says(with_state, trained, tmp_path) -> None:
+    expected, _ = with_state
+    ids, vectors, counts, state = expected["C1"]
+    with ExportWriter(tmp_path / "plain", trained.manifest) as writer:
+        with pytest.raises(ValueError, match="'C1'"):
+            writer.add_rows("C1", ids, vectors, counts, state)
+        with pytest.raises(ValueError, match="without optimizer state"):
+            writer.add_dense_blocks(*expected[""])
+    optimizers = Optimizers(Optimizer(use="ftrl"), Optimizer(use="ftrl"))
+    with ExportWriter(tmp_path / "full", msgspec.structs.replace(trained.manifest, optimizers=optimizers)) as writer:
+        for wrong in ((), (counts,), (counts[1:], state), (counts, np.zeros((len(ids), 1), np.float32))):
+            with pytest.raises(ValueError, match="'C1'"):
+                writer.add_rows("C1", ids, vectors, *wrong)
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+def test_state_that_isnt_there_is_named(trained, tmp_path, format) -> None:
+    target = trained.write(tmp_path / "model", format)
+    entry = read_manifest(target).tables[0]
+    with pytest.raises(ModelError, match=entry.file):
+        list(tables.iterate_table(target / entry.file, rows=entry.rows, dim=entry.dim, state_parts=1))
+
+
+def test_exports_from_before_there_was_state_load(trained, tmp_path) -> None:
+    target = trained.write(tmp_path / "model")
+    written = json.loads((target / "model.json").read_text())
+    for name in ("optimizers", "dense_blocks"):
+        assert written.pop(name) is None
+    for entry in written["tables"]:
+        assert entry.pop("state_parts") is None
+    (target / "model.json").write_text(json.dumps(written))
+    dense, ids = trained.inputs()
+    torch.testing.assert_close(load_model(target)(dense, ids).detach(), trained.logits(dense, ids))
+    assert read_manifest(copy_export(target, tmp_path / "copy", "parquet")).tables[0].state_parts is None
 
 
 def test_a_damaged_table_is_not_copied(trained, tmp_path) -> None:

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 import torch
 
+from dlrover_lite.data.census import CENSUS_SCHEMA
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.registry import BUILT_IN, build_model, loss_of
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
@@ -45,6 +46,8 @@ def build(tmp_path, schema):
 
 @pytest.mark.parametrize("use", BUILT_IN)
 def test_builds_the_same_from_the_same_seed(use, schema, tmp_path):
+    schema = CENSUS_SCHEMA if use == "census" else schema
+
     def parameters(seed):
         model = build_model(Model(use=use, options={"embedding_dim": 4}), schema, directory=tmp_path, seed=seed)
         return torch.cat([parameter.flatten() for parameter in model.parameters()])

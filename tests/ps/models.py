@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 
 class Reference:

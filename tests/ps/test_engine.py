@@ -12,16 +12,19 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import UsageError
-from dlrover_lite.ps.engine import Engine, group_tables
-from dlrover_lite.ps.main import answer
+from dlrover_lite.errors import DlroverLiteError, UsageError
+from dlrover_lite.ps.engine import Engine, Frozen, NotOwned
+from dlrover_lite.ps.layout import BLOCK, group_tables, groups_of, slots_of
+from dlrover_lite.ps.marks import ALL_SLOTS, to_bitmap
+from dlrover_lite.ps.service import PsService
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Reply
-from dlrover_lite.wire.messages import (
-    Ack,
+from dlrover_lite.wire.messages import Ack, PsOrders
+from dlrover_lite.wire.ps_messages import (
     Configure,
     DenseSpec,
+    Moved,
     PsReplies,
     PsRequests,
     Pull,
@@ -36,25 +39,39 @@ from dlrover_lite.wire.server import Server
 
 TABLES = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0), TableSpec("c", 2, 0.0)]
 SGD = Optimizer(use="sgd", learning_rate=1.0)
-DENSE = np.arange(6, dtype=np.float32)
+ALL = to_bitmap(ALL_SLOTS)
+NUMBERS = [np.arange(2, dtype=np.uint64), np.arange(1, dtype=np.uint64)]
+"""Of the blocks: two of parameters, one of buffers."""
+DENSE = [
+    np.arange(2 * BLOCK, dtype=np.float32).reshape(2, BLOCK) % 100,
+    np.arange(BLOCK, dtype=np.float32).reshape(1, BLOCK) % 10,
+]
 
 
 def configuration(**changes: Any) -> Configure:
     fields = {
         "seed": 1,
         "tables": TABLES,
-        "dense": DenseSpec(6, 4),
+        "dense": DenseSpec(2, 1),
         "optimizer": SGD,
         "embedding_optimizer": SGD,
     }
     return Configure(**{**fields, **changes})
 
 
+def blocks(more: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(numbers, values + more) for numbers, values in zip(NUMBERS, DENSE, strict=True)]
+
+
+def configured(**changes: Any) -> Engine:
+    engine = Engine(owned=ALL_SLOTS)
+    engine.configure(configuration(**changes), ALL_SLOTS, blocks())
+    return engine
+
+
 @pytest.fixture
 def engine() -> Engine:
-    engine = Engine()
-    engine.configure(configuration(), DENSE)
-    return engine
+    return configured()
 
 
 def u64(*keys: int) -> np.ndarray:
@@ -65,19 +82,38 @@ def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
-def push(engine: Engine, epoch: int, k: int, keys: tuple[int, ...] = (7,)):
+def no_rows() -> list[Any]:
+    return [(u64(), [0, 0], ones(0, 2)), (u64(), [0], ones(0, 3))]
+
+
+def dense_ones() -> list[Any]:
+    return [(NUMBERS[0], [2], ones(2, BLOCK)), (NUMBERS[1], [1], ones(1, BLOCK))]
+
+
+def push(engine: Engine, epoch: int, k: int, keys: tuple[int, ...] = (7,), covers: int = ALL_SLOTS):
     of_a = (u64(*keys), [len(keys), 0], ones(len(keys), 2))
-    return engine.push(epoch, k, 1.0, ones(6), [of_a, (u64(), [0], ones(0, 3))])
+    return engine.push(epoch, k, 1.0, covers, [of_a, no_rows()[1], *dense_ones()])
+
+
+def pull_dense(engine: Engine) -> list[np.ndarray]:
+    none = [(u64(), [0, 0]), (u64(), [0])]
+    return engine.pull([*none, (NUMBERS[0], [2]), (NUMBERS[1], [1])])[2:]
+
+
+def pull_a(engine: Engine, *keys: int) -> list[list[float]]:
+    return engine.pull([(u64(*keys), [len(keys), 0])])[0].tolist()
 
 
 def state(engine: Engine) -> tuple[Any, ...]:
-    scans = [group.scan(0, 1000) for group in engine.groups]
-    return engine.version, engine.pull_dense().tolist(), [[array.tolist() for array in scan] for scan in scans]
+    scans = [group.scan(0, 1000)[0] for group in engine.groups]
+    return engine.version, [[array.tolist() for array in scan] for scan in scans]
 
 
 def test_tables_are_grouped_by_dim_in_order() -> None:
     assert group_tables(TABLES) == [[TABLES[0], TABLES[2]], [TABLES[1]]]
     assert group_tables([]) == []
+    assert [group.dim for group in groups_of(configuration())] == [2, 3, BLOCK, BLOCK]
+    assert [group.dim for group in groups_of(configuration(dense=DenseSpec(1, 0)))] == [2, 3, BLOCK]
 
 
 def test_a_push_is_applied_once_by_its_name(engine: Engine) -> None:
@@ -88,131 +124,221 @@ def test_a_push_is_applied_once_by_its_name(engine: Engine) -> None:
         version, applied = push(engine, epoch, 5, keys=(7, 8, 9))
         assert (version, applied) == (2, False)
     assert state(engine) == after
-    assert engine.pull_rows(0, u64(7, 8), [2, 0]).tolist() == [[-2.0, -2.0], [0.0, 0.0]]
+    assert pull_a(engine, 7, 8) == [[-2.0, -2.0], [0.0, 0.0]]
+
+
+def test_a_push_is_applied_in_those_of_its_slots_where_it_was_not(engine: Engine) -> None:
+    keys = tuple(range(50))
+    slots = slots_of("a", u64(*keys))
+    first = sum(1 << int(slot) for slot in set(slots[:20].tolist()))
+    before = [key for key, slot in zip(keys, slots, strict=True) if first >> int(slot) & 1]
+    dense_before = [block.copy() for block in pull_dense(engine)]
+    only_a = (u64(*before), [len(before), 0], ones(len(before), 2))
+    nothing = [(u64(), [0], ones(0, BLOCK))] * 2
+    assert engine.push(0, 0, 1.0, first, [only_a, no_rows()[1], *nothing]).applied
+    assert push(engine, 0, 0, keys).applied
+    assert pull_a(engine, *keys) == [[-1.0, -1.0]] * 50
+    for was, now, numbers, table in zip(
+        dense_before, pull_dense(engine), NUMBERS, ("dense parameters", "dense buffers"), strict=True
+    ):
+        unmarked = [not first >> int(slot) & 1 for slot in slots_of(table, numbers)]
+        np.testing.assert_array_equal(now, was - np.array(unmarked, np.float32)[:, None])
+    assert not push(engine, 0, 0, keys).applied
+
+
+def test_slots_it_does_not_own_are_refused_and_nothing_is_done(engine: Engine) -> None:
+    slot = int(slots_of("a", u64(7))[0])
+    engine.own(ALL_SLOTS & ~(1 << slot))
+    before = engine.version
+    with pytest.raises(NotOwned):
+        push(engine, 0, 0, (8,))
+    with pytest.raises(NotOwned):
+        pull_a(engine, 8, 7)
+    with pytest.raises(NotOwned):
+        engine.configure(configuration(), ALL_SLOTS, blocks())
+    assert engine.version == before
+    with pytest.raises(UsageError, match="outside the slots"):
+        push(engine, 0, 0, (7,), covers=engine.owned)
+    assert pull_a(engine, 8) == [[0.0, 0.0]]
+
+
+def test_frozen_slots_take_no_push_and_give_their_rows(engine: Engine) -> None:
+    engine.frozen = 1 << int(slots_of("a", u64(7))[0])
+    with pytest.raises(Frozen):
+        push(engine, 0, 0)
+    with pytest.raises(Frozen):
+        engine.configure(configuration(), ALL_SLOTS, blocks())
+    assert pull_a(engine, 7) == [[0.0, 0.0]]
+    engine.frozen = 0
+    assert push(engine, 0, 0).applied
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=60))
 def test_any_order_of_pushes_counts_each_name_once(names: list[tuple[int, int]]) -> None:
-    engine = Engine()
-    engine.configure(configuration(), np.zeros(6, np.float32))
+    engine = configured()
     applied = [push(engine, epoch, k).applied for epoch, k in names]
     distinct = len(set(names))
     assert sum(applied) == distinct == engine.version
-    assert engine.pull_dense().tolist() == [-float(distinct)] * 6
-    assert engine.pull_rows(0, u64(7), [1, 0]).tolist() == [[-float(distinct)] * 2]
+    for was, now in zip(DENSE, pull_dense(engine), strict=True):
+        np.testing.assert_array_equal(now, was - distinct)
+    assert pull_a(engine, 7) == [[-float(distinct)] * 2]
 
 
 def test_the_first_configuration_counts_and_others_must_agree(engine: Engine) -> None:
-    engine.configure(configuration(), DENSE + 100)  # another worker's initial values
-    assert engine.pull_dense().tolist() == DENSE.tolist()
+    engine.configure(configuration(), ALL_SLOTS, blocks(100.0))  # another worker's initial values
+    for was, now in zip(DENSE, pull_dense(engine), strict=True):
+        np.testing.assert_array_equal(now, was)
     for changes in (
         {"seed": 2},
         {"tables": TABLES[:2]},
         {"tables": TABLES[::-1]},
-        {"dense": DenseSpec(6, 6)},
+        {"dense": DenseSpec(2, 0)},
         {"optimizer": Optimizer(use="sgd", learning_rate=2.0)},
         {"embedding_optimizer": Optimizer()},
     ):
         with pytest.raises(UsageError, match="other tables, parameters or optimizers"):
-            engine.configure(configuration(**changes), DENSE)
+            engine.configure(configuration(**changes), ALL_SLOTS, blocks())
     assert push(engine, 0, 0).applied
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dense": DenseSpec(7, 4)},
-        {"dense": DenseSpec(6, 7)},
-        {"dense": DenseSpec(6, -1)},
+        {"dense": DenseSpec(1, 1)},
+        {"dense": DenseSpec(2, 0)},
+        {"dense": DenseSpec(2, -1)},
         {"tables": [TableSpec("a", 0, 0.0)]},
         {"tables": [TableSpec("a", -2, 0.0)]},
     ],
 )
 def test_configurations_that_make_no_sense_are_refused_and_leave_nothing(changes: dict[str, Any]) -> None:
-    engine = Engine()
+    engine = Engine(owned=ALL_SLOTS)
     with pytest.raises(UsageError):
-        engine.configure(configuration(**changes), DENSE)
+        engine.configure(configuration(**changes), ALL_SLOTS, blocks())
     assert engine.configuration is None
-    engine.configure(configuration(), DENSE)
+    engine.configure(configuration(), ALL_SLOTS, blocks())
     assert push(engine, 0, 0).applied
 
 
+def test_dense_blocks_without_values_are_an_error_not_zeros() -> None:
+    engine = Engine(owned=ALL_SLOTS)
+    engine.configure(configuration())
+    with pytest.raises(DlroverLiteError, match="dense parameters"):
+        pull_dense(engine)
+
+
 def test_buffers_are_averaged_without_the_optimizer() -> None:
-    engine = Engine()
-    engine.configure(configuration(optimizer=Optimizer(use="adam", learning_rate=0.5)), DENSE)
-    engine.push(
-        0, 0, 0.1, np.array([1, 1, 1, 1, 0.25, -2], np.float32), [(u64(), [0, 0], ones(0, 2)), (u64(), [0], ones(0, 3))]
-    )
-    dense = engine.pull_dense()
-    np.testing.assert_allclose(dense[:4], DENSE[:4] - 0.5 * 0.1, rtol=1e-5)
-    assert dense[4:].tolist() == [4 - 0.25, 5 + 2]
+    engine = configured(optimizer=Optimizer(use="adam", learning_rate=0.5))
+    buffers = np.where(np.arange(BLOCK) % 2, 0.25, -2).astype(np.float32).reshape(1, BLOCK)
+    engine.push(0, 0, 0.1, ALL_SLOTS, [*no_rows(), dense_ones()[0], (NUMBERS[1], [1], buffers)])
+    parameters, averaged = pull_dense(engine)
+    np.testing.assert_allclose(parameters, DENSE[0] - 0.5 * 0.1, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(averaged, DENSE[1] - buffers)
 
 
 @pytest.mark.parametrize("use", ["sgd", "adagrad", "adam"])
 def test_dense_parameters_go_as_in_torch(use: str) -> None:
-    random, engine = np.random.default_rng(0), Engine()
-    start = random.normal(size=50).astype(np.float32)
+    random, engine = np.random.default_rng(0), Engine(owned=ALL_SLOTS)
+    start = random.normal(size=BLOCK).astype(np.float32)
     optimizer = Optimizer(use=use, learning_rate=0.1)  # type: ignore[arg-type]
-    engine.configure(configuration(tables=[], dense=DenseSpec(50, 50), optimizer=optimizer), start)
+    one = u64(0)
+    spec = configuration(tables=[], dense=DenseSpec(1, 0), optimizer=optimizer)
+    engine.configure(spec, ALL_SLOTS, [(one, start)])
     weight = torch.nn.Parameter(torch.from_numpy(start.copy()))
     theirs = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}[use]([weight], 0.1)
     for k in range(40):
-        grad = random.normal(size=50).astype(np.float32)
-        engine.push(0, k, 1.0, grad, [])
+        grad = random.normal(size=BLOCK).astype(np.float32)
+        engine.push(0, k, 1.0, ALL_SLOTS, [(one, [1], grad.reshape(1, -1))])
         weight.grad = torch.from_numpy(grad)
         theirs.step()
-    np.testing.assert_allclose(engine.pull_dense(), weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(engine.pull([(one, [1])])[0][0], weight.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-def bad_pushes() -> dict[str, tuple[np.ndarray, list[Any]]]:
-    good, none = (u64(7), [1, 0], ones(1, 2)), (u64(), [0], ones(0, 3))
+def bad_pushes() -> dict[str, list[Any]]:
+    good, none = (u64(7), [1, 0], ones(1, 2)), no_rows()[1]
     return {
-        "dense too short": (ones(5), [good, none]),
-        "dense too long": (ones(7), [good, none]),
-        "a group too few": (ones(6), [good]),
-        "a group too many": (ones(6), [good, none, none]),
-        "counts of the second group": (ones(6), [good, (u64(1), [2], ones(1, 3))]),
-        "counts that cancel out": (ones(6), [(u64(7), [2, -1], ones(1, 2)), none]),
-        "tables": (ones(6), [(u64(7), [1], ones(1, 2)), none]),
-        "gradients of the second group": (ones(6), [good, (u64(1), [1], ones(1, 2))]),
+        "a block too small": [good, none, (NUMBERS[0], [2], ones(2, BLOCK - 1)), dense_ones()[1]],
+        "a block too few": [good, none, (NUMBERS[0], [2], ones(1, BLOCK)), dense_ones()[1]],
+        "a group too few": [good, none, dense_ones()[0]],
+        "a group too many": [good, none, *dense_ones(), none],
+        "counts of the second group": [good, (u64(1), [2], ones(1, 3)), *dense_ones()],
+        "counts that cancel out": [(u64(7), [2, -1], ones(1, 2)), none, *dense_ones()],
+        "tables": [(u64(7), [1], ones(1, 2)), none, *dense_ones()],
+        "gradients of the second group": [good, (u64(1), [1], ones(1, 2)), *dense_ones()],
     }
 
 
 @pytest.mark.parametrize("what", bad_pushes())
 def test_a_push_that_does_not_fit_changes_nothing(engine: Engine, what: str) -> None:
     before = state(engine)
-    dense, groups = bad_pushes()[what]
     with pytest.raises(UsageError):
-        engine.push(0, 0, 1.0, dense, groups)
+        engine.push(0, 0, 1.0, ALL_SLOTS, bad_pushes()[what])
     assert state(engine) == before
     assert push(engine, 0, 0).applied  # the name is free still
 
 
 def test_nothing_can_be_pushed_before_the_configuration() -> None:
     with pytest.raises(UsageError, match="before the first configuration"):
-        Engine().push(0, 0, 1.0, ones(0), [])
+        Engine(owned=ALL_SLOTS).push(0, 0, 1.0, ALL_SLOTS, [])
+
+
+def test_loads_tell_hot_slots_from_cold_ones() -> None:
+    now = [0.0]
+    engine = Engine(owned=ALL_SLOTS, clock=lambda: now[0])
+    engine.configure(configuration(tables=TABLES[:1], dense=DenseSpec(0, 0)), ALL_SLOTS)
+    hot = int(slots_of("a", u64(7))[0])
+    for k in range(10):
+        now[0] += 0.1
+        engine.push(0, k, 1.0, ALL_SLOTS, [(u64(7, k + 100), [2], ones(2, 2))])
+        engine.pull([(u64(7), [1])])
+    rates = engine.loads.window(engine.groups)
+    requests, rows, busy = rates[:, hot]
+    assert requests == pytest.approx(20.0)
+    assert rows == pytest.approx(20.0)
+    assert rates[1].sum() == pytest.approx(30.0)
+    assert 0 <= busy <= 1
+    assert engine.slot_bytes()[hot] == engine.groups[0].row_bytes
+    now[0] += 1.0
+    assert engine.loads.window(engine.groups)[0, hot] == pytest.approx(10.0), "smoothed"
 
 
 # --- over a socket ----------------------------------------------------------------------------------------------------
 
 
 class Served:
-    """An engine behind a socket; ``ask`` sends one request and has it answered, in this thread."""
+    """A parameter server behind a socket; ``ask`` sends one request and has it answered, in this thread."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         self.engine = Engine()
         self.server = Server("inproc://ps", PsRequests, context=self.context)
         self.client = Client("inproc://ps", PsReplies, context=self.context)
+        self.service = PsService("ps-0", self.engine, self.server, lambda endpoint, peer: self.client)
+        self.service.follow(PsOrders(1, ALL))
 
     def ask(self, body: Any, *frames: Any) -> Reply:
         self.client.send(body, frames)
         (request,) = self.server.receive(20.0)
-        answer(self.engine, self.server, request)
+        self.service.answer(request)
         reply = self.client.receive(20.0)
         assert reply is not None
         return reply
+
+    def configure(self) -> Reply:
+        return self.ask(configuration(), *configuring())
+
+
+def configuring() -> list[Any]:
+    return [ALL, NUMBERS[0], DENSE[0], NUMBERS[1], DENSE[1]]
+
+
+def dense_frames() -> list[Any]:
+    return [NUMBERS[0], ones(2, BLOCK), NUMBERS[1], ones(1, BLOCK)]
+
+
+COUNTS = [[1, 1], [0], [2], [1]]
+NO_ROWS = [[0, 0], [0], [2], [1]]
 
 
 @pytest.fixture
@@ -225,68 +351,117 @@ def served() -> Iterator[Served]:
 
 
 def test_a_session_over_a_socket(served: Served) -> None:
-    assert served.ask(configuration(), DENSE).body == Ack()
-    pushed = served.ask(Push(0, 3, 1.0, [[1, 1], [0]]), ones(6), u64(7, 7), ones(2, 2), u64(), ones(0, 3))
+    assert served.configure().body == Ack()
+    pushed = served.ask(Push(0, 3, 1.0, COUNTS), ALL, u64(7, 7), ones(2, 2), u64(), ones(0, 3), *dense_frames())
     assert pushed.body == Pushed(0, True)
-    assert served.ask(Push(0, 3, 1.0, [[0, 0], [0]]), ones(6), u64(), ones(0), u64(), ones(0)).body == Pushed(1, False)
-    pulled = served.ask(Pull([[1, 1], [1]], True), u64(7, 8), u64(7))
+    again = served.ask(Push(0, 3, 1.0, NO_ROWS), ALL, u64(), ones(0), u64(), ones(0), *dense_frames())
+    assert again.body == Pushed(1, False)
+    pulled = served.ask(Pull([[1, 1], [1], [2]]), u64(7, 8), u64(7), NUMBERS[0])
     assert pulled.body == Pulled(1)
     arrays = [np.frombuffer(pulled.buffer(i), np.float32).tolist() for i in range(3)]
-    assert arrays == [(DENSE - 1).tolist(), [-1, -1, 0, 0], [0, 0, 0]]
-    assert len(served.ask(Pull([], True)).frames) == 1
-    assert len(served.ask(Pull([[0, 0]], False), u64()).frames) == 1
+    assert arrays == [[-1, -1, 0, 0], [0, 0, 0], (DENSE[0] - 1).reshape(-1).tolist()]
+    assert len(served.ask(Pull([])).frames) == 0
+    assert len(served.ask(Pull([[0, 0]]), u64()).frames) == 1
     first = served.ask(Scan(0, 0, 1))
     assert first.body == Rows(1, 2)
-    last = served.ask(Scan(0, 1, 1))
+    last = served.ask(Scan(0, 1, 1, state=True))
     assert last.body == Rows(None, 2)
+    assert np.frombuffer(last.buffer(3), np.uint32).tolist() == [1]
     tables = [np.frombuffer(reply.buffer(1), np.uint16).tolist() for reply in (first, last)]
     assert sorted(tables) == [[0], [1]]
     assert np.frombuffer(first.buffer(0), np.uint64).tolist() == [7]
     assert served.ask(Scan(1, 0, 10)).body == Rows(None, 0)
 
 
+def test_a_scan_gives_the_optimizers_state_if_asked(served: Served) -> None:
+    adagrad = Optimizer(use="adagrad", learning_rate=1.0)
+    served.ask(configuration(embedding_optimizer=adagrad), *configuring())
+    counts = [[2, 0], *COUNTS[1:]]
+    served.ask(Push(0, 0, 1.0, counts), ALL, u64(7, 8), 3 * ones(2, 2), u64(), ones(0, 3), *dense_frames())
+    found = served.ask(Scan(0, 0, 10, state=True))
+    assert np.frombuffer(found.buffer(3), np.uint32).tolist() == [1, 1]
+    assert np.frombuffer(found.buffer(4), np.float32).tolist() == [9.0] * 4
+    assert len(served.ask(Scan(0, 0, 10)).frames) == 3
+
+
+def test_slots_that_are_not_owned_are_answered_by_the_version_of_the_map(served: Served) -> None:
+    served.configure()
+    served.service.follow(PsOrders(5, to_bitmap(1)))
+    assert served.ask(Push(0, 3, 1.0, NO_ROWS), ALL, u64(), ones(0), u64(), ones(0), *dense_frames()).body == Moved(5)
+    assert served.ask(Pull([[1, 0]]), u64(7)).body == Moved(5)
+    served.service.follow(PsOrders(4, ALL))
+    assert served.ask(Pull([[1, 0]]), u64(7)).body == Moved(5), "older orders are ignored"
+
+
 BAD_REQUESTS = {
-    "a push without frames": (Push(0, 0, 1.0, [[1, 0], [0]]),),
-    "a push with half a float": (Push(0, 0, 1.0, [[1, 0], [0]]), b"abc", u64(7), ones(2), u64(), ones(0)),
-    "a push with half an id": (Push(0, 0, 1.0, [[1, 0], [0]]), ones(6), b"1234", ones(2), u64(), ones(0)),
-    "a push with too few gradients": (Push(0, 0, 1.0, [[1, 0], [0]]), ones(6), u64(7), ones(1), u64(), ones(0)),
-    "a push to no groups": (Push(0, 0, 1.0, []), ones(6)),
-    "a push to three groups": (Push(0, 0, 1.0, [[1, 0], [0], [0]]), ones(6), *[u64(7), ones(2)] * 3),
-    "a push of huge counts": (Push(0, 0, 1.0, [[2**63, 0], [0]]), ones(6), u64(7), ones(2), u64(), ones(0)),
-    "a push of negative counts": (Push(0, 0, 1.0, [[2, -1], [0]]), ones(6), u64(7), ones(2), u64(), ones(0)),
-    "a pull without frames": (Pull([[1, 0]], False),),
-    "a pull of three groups": (Pull([[0, 0], [0], [0]], False), u64(), u64(), u64()),
-    "a pull of huge counts": (Pull([[2**63, 0]], False), u64(7)),
-    "a pull of counts that overflow": (Pull([[2**62, 2**62]], False), u64(7)),
-    "a pull of other tables": (Pull([[1]], False), u64(7)),
-    "a scan of no group": (Scan(2, 0, 10),),
+    "a push without frames": (Push(0, 0, 1.0, COUNTS),),
+    "a push of too few slots": (Push(0, 0, 1.0, NO_ROWS), ALL[1:], u64(), ones(0), u64(), ones(0), *dense_frames()),
+    "a push with half a float": (Push(0, 0, 1.0, COUNTS), ALL, u64(7, 7), b"abc", u64(), ones(0), *dense_frames()),
+    "a push with half an id": (Push(0, 0, 1.0, COUNTS), ALL, b"1234", ones(2), u64(), ones(0), *dense_frames()),
+    "a push with too few gradients": (
+        Push(0, 0, 1.0, COUNTS),
+        ALL,
+        u64(7, 7),
+        ones(1),
+        u64(),
+        ones(0),
+        *dense_frames(),
+    ),
+    "a push to no groups": (Push(0, 0, 1.0, []), ALL),
+    "a push to five groups": (Push(0, 0, 1.0, [[1, 0], [0], [0], [0], [0]]), ALL, *[u64(7), ones(2)] * 5),
+    "a push of huge counts": (
+        Push(0, 0, 1.0, [[2**63, 0], *COUNTS[1:]]),
+        ALL,
+        u64(7),
+        ones(2),
+        u64(),
+        ones(0),
+        *dense_frames(),
+    ),
+    "a push of negative counts": (
+        Push(0, 0, 1.0, [[2, -1], *COUNTS[1:]]),
+        ALL,
+        u64(7),
+        ones(2),
+        u64(),
+        ones(0),
+        *dense_frames(),
+    ),
+    "a pull without frames": (Pull([[1, 0]]),),
+    "a pull of five groups": (Pull([[0, 0], [0], [0], [0], [0]]), *[u64()] * 5),
+    "a pull of huge counts": (Pull([[2**63, 0]]), u64(7)),
+    "a pull of counts that overflow": (Pull([[2**62, 2**62]]), u64(7)),
+    "a pull of other tables": (Pull([[1]]), u64(7)),
+    "a scan of no group": (Scan(4, 0, 10),),
     "a scan from below": (Scan(0, -5, 10),),
     "a scan of less than nothing": (Scan(0, 0, -1),),
-    "another configuration": (configuration(seed=9), DENSE),
+    "another configuration": (configuration(seed=9), *configuring()),
     "a configuration without values": (configuration(),),
 }
 
 
-@pytest.mark.parametrize("configured", [True, False])
+@pytest.mark.parametrize("is_configured", [True, False])
 @pytest.mark.parametrize("what", BAD_REQUESTS)
-def test_bad_requests_are_answered_and_the_server_lives_on(served: Served, what: str, configured: bool) -> None:
-    if configured:
-        served.ask(configuration(), DENSE)
-    if configured or "configuration" not in what:
+def test_bad_requests_are_answered_and_the_server_lives_on(served: Served, what: str, is_configured: bool) -> None:
+    if is_configured:
+        served.configure()
+    if is_configured or "configuration" not in what:
         body, *frames = BAD_REQUESTS[what]
         reply = served.ask(body, *frames)
         assert isinstance(reply.body, Failure), reply.body
         assert reply.body.code in ("refused", "bad-request")
         assert reply.body.message
-    served.ask(configuration(), DENSE)
-    good = served.ask(Push(0, 0, 1.0, [[1, 0], [0]]), ones(6), u64(7), ones(1, 2), u64(), ones(0, 3))
+    served.configure()
+    good = served.ask(
+        Push(0, 0, 1.0, [[1, 0], *COUNTS[1:]]), ALL, u64(7), ones(1, 2), u64(), ones(0, 3), *dense_frames()
+    )
     assert good.body == Pushed(0, True)
-    rows = served.ask(Pull([[1, 0], [0]], False), u64(7), u64())
+    rows = served.ask(Pull([[1, 0], [0]]), u64(7), u64())
     assert np.frombuffer(rows.buffer(0), np.float32).tolist() == [-1.0, -1.0]
 
 
 @pytest.mark.parametrize("bytes_before", range(8))
-def test_frames_may_lie_anywhere_in_memory(engine: Engine, bytes_before: int) -> None:
+def test_frames_may_lie_anywhere_in_memory(bytes_before: int) -> None:
     """What ZeroMQ receives begins wherever the transport put it."""
 
     def shifted(array: np.ndarray) -> np.ndarray:
@@ -294,8 +469,10 @@ def test_frames_may_lie_anywhere_in_memory(engine: Engine, bytes_before: int) ->
         raw[bytes_before : bytes_before + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
         return np.frombuffer(raw.tobytes(), array.dtype, array.size, bytes_before)
 
+    engine = Engine(owned=ALL_SLOTS)
+    engine.configure(configuration(), ALL_SLOTS, [(shifted(n), shifted(v)) for n, v in blocks()])
     keys = np.arange(1000, dtype=np.uint64)
     grads = np.repeat(keys.astype(np.float32), 2)
-    groups = [(shifted(keys), [600, 400], shifted(grads).reshape(-1, 2)), (u64(), [0], ones(0, 3))]
-    assert engine.push(0, 0, 1.0, shifted(ones(6)), groups).applied
-    assert np.array_equal(engine.pull_rows(0, shifted(keys), [600, 400]), -grads.reshape(-1, 2))
+    groups = [(shifted(keys), [600, 400], shifted(grads).reshape(-1, 2)), (u64(), [0], ones(0, 3)), *dense_ones()]
+    assert engine.push(0, 0, 1.0, ALL_SLOTS, groups).applied
+    assert np.array_equal(engine.pull([(shifted(keys), [600, 400])])[0], -grads.reshape(-1, 2))

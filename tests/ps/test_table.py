@@ -15,7 +15,7 @@ from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 from tests.ps.models import Reference
 
 RESERVE = 64 << 20

@@ -16,7 +16,7 @@ from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import slots_of
 from dlrover_lite.ps.table import NotOwned, RowData, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 DIM, TABLES, POOL, SEED = 3, 2, 40, 7
 SPECS = [TableSpec(f"t{i}", DIM, 0.05) for i in range(TABLES)]

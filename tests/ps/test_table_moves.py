@@ -16,7 +16,7 @@ from dlrover_lite.ps import index
 from dlrover_lite.ps.layout import slots_of
 from dlrover_lite.ps.table import NotOwned, RowData, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 OPTIMIZERS = {
     "sgd": Optimizer(use="sgd", learning_rate=0.1),

@@ -10,7 +10,7 @@ from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.ps.table_warmup import compile_kernels
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
-from dlrover_lite.wire.messages import TableSpec
+from dlrover_lite.wire.ps_messages import TableSpec
 
 MODULES = (dedupe, index, move_kernels, optimizers, slot_counters, table_kernels)
 

@@ -149,9 +149,11 @@ def optimizers(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def data_sections(draw: st.DrawFn) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["criteo", "csv", "parquet", "synthetic"]))
+    kind = draw(st.sampled_from(["criteo", "csv", "parquet", "synthetic", "census"]))
     if kind == "synthetic":
         return {"format": kind, "samples": draw(counts), "zipf_exponent": draw(numbers)}
+    if kind == "census":
+        return {"format": kind, "samples": draw(counts)}
     section = {"format": kind, "train": draw(st.lists(texts, min_size=1, max_size=3)), "eval_share": draw(shares)}
     if kind == "criteo":
         return section

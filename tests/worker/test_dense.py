@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dlrover_lite.ps.hashing import SLOTS
+from dlrover_lite.ps.layout import BLOCK, BUFFERS, PARAMETERS, slots_of
 from dlrover_lite.recipe.schema import Schedule
-from dlrover_lite.worker.dense import BLOCK, DensePlacement, FlatParameters
+from dlrover_lite.wire.ps_messages import DenseSpec
+from dlrover_lite.worker.dense import DensePlacement, FlatParameters
 from dlrover_lite.worker.schedule import learning_rate_factor
+from dlrover_lite.worker.slot_map import SlotMap
 
 
 class Tied(nn.Module):
@@ -37,7 +40,10 @@ def test_parameters_are_views_of_the_vector_and_the_other_way_round() -> None:
     module, twin = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1)), None
     before = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     flat = FlatParameters(module)
-    assert flat.length == flat.averaged_from == 3 * 5 + 5 + 5 + 1
+    assert flat.count == 3 * 5 + 5 + 5 + 1
+    assert flat.spec == DenseSpec(1, 0)
+    assert flat.length == flat.averaged_from == len(flat.values) == BLOCK
+    assert not flat.values[flat.count :].any()
     assert flat.values.dtype == np.float32
     for name, tensor in module.named_parameters():
         assert torch.equal(tensor, before[name])
@@ -47,7 +53,7 @@ def test_parameters_are_views_of_the_vector_and_the_other_way_round() -> None:
     assert torch.equal(module(x), twin(x))
     with torch.no_grad():
         module[0].weight.zero_()
-    assert (flat.values == 0).sum() == 15
+    assert (flat.values[: flat.count] == 0).sum() == 15
     assert {name: array.shape for name, array in flat.named_arrays().items()} == {
         name: tuple(tensor.shape) for name, tensor in before.items()
     }
@@ -57,14 +63,15 @@ def test_shared_unused_and_frozen_parameters() -> None:
     module, plain = Tied(), Tied()
     plain.load_state_dict(module.state_dict())
     flat = FlatParameters(module)
-    assert flat.length == 16 + 4 + 3 + 2  # the shared weight once
+    assert flat.count == 16 + 4 + 3 + 2  # the shared weight once
     assert module.second.weight is module.first.weight
     x = torch.randn(5, 4)
     module(x).backward()
     plain(x).backward()
     gradient = flat.flatten(flat.take_gradient())
     expected = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in plain.named_parameters()]
-    assert np.array_equal(gradient, torch.cat([grad.flatten() for grad in expected]).numpy())
+    assert np.array_equal(gradient[: flat.count], torch.cat([grad.flatten() for grad in expected]).numpy())
+    assert not gradient[flat.count :].any()
     assert not gradient[:5].any()  # a module's own parameters come first
     assert all(parameter.grad is None for parameter in module.parameters())
     assert not flat.flatten(flat.take_gradient()).any()
@@ -80,22 +87,26 @@ def test_gradients_are_fresh_each_time() -> None:
     first = flat.flatten(flat.take_gradient())
     module(torch.full((1, 2), 5.0)).sum().backward()
     second = flat.flatten(flat.take_gradient())
-    assert first.tolist() == [1.0, 1.0, 1.0]  # it may still be on its way to a server
-    assert second.tolist() == [5.0, 5.0, 1.0]
+    assert first[:3].tolist() == [1.0, 1.0, 1.0]  # it may still be on its way to a server
+    assert second[:3].tolist() == [5.0, 5.0, 1.0]
 
 
 def test_buffers_follow_as_the_negated_change_since_the_pull() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     flat = FlatParameters(module)
-    assert flat.averaged_from == 3 * 2 + 2 + 2 + 2
-    assert flat.length == flat.averaged_from + 4  # running mean and variance; the step counter is no float
-    flat.values[flat.averaged_from :] = [1.0, 2.0, 3.0, 4.0]
+    assert flat.spec == DenseSpec(1, 1)
+    assert flat.averaged_from == BLOCK
+    assert flat.count == 3 * 2 + 2 + 2 + 2 + 4  # running mean and variance; the step counter is no float
+    buffers = slice(flat.averaged_from, flat.averaged_from + 4)
+    flat.values[buffers] = [1.0, 2.0, 3.0, 4.0]
     flat.pulled()
     module(torch.randn(8, 3)).sum().backward()
-    after = flat.values[flat.averaged_from :].copy()
+    after = flat.values[buffers].copy()
     assert not np.array_equal(after, [1.0, 2.0, 3.0, 4.0])
     gradient = flat.flatten(flat.take_gradient())
-    np.testing.assert_allclose(np.array([1.0, 2.0, 3.0, 4.0]) - gradient[flat.averaged_from :], after, rtol=1e-6)
+    np.testing.assert_allclose(np.array([1.0, 2.0, 3.0, 4.0]) - gradient[buffers], after, rtol=1e-6)
+    assert not gradient[buffers.stop :].any()
+    assert not gradient[12 : flat.averaged_from].any()
     assert "1.running_mean" in flat.named_arrays()
 
 
@@ -106,10 +117,10 @@ def test_two_workers_average_their_statistics() -> None:
     for scale in (1.0, 3.0):
         module = nn.BatchNorm1d(1, affine=False)
         flat = FlatParameters(module)
-        flat.values[:] = server
+        flat.values[:2] = server
         flat.pulled()
         module(torch.tensor([[scale], [-scale]]) + 10.0)
-        changes.append(flat.flatten(flat.take_gradient()))
+        changes.append(flat.flatten(flat.take_gradient())[:2])
     for change in changes:
         server -= change
     # momentum 0.1 twice: mean 0 + 1 + 1; unbiased variances 2 and 18
@@ -120,32 +131,42 @@ def test_buffers_that_are_constants_stay_out() -> None:
     module = nn.Linear(2, 2)
     module.register_buffer("mask", torch.ones(2), persistent=False)
     flat = FlatParameters(module)
-    assert flat.length == 6
+    assert flat.count == 6
+    assert flat.spec == DenseSpec(1, 0)
     assert "mask" not in flat.named_arrays()
 
 
+def test_a_module_without_parameters_is_no_block() -> None:
+    flat = FlatParameters(nn.ReLU())
+    assert flat.spec == DenseSpec(0, 0)
+    assert flat.count == flat.length == len(flat.flatten(flat.take_gradient())) == 0
+    assert DensePlacement(flat.spec).keys(SlotMap(1, ("ps",), ("",), np.zeros(SLOTS, np.uint16))) == []
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    length=st.one_of(st.integers(0, 3), st.integers(0, 40 * BLOCK), st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1])),
-    parts=st.integers(1, 5),
-    seed=st.integers(0, 2**32),
-)
-def test_shares_cover_the_vector_once_and_come_back(length: int, parts: int, seed: int) -> None:
+@given(parameters=st.integers(0, 40), buffers=st.integers(0, 3), parts=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_blocks_are_rows_at_their_owners_and_come_back(parameters: int, buffers: int, parts: int, seed: int) -> None:
     owners = np.random.default_rng(seed).integers(0, parts, SLOTS).astype(np.uint16)
-    placement = DensePlacement(length, owners, parts)
-    flat = np.arange(length, dtype=np.float32)
-    shares = [placement.take(part, flat) for part in range(parts)]
-    assert [len(share) for share in shares] == placement.lengths
-    assert np.array_equal(np.sort(np.concatenate(shares)), flat)
-    back = np.full(length, -1, np.float32)
-    for part, share in enumerate(shares):
-        placement.put(part, share, back)
+    slot_map = SlotMap(1, tuple("abcde"[:parts]), ("",) * parts, owners)
+    placement = DensePlacement(DenseSpec(parameters, buffers))
+    keys = placement.keys(slot_map)
+    assert placement.keys(slot_map) is keys
+    flat = np.repeat(np.arange(parameters + buffers, dtype=np.float32), BLOCK)
+    rows = placement.take(keys, flat)
+    kinds = [(table, n) for table, n in ((PARAMETERS, parameters), (BUFFERS, buffers)) if n]
+    start = 0
+    for group, values, (table, blocks) in zip(keys, rows, kinds, strict=True):
+        assert sorted(group.keys.tolist()) == list(range(blocks))
+        assert values.shape == (blocks, BLOCK)
+        assert np.array_equal(values[:, 5], group.keys + np.uint64(start))
+        of_part = np.repeat(np.arange(parts), group.counts.sum(axis=1))
+        assert np.array_equal(owners[slots_of(table.name, group.keys)], of_part)
+        assert parts > 1 or np.shares_memory(values, flat)
+        start += blocks
+    back = np.full_like(flat, -1)
+    shares = [np.split(values, group.bounds[1:-1]) for group, values in zip(keys, rows, strict=True)]
+    placement.put(keys, shares, back)
     assert np.array_equal(back, flat)
-    middle = length // 3
-    for part, share in enumerate(shares):
-        assert (np.diff(share) > 0).all()  # in the vector's order, so that buffers are each share's end
-        assert placement.before(part, middle) == (share < middle).sum()
-        assert placement.before(part, length) == len(share)
 
 
 SCHEDULES = st.builds(

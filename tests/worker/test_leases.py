@@ -13,7 +13,15 @@ import zmq
 from dlrover_lite.errors import DeadlineExceeded, JobError
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import Ack, Export, Finished, Lease, LeaseRequest, MasterRequests, Wait
+from dlrover_lite.wire.messages import (
+    Ack,
+    Export,
+    Finished,
+    Lease,
+    LeaseRequest,
+    MasterRequests,
+    Wait,
+)
 from dlrover_lite.wire.server import Server
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 

@@ -1,0 +1,102 @@
+"""``--wait``: staying until what was asked for is done, with what is under way on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dlrover_lite.cli.words import count, plural
+from dlrover_lite.errors import JobError
+
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.slots import SlotSet
+    from dlrover_lite.wire.messages import NodeStatus, Status
+
+__all__ = ["check_moved", "has_left", "has_nodes", "is_at_rest", "under_way", "until"]
+
+POLL_SECONDS = 0.2
+
+Judge = Callable[["Status"], bool]
+"""Whether it is done. Raises JobError when it isn't going to be."""
+
+
+def until(handle: JobHandle, label: str, judge: Judge) -> None:
+    """Raises JobError when the job ends first."""
+    from dlrover_lite.cli.output import progress
+
+    with progress(label) as report:
+        while True:
+            if (status := _status(handle)) is not None:
+                report(note=under_way(status))
+                if judge(status):
+                    return
+            try:
+                result = handle.wait(POLL_SECONDS)
+            except TimeoutError:
+                continue
+            raise JobError(f"{handle.id} has ended ({result.state}) before it was done")
+
+
+def _status(handle: JobHandle) -> Status | None:
+    """None while the master is just being started again."""
+    try:
+        return handle.status()
+    except JobError:
+        return None
+
+
+def under_way(status: Status) -> str:
+    """``move 3: 512 slots from ps-0 to ps-1, copying, 12,345 rows; ps-2 started``"""
+    parts = []
+    for move in status.moves:
+        rows = f", {plural(move.rows, 'row')}" if move.state == "copying" and move.rows else ""
+        parts.append(f"move {move.id}: {count(move.slots)} from {move.source} to {move.target}, {move.state}{rows}")
+    parts += [f"{node.id} {node.state}" for node in _running(status) if node.state != "up"]
+    return "; ".join(parts)
+
+
+def has_nodes(workers: int | None, ps: int | None) -> Judge:
+    """So many nodes are up, and no others run; slots are where they are to be. None: whatever number there is."""
+
+    def judge(status: Status) -> bool:
+        running = _running(status)
+        for role, wanted in (("worker", workers), ("ps", ps)):
+            states = [node.state for node in running if node.role == role]
+            if wanted is not None and (len(states) != wanted or set(states) != {"up"}):
+                if role == "ps" and status.slots_settled and len(states) > wanted and set(states) == {"up"}:
+                    raise JobError(
+                        f"{status.job} keeps {len(states)} parameter servers: somebody has asked for that meanwhile"
+                    )
+                return False
+        return ps is None or (status.slots_settled and status.slot_map_version > 0)
+
+    return judge
+
+
+def is_at_rest(status: Status) -> bool:
+    """No slot moves, or is going to."""
+    return status.slots_settled
+
+
+def has_left(node: str) -> Judge:
+    def judge(status: Status) -> bool:
+        found = [other for other in _running(status) if other.id == node]
+        if found and found[0].role == "ps" and status.slots_settled:
+            raise JobError(f"{node} stays: its moves have been cancelled meanwhile")
+        return not found
+
+    return judge
+
+
+def check_moved(handle: JobHandle, members: SlotSet, target: str) -> None:
+    """Raises JobError unless these slots are where they were to go."""
+    from dlrover_lite.jobs import scaling
+
+    missing = int((members & ~scaling.slots_of(handle.slot_map(), target)).sum())
+    if missing:
+        raise JobError(f"{plural(missing, 'slot')} did not move to {target}: the move has been cancelled meanwhile")
+
+
+def _running(status: Status) -> list[NodeStatus]:
+    return [node for node in status.nodes if not node.state.startswith("ended")]

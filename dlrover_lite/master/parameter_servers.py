@@ -1,0 +1,170 @@
+"""What parameter servers report, and the orders they get: the slot state, kept with the ledger, and what is measured of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from dlrover_lite import slots
+from dlrover_lite.intervals import IntervalSet, Range
+from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.shards import ShardService
+from dlrover_lite.master.slot_loads import SlotLoads, decode
+from dlrover_lite.master.slot_state import Next, SlotState
+from dlrover_lite.master.story import StoryLog
+from dlrover_lite.wire.messages import (
+    Ack,
+    MoveOrder,
+    MoveStatus,
+    PsOrders,
+    PsReport,
+    Topology,
+)
+
+__all__ = ["ParameterServers", "consumed"]
+
+
+class ParameterServers:
+    """``keep`` puts a state among the facts; it is committed before an answer is sent that was given here."""
+
+    def __init__(
+        self,
+        state: SlotState | None,
+        shards: ShardService,
+        story: StoryLog,
+        *,
+        keep: Callable[[SlotState], None],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """``state``: what an earlier master of the job has left."""
+        self.state = state or SlotState()
+        self.reports: dict[str, PsReport] = {}
+        """The last of each PS; of one that held nothing when it ended, none."""
+        self.loads = SlotLoads()
+        self._shards = shards
+        self._story = story
+        self._keep = keep
+        self._wall_clock = wall_clock
+        self._map_version = self.state.version
+        self._owned: dict[str, bytes] = {}
+        """By PS, of this map."""
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    def owns(self, node: str) -> bool:
+        return self.state.owns(node)
+
+    @property
+    def leaving(self) -> Collection[str]:
+        return self.state.leaving
+
+    @property
+    def at_rest(self) -> bool:
+        """There is a map, no slot is on its way, and every PS has heard so."""
+        return self.state.version > 0 and not self.state.moves
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left of what was wanted of them."""
+        return not (self.state.moves or self.state.leaving or self.state.rebalance)
+
+    @property
+    def rows(self) -> int:
+        return sum(report.rows for report in self.reports.values())
+
+    def moves(self) -> list[MoveStatus]:
+        return [
+            MoveStatus(move.id, move.source, move.target, move.count, move.state, self._received(move.target, move.id))
+            for move in self.state.moves
+        ]
+
+    def _received(self, target: str, move: int) -> int:
+        report = self.reports.get(target)
+        return report.received.get(move, 0) if report else 0
+
+    # --- answers --------------------------------------------------------------------------------------------------------
+
+    def report(self, report: PsReport, fleet: Fleet) -> PsOrders | Ack:
+        """Take a report; its orders, or Ack for one that is no PS of this job's, or has ended. Raises MalformedMessage."""
+        node = fleet.by_id.get(report.node)
+        if node is None or node.role != "ps" or node.state == "ended":
+            return Ack()
+        loads = decode(report.loads) if report.loads else None
+        self.reports[node.id] = report
+        self.take(self.state.ready(node.id, report.ready, self._wall_clock()))
+        self.take(self.state.report(node.id, report.version, report.tidy))
+        if loads is not None and report.version >= self._map_version > 0:
+            self.loads.take(node.id, self.state.owned(node.id), loads)
+        return self._orders(node.id, fleet)
+
+    def _orders(self, node: str, fleet: Fleet) -> PsOrders:
+        state = self.state
+        if not state.version:
+            return PsOrders(0)
+        if node not in self._owned:
+            self._owned[node] = slots.pack(state.owned(node))
+        moves = [
+            MoveOrder(move.id, move.source, fleet.by_id[move.source].endpoint, move.target, move.slots)
+            for move in state.moves
+            if move.state == "copying" and move.involves(node)
+        ]
+        return PsOrders(state.version, self._owned[node], moves, *consumed(self._shards))
+
+    def topology(self, fleet: Fleet) -> Topology | None:
+        """Those that own slots; None before there is a map."""
+        state = self.state
+        if not state.version:
+            return None
+        used, owners = np.unique(state.positions(), return_inverse=True)
+        servers = [(state.ps[at], fleet.by_id[state.ps[at]].endpoint) for at in used.tolist()]
+        return Topology(state.version, servers, owners.astype("<u2").tobytes())
+
+    # --- changes --------------------------------------------------------------------------------------------------------
+
+    def take(self, following: Next) -> bool:
+        """Go over to the next state; whether it is another one."""
+        state, notes = following
+        if state is self.state:
+            return False
+        if state.owners != self.state.owners:
+            self._map_version = state.version
+            self._owned.clear()
+        self.state = state
+        self._keep(state)
+        for note in notes:
+            self._story.node(note.node, note.text)
+        return True
+
+    def begin(self, fleet: Fleet) -> None:
+        """The first map, once all PS of the plan are up."""
+        if not self.state.version and fleet.all_ps_up(self.leaving):
+            self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
+
+    def start(self, fleet: Fleet) -> None:
+        if self.state.moves:
+            up = {node.id for node in fleet.of("ps") if node.state == "up"}
+            self.take(self.state.start(up, self._wall_clock()))
+
+    def tell(self, node: str, text: str) -> None:
+        self._story.node(node, text)
+
+    def gone(self, node: str) -> None:
+        """It has ended, and held no slots."""
+        self.reports.pop(node, None)
+        self.take(self.state.gone(node))
+
+
+def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:
+    """All epochs below the first are consumed; of the later ones that have begun, these ranges of minibatches. Those in quarantine are
+    among them: nobody is going to push them any more."""
+    below, epochs = shards.epochs_under_way()
+    aside = shards.quarantined() if epochs else []
+    found = []
+    for of in epochs:
+        done = shards.ledger.done(of)
+        skipped = [failure.k for where, failure in aside if where == of]
+        if skipped:
+            done = IntervalSet([*done, *((k, k + 1) for k in skipped)])
+        found.append((of.index, list(done)))
+    return below, found

@@ -1,0 +1,131 @@
+"""The target's side of a move, with its socket to the source: asks for rows, a few requests ahead, until it has all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.marks import mask_of
+from dlrover_lite.ps.moving import Incoming
+from dlrover_lite.wire.client import Client
+from dlrover_lite.wire.frames import Reply
+from dlrover_lite.wire.messages import MoveOrder
+from dlrover_lite.wire.ps_messages import (
+    Copied,
+    CopyBegin,
+    Copying,
+    CopyNext,
+)
+
+__all__ = ["Copier"]
+
+WINDOW = 2
+"""Requests under way: one is served while the answer to the other is put away."""
+SILENCE_SECONDS = 10.0
+"""After so long without an answer the copying begins anew."""
+AGAIN_SECONDS = 0.02
+"""The source may not have its orders yet."""
+
+
+class Copier:
+    """Of one move. ``connect`` makes a client of the source."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        order: MoveOrder,
+        connect: Callable[[str, str], Client],
+        discard: Callable[[int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """``discard`` is told of slots whose rows, received so far, are worth nothing."""
+        self.order = order
+        self.slots = mask_of(order.slots)
+        self._engine = engine
+        self._discard = discard
+        self._clock = clock
+        self._client = connect(order.source_endpoint, order.source)
+        self._incoming: Incoming | None = None
+        self._number = 0
+        self._under_way = 0
+        self._begin_sent = False
+        self._heard_at = clock()
+        self._begin_at = clock()
+
+    @property
+    def socket(self) -> zmq.Socket[Any]:
+        socket: zmq.Socket[Any] = self._client.socket
+        return socket
+
+    @property
+    def complete(self) -> bool:
+        """All there is has been received: the source is frozen, and the master may commit."""
+        return self._incoming is not None and self._incoming.complete
+
+    @property
+    def rows(self) -> int:
+        return self._incoming.rows if self._incoming is not None else 0
+
+    def work(self, *, may_begin: bool) -> float | None:
+        """Take the answers that are here and ask for more; how many seconds from now there is something to do again without any, None:
+        nothing. ``may_begin``: nothing is left of what was received before."""
+        while (reply := self._client.receive(0)) is not None:
+            self._take(reply)
+        now = self._clock()
+        if self.complete:
+            return None
+        if self._incoming is None:
+            return self._begin(now, may_begin)
+        while self._under_way < WINDOW:
+            self._client.send(CopyNext(self._incoming.session, self._number, self._incoming.freeze))
+            self._number += 1
+            self._under_way += 1
+        if now - self._heard_at > SILENCE_SECONDS:
+            self._anew(now)
+        return SILENCE_SECONDS
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _begin(self, now: float, may_begin: bool) -> float | None:
+        if now < self._begin_at:
+            return self._begin_at - now
+        if not may_begin:
+            return None  # the caller has something to do before, and comes back
+        if not self._begin_sent or now - self._heard_at > SILENCE_SECONDS:
+            self._client.send(CopyBegin(self.order.move))
+            self._begin_sent, self._heard_at = True, now
+        return SILENCE_SECONDS
+
+    def _take(self, reply: Reply) -> None:
+        self._heard_at = self._clock()
+        match reply.body:
+            case Copying() as copying:
+                if self._incoming is None:
+                    self._incoming = Incoming(self._engine, self.order.move, self.slots, copying)
+                    self._number = self._under_way = 0
+            case Copied() as copied:
+                if self._incoming is not None and copied.session == self._incoming.session:
+                    self._under_way -= 1
+                    self._put_away(self._incoming, copied, reply)
+            case _:  # NotNow, or a failure: what there is may not fit together any more
+                self._anew(self._heard_at + AGAIN_SECONDS)
+
+    def _put_away(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
+        if incoming.complete:
+            return
+        try:
+            incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
+        except (ValueError, IndexError) as error:
+            raise DlroverLiteError(f"{self.order.source} sends rows that make no sense: {error}") from error
+
+    def _anew(self, at: float) -> None:
+        if self._incoming is not None:
+            self._discard(self.slots)
+        self._incoming = None
+        self._begin_sent = False
+        self._begin_at = at

@@ -1,0 +1,222 @@
+"""Moving slots from one parameter server to another, without their sockets: what the source gives out, and what the target takes in.
+
+Round 1 is a scan of all rows; each further one are the rows changed since the one before began. When few are left, the source freezes the
+slots, and the rest follows with the marks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.errors import UsageError
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.marks import to_bitmap
+from dlrover_lite.ps.rows import RowData
+from dlrover_lite.wire.ps_messages import Copied, Copying
+
+__all__ = ["Incoming", "Outgoing", "Tidying"]
+
+CHUNK_BYTES = 1 << 20
+"""Rows a reply: about a millisecond of work for either side."""
+_SCAN_ROWS = 1 << 16
+"""Looked at for one reply."""
+
+FEW_BYTES = 4 << 20
+"""So much may be left for the time in which the slots are frozen: a few milliseconds."""
+MOST_ROUNDS = 12
+
+
+class Outgoing:
+    """The source's side of a move, from ``CopyBegin`` until the master has spoken."""
+
+    def __init__(self, engine: Engine, move: int, slots: int, session: int) -> None:
+        self.move = move
+        self.slots = slots
+        self.session = session
+        self._engine = engine
+        self._members = slot_sets.unpack(to_bitmap(slots))
+        self._next_number = 0
+        self._round = 1
+        self._cursors: list[int] = []
+        self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
+        self._told_configuration = engine.configuration is not None
+        engine.track(0)  # a session before this one may have left a log
+        engine.track(slots)
+
+    def began(self) -> Copying:
+        rows = sum(int(group.slot_rows[self._members].sum()) for group in self._engine.groups)
+        return Copying(self.session, rows, self._engine.configuration)
+
+    def end(self) -> None:
+        """Committed or cancelled: the master has spoken."""
+        self._engine.track(0)
+        self._engine.frozen = 0
+
+    def next(self, number: int, *, freeze: bool) -> tuple[Copied, list[Any]] | None:
+        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one."""
+        if number != self._next_number:
+            return None
+        self._next_number += 1
+        if freeze:
+            self._engine.frozen = self.slots
+        found = self._scan() or self._changed()
+        if found is None and not self._log_is_empty():
+            self._begin_round()
+            found = self._changed()
+        if found is None and self._engine.frozen:
+            marks = self._engine.marks.parcel(self.slots)
+            return self._copied(-1, 0, complete=True), [marks]
+        if found is None:
+            return self._copied(-1, 0), []
+        g, rows = found
+        return self._copied(g, len(rows)), list(self._engine.groups[g].read(rows))
+
+    def _scan(self) -> tuple[int, NDArray[np.uint64]] | None:
+        """Of round 1."""
+        if self._round > 1:
+            return None
+        groups = self._engine.groups
+        self._cursors += [0] * (len(groups) - len(self._cursors))  # a worker has configured the source meanwhile
+        for g, group in enumerate(groups):
+            while self._cursors[g] < group.used:
+                limit = _rows_a_chunk(group.row_bytes)
+                rows, self._cursors[g] = group.find(
+                    self._members, self._cursors[g], scan_limit=_SCAN_ROWS, row_limit=limit
+                )
+                if len(rows):
+                    return g, rows
+        return None
+
+    def _changed(self) -> tuple[int, NDArray[np.uint64]] | None:
+        if not self._to_send:
+            return None
+        g, rows = self._to_send.popleft()
+        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
+        if len(rows) > limit:
+            self._to_send.appendleft((g, rows[limit:]))
+        return g, rows[:limit]
+
+    def _log_is_empty(self) -> bool:
+        return not any(group.logged() for group in self._engine.groups)
+
+    def _begin_round(self) -> None:
+        self._round += 1
+        for g, group in enumerate(self._engine.groups):
+            if group.logged():
+                self._to_send.append((g, group.take_log()))
+
+    def _left_bytes(self) -> int:
+        groups = self._engine.groups
+        waiting = sum(len(rows) * groups[g].row_bytes for g, rows in self._to_send)
+        return waiting + sum(group.logged() * group.row_bytes for group in groups)
+
+    def _copied(self, group: int, rows: int, *, complete: bool = False) -> Copied:
+        news = None
+        if not self._told_configuration and self._engine.configuration is not None:
+            self._told_configuration = True
+            news = self._engine.configuration
+        return Copied(self.session, group, rows, self._round, self._left_bytes(), complete, news)
+
+
+class Incoming:
+    """The target's side of a move."""
+
+    def __init__(self, engine: Engine, move: int, slots: int, copying: Copying) -> None:
+        self.move = move
+        self.slots = slots
+        self.session = copying.session
+        self.rows = 0
+        self.complete = False
+        self._engine = engine
+        self._round = 1
+        self._left_at_round = 0
+        self.freeze = False
+        """Little enough is left: the source may freeze."""
+        if copying.configuration is not None:
+            engine.configure(copying.configuration)
+            share = copying.rows // max(1, len(engine.groups))
+            for group in engine.groups:
+                group.reserve(copying.rows if len(engine.groups) == 1 else share)
+
+    def take(self, copied: Copied, frames: list[memoryview]) -> None:
+        """Raises ValueError or UsageError for frames that don't fit."""
+        if copied.configuration is not None:
+            self._engine.configure(copied.configuration)
+        if copied.complete:
+            self._engine.marks.unpack(frames[0])
+            self.complete = True
+        elif copied.rows:
+            if not 0 <= copied.group < len(self._engine.groups):
+                raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
+            group = self._engine.groups[copied.group]
+            group.write(_row_data(frames, group.dim, group.parts))
+            self.rows += copied.rows
+        self._judge(copied)
+
+    def _judge(self, copied: Copied) -> None:
+        """Whether another round would pay: it wouldn't if little is left, or not less than a round ago."""
+        if copied.round == 1 and copied.rows:
+            return
+        begins = copied.round > self._round
+        shrinks = copied.left < 0.8 * self._left_at_round or copied.round <= 2
+        if copied.left <= FEW_BYTES or (begins and not shrinks) or copied.round > MOST_ROUNDS:
+            self.freeze = True
+        if begins:
+            self._round, self._left_at_round = copied.round, copied.left
+
+
+class Tidying:
+    """Removes rows of slots that are another's, then moves rows together and gives memory back; a little at each ``step``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.unwanted = 0
+        """Slots whose rows are to go."""
+        self._engine = engine
+        self._group = 0
+        self._cursor = 0
+        self.done = True
+
+    def remove(self, slots: int) -> None:
+        self.unwanted |= slots
+        self._group = self._cursor = 0
+        self.done = False
+
+    def keep(self, slots: int) -> None:
+        """These have come back."""
+        self.unwanted &= ~slots
+
+    def step(self, rows: int) -> None:
+        """Look at about so many rows."""
+        groups = self._engine.groups
+        if self._group < len(groups):
+            group = groups[self._group]
+            if self.unwanted and self._cursor < group.used:
+                members = slot_sets.unpack(to_bitmap(self.unwanted))
+                self._cursor = group.drop(members, self._cursor, scan_limit=rows)
+            elif group.compact(rows // 8):
+                self._group, self._cursor = self._group + 1, 0
+            return
+        self.unwanted = 0
+        self.done = True
+
+
+def _rows_a_chunk(row_bytes: int) -> int:
+    return max(1, CHUNK_BYTES // row_bytes)
+
+
+def _row_data(frames: list[memoryview], dim: int, parts: int) -> RowData:
+    ids, tables, counts, ages, values, state = frames
+    keys = np.frombuffer(ids, np.uint64)
+    return RowData(
+        keys,
+        np.frombuffer(tables, np.uint16),
+        np.frombuffer(counts, np.uint32),
+        np.frombuffer(ages, np.uint32),
+        np.frombuffer(values, np.float32).reshape(len(keys), dim),
+        np.frombuffer(state, np.float32).reshape(len(keys), dim * parts),
+    )

@@ -1,0 +1,266 @@
+"""What a parameter server answers, and what it does between two requests: follows the master's orders, copies, tidies up."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.ps.copier import Copier
+from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
+from dlrover_lite.ps.layout import dense_groups
+from dlrover_lite.ps.marks import mask_of
+from dlrover_lite.ps.moving import Outgoing, Tidying
+from dlrover_lite.wire.client import Client
+from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.messages import Ack, PsOrders, PsReport
+from dlrover_lite.wire.ps_messages import (
+    Configure,
+    CopyBegin,
+    CopyNext,
+    Moved,
+    NotNow,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Rows,
+    Scan,
+)
+from dlrover_lite.wire.server import Server
+
+__all__ = ["PsService"]
+
+REPORT_SECONDS = 0.2
+IMPATIENT_SECONDS = 0.005
+"""Between reports while the master's word is waited for."""
+OVERDUE_SECONDS = 0.2
+"""So long an answer is waited for before the next report is sent all the same."""
+LOADS_SECONDS = 2.0
+HELD_MOST = 256
+"""Requests held back while slots are frozen; more are sent away, to come again."""
+TIDY_ROWS = 1 << 13
+"""Looked at between two requests: less than a millisecond."""
+
+
+class PsService:
+    """``connect(endpoint, peer)`` makes a client of another parameter server."""
+
+    def __init__(
+        self,
+        node: str,
+        engine: Engine,
+        server: Server,
+        connect: Callable[[str, str], Client],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.node = node
+        self.engine = engine
+        self.orders = PsOrders(0)
+        self.copier: Copier | None = None
+        self.outgoing: Outgoing | None = None
+        self._server = server
+        self._connect = connect
+        self._clock = clock
+        self._say = say
+        self._tidying = Tidying(engine)
+        self._held: dict[tuple[int, int], Request] = {}
+        self._reported_at = self._loads_at = clock()
+        self._unanswered = 0
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def answer(self, request: Request) -> None:
+        """Do what ``request`` asks and reply; a request that can't be done is answered with the reason."""
+        try:
+            body, frames = self._handle(request)
+        except NotOwned:
+            self._server.reply(request, Moved(self.orders.version))
+        except Frozen:
+            self._hold(request)
+        except DlroverLiteError as error:
+            self._server.fail(request, "refused", error.message, error.hint)
+        except (ValueError, IndexError, OverflowError) as error:
+            # frames of the wrong number or length: the header was ours, the rest was not
+            self._server.fail(request, "bad-request", f"{type(request.body).__name__}: {error}")
+        else:
+            self._server.reply(request, body, frames)
+
+    def _hold(self, request: Request) -> None:
+        name = request.session, request.sequence
+        if name not in self._held and len(self._held) >= HELD_MOST:
+            self._server.reply(request, Moved(self.orders.version))
+        else:
+            self._held[name] = request  # a repeated one may have reconnected
+
+    def _handle(self, request: Request) -> tuple[Any, list[Any]]:
+        engine = self.engine
+        match request.body:
+            case Pull(counts):
+                keys = [(_array(request, g, np.uint64), of_group) for g, of_group in enumerate(counts)]
+                return Pulled(engine.version), engine.pull(keys)
+            case Push(epoch, k, factor, counts):
+                covers = mask_of(request.buffer(0))
+                result = engine.push(epoch, k, factor, covers, self._slices(request, counts))
+                return Pushed(result.version, result.applied), []
+            case Scan(group, start, limit, state):
+                return self._scan(group, start, limit, state)
+            case Configure() as configuration:
+                covers = mask_of(request.buffer(0))
+                engine.configure(configuration, covers, _blocks(request, configuration))
+                return Ack(), []
+            case CopyBegin(move):
+                return self._copy_begin(move)
+            case CopyNext(session, number, freeze):
+                if self.outgoing is None or self.outgoing.session != session:
+                    return NotNow(), []
+                return self.outgoing.next(number, freeze=freeze) or (NotNow(), [])
+            case other:
+                raise ValueError(f"{type(other).__name__} is not for a parameter server")
+
+    def _slices(self, request: Request, counts: list[list[int]]) -> list[Slice]:
+        slices: list[Slice] = []
+        for g, of_group in enumerate(counts):
+            keys = _array(request, 1 + 2 * g, np.uint64)
+            grads = _array(request, 2 + 2 * g, np.float32)
+            dim = self.engine.groups[g].dim if g < len(self.engine.groups) else 1
+            slices.append((keys, of_group, grads.reshape(len(keys), dim)))
+        return slices
+
+    def _scan(self, group: int, start: int, limit: int, state: bool) -> tuple[Any, list[Any]]:
+        if not 0 <= group < len(self.engine.groups):
+            raise ValueError(f"there is no table group {group}")
+        tables = self.engine.groups[group]
+        found, next_start = tables.scan(start, limit, state=state)
+        frames = [found.ids, found.tables, found.values]
+        if state:
+            frames += [found.counts, found.state]
+        return Rows(next_start if next_start < tables.used else None, tables.used), frames
+
+    def _copy_begin(self, move: int) -> tuple[Any, list[Any]]:
+        order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
+        if order is None or not self._tidying.done:
+            return NotNow(), []
+        self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
+        return self.outgoing.began(), []
+
+    # --- orders ---------------------------------------------------------------------------------------------------------
+
+    def follow(self, orders: PsOrders) -> None:
+        """The master's word. Older ones than those it has are ignored."""
+        self._unanswered = 0
+        self.engine.marks.consumed(orders.consumed_below, orders.consumed)
+        if orders.version <= self.orders.version:
+            return
+        self.orders = orders
+        listed = {order.move for order in orders.moves}
+        self._own(mask_of(orders.owned))
+        if self.outgoing is not None and self.outgoing.move not in listed:
+            self.outgoing.end()
+            self.outgoing = None
+        if self.copier is not None and self.copier.order.move not in listed:
+            self._end_copier(self.copier)
+        held, self._held = self._held, {}
+        for request in held.values():
+            self.answer(request)
+
+    def _own(self, owned: int) -> None:
+        lost = self.engine.owned & ~owned
+        if owned != self.engine.owned:
+            self._tidying.keep(owned)
+            self.engine.own(owned)
+        if lost:
+            self._tidying.remove(lost)
+
+    def _end_copier(self, copier: Copier) -> None:
+        copier.close()
+        self.copier = None
+        if copier.slots & ~self.engine.owned:
+            self._discard(copier.slots & ~self.engine.owned)
+            self._say(f"move {copier.order.move} from {copier.order.source} was cancelled")
+
+    def _discard(self, slots: int) -> None:
+        self.engine.marks.forget(slots)
+        self._tidying.remove(slots)
+
+    # --- between requests -----------------------------------------------------------------------------------------------
+
+    def work(self) -> float:
+        """A little of what there is to do; seconds until it should be called again even if nothing comes in."""
+        wait = self.report_in
+        if not self._tidying.done and self.outgoing is None:
+            self._tidying.step(TIDY_ROWS)
+        if self.copier is None:
+            mine = next((order for order in self.orders.moves if order.target == self.node), None)
+            if mine is not None:
+                self.copier = Copier(self.engine, mine, self._connect, self._discard, self._clock)
+        if self.copier is not None:
+            due = self.copier.work(may_begin=self._tidying.done)
+            wait = wait if due is None else min(wait, due)
+        return 0.0 if not self._tidying.done and self.outgoing is None else wait
+
+    @property
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """Beside the server's: readable when ``work`` has something to do."""
+        return [self.copier.socket] if self.copier is not None else []
+
+    @property
+    def report_in(self) -> float:
+        """Seconds until the next report is due."""
+        waiting = not self.orders.version or self.engine.frozen or (self.copier is not None and self.copier.complete)
+        pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
+        if self._unanswered:
+            pause = max(pause, OVERDUE_SECONDS)
+        return max(0.0, self._reported_at + pause - self._clock())
+
+    def report(self) -> PsReport:
+        """What to tell the master now."""
+        now = self._clock()
+        self._reported_at = now
+        self._unanswered += 1
+        loads = b""
+        if now - self._loads_at >= LOADS_SECONDS:
+            self._loads_at = now
+            rates = self.engine.loads.window(self.engine.groups)
+            table = np.concatenate([rates, self.engine.slot_bytes()[None]])
+            loads = (table * _members(self.engine)).astype(np.float32).tobytes()
+        copier = self.copier
+        return PsReport(
+            self.node,
+            self.engine.rows,
+            self.engine.bytes,
+            self.engine.version,
+            version=self.orders.version,
+            tidy=self._tidying.done,
+            ready=[copier.order.move] if copier is not None and copier.complete else [],
+            received={copier.order.move: copier.rows} if copier is not None else {},
+            loads=loads,
+        )
+
+    def close(self) -> None:
+        if self.copier is not None:
+            self.copier.close()
+
+
+def _members(engine: Engine) -> NDArray[np.bool_]:
+    from dlrover_lite import slots
+    from dlrover_lite.ps.marks import to_bitmap
+
+    return slots.unpack(to_bitmap(engine.owned))
+
+
+def _blocks(request: Request, configuration: Configure) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+    kinds = len(dense_groups(configuration.dense, configuration.optimizer))
+    return [(_array(request, 1 + 2 * i, np.uint64), _array(request, 2 + 2 * i, np.float32)) for i in range(kinds)]
+
+
+def _array(request: Request, frame: int, kind: Any) -> NDArray[Any]:
+    return np.frombuffer(request.buffer(frame), kind)

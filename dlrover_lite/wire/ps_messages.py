@@ -1,0 +1,163 @@
+"""What parameter servers are asked, by workers and by each other, and the answers. Tensor frames follow the header in the order given in
+each docstring; all arrays are little-endian and contiguous."""
+
+from __future__ import annotations
+
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import Ack, Message
+
+__all__ = [
+    "Configure",
+    "Copied",
+    "CopyBegin",
+    "CopyNext",
+    "Copying",
+    "DenseSpec",
+    "Moved",
+    "NotNow",
+    "PsReplies",
+    "PsRequests",
+    "Pull",
+    "Pulled",
+    "Push",
+    "Pushed",
+    "Rows",
+    "Scan",
+    "TableSpec",
+]
+
+
+class TableSpec(Message, frozen=True):
+    """An embedding table; tables of the same dim form a group, in the order listed."""
+
+    name: str
+    dim: int
+    init_scale: float
+
+
+class DenseSpec(Message, frozen=True):
+    """The dense vector in blocks of 4,096 float32, all of them: parameters first, then buffers, which a push is subtracted from as it is,
+    without the optimizer. Each kind is padded to whole blocks; a block lives in the slot of its number (``ps.layout``)."""
+
+    parameter_blocks: int
+    buffer_blocks: int
+
+
+class Configure(Message, frozen=True):
+    """Sent by each worker before its first pull: what this PS is to keep. Later ones must agree. Dense blocks that are there already stay
+    as they are, the others get the values given. Frames: the slots that are meant (``slots.pack``); then for each dense group that
+    has blocks uint64 numbers of its blocks in those slots, and float32 values [blocks, 4096]. Answer Ack, or Moved."""
+
+    seed: int
+    tables: list[TableSpec]
+    dense: DenseSpec
+    optimizer: Optimizer
+    embedding_optimizer: Optimizer
+
+
+class Pull(Message, frozen=True):
+    """Rows. Groups are those of ``ps.layout.groups_of``: tables of equal dim together, then dense parameters, then buffers, if there are
+    any; groups at the end may be left out. ``counts[g][t]``: number of keys of the t-th table of group g. Frames: uint64 keys of each
+    group, table after table. Answer Pulled, with float32 rows [keys, dim] of each group as frames, or Moved."""
+
+    counts: list[list[int]]
+
+
+class Pulled(Message, frozen=True):
+    version: int
+    """Pushes applied so far."""
+
+
+class Moved(Message, frozen=True):
+    """The request touches slots that this PS doesn't own: nothing was done. Ask the master for the map and try again; at once if it is
+    newer than the one that was followed, else a few milliseconds later."""
+
+    version: int
+    """Of the PS's orders."""
+
+
+class Push(Message, frozen=True):
+    """Gradients of minibatch (epoch, k): summed over its samples' mean loss, no key twice within a table.
+    Frames: the slots covered (``slots.pack``), those with no row in this minibatch included; then for each group of ``ps.layout.groups_of``
+    uint64 keys and float32 gradients [keys, dim]. Slots for which (epoch, k) was applied before are left alone. Answer Pushed, or
+    Moved if any slot covered isn't owned: then nothing was applied."""
+
+    epoch: int
+    k: int
+    learning_rate_factor: float
+    counts: list[list[int]]
+
+
+class Pushed(Message, frozen=True):
+    """``version``: pushes applied before this one; ``applied`` False: it had been applied before in all its slots, nothing changed."""
+
+    version: int
+    applied: bool
+
+
+class Scan(Message, frozen=True):
+    """Rows of a group that are in slots this PS owns, from row number ``start``; about ``limit`` rows are looked at. Answer Rows; frames:
+    uint64 keys, uint16 position of the row's table within the group, float32 values [rows, dim]; with ``state`` also uint32 counts of
+    updates, and float32 optimizer state [rows, dim x parts]."""
+
+    group: int
+    start: int
+    limit: int
+    state: bool = False
+
+
+class Rows(Message, frozen=True):
+    next_start: int | None
+    """None after the last row."""
+    total: int
+    """Row numbers in use: the end of the scan."""
+
+
+class CopyBegin(Message, frozen=True):
+    """Target to source: begin, or begin anew, with a move that both have orders for. Answer Copying, or NotNow."""
+
+    move: int
+
+
+class Copying(Message, frozen=True):
+    session: int
+    rows: int
+    """About so many are to come."""
+    configuration: Configure | None
+    """None: no worker has configured the source yet."""
+
+
+class CopyNext(Message, frozen=True):
+    """More rows. With ``freeze`` the source takes no more pushes for these slots until the master has spoken. Answer Copied, or NotNow for
+    a session that is no more."""
+
+    session: int
+    number: int
+    """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
+    freeze: bool = False
+
+
+class Copied(Message, frozen=True):
+    """Some rows of one group. Frames: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages (pushes since the last change),
+    float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
+
+    session: int
+    group: int
+    """-1: none, there is nothing to send right now."""
+    rows: int
+    round: int
+    """1: all rows there are; later ones: those changed since the one before began."""
+    left: int
+    """Bytes of the rows changed so far and not sent since."""
+    complete: bool = False
+    """The source is frozen and this was the last: the target holds all there is."""
+    configuration: Configure | None = None
+    """If it has changed since ``Copying``."""
+
+
+class NotNow(Message, frozen=True):
+    """Ask again in a moment; for a session, begin anew."""
+
+
+PsRequests = Configure | Pull | Push | Scan | CopyBegin | CopyNext
+PsReplies = Ack | Pulled | Pushed | Moved | Rows | Copying | Copied | NotNow

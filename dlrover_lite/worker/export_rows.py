@@ -1,0 +1,86 @@
+"""From scans of parameter servers to an export: whose rows belong to which table, and with how much of their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.models.export import ExportWriter, Optimizers
+from dlrover_lite.ps.layout import BLOCK, GroupSpec, dense_groups, group_tables
+from dlrover_lite.ps.optimizers import STATE_PARTS
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec
+
+__all__ = ["ScannedRows", "exported_groups", "optimizers_of", "write_rows"]
+
+
+class ScannedRows(Protocol):
+    """Some rows of a group, as ``Scan`` is answered."""
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """[n]"""
+
+    @property
+    def tables(self) -> NDArray[np.uint16]:
+        """[n]: position of each row's table within the group."""
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """n x dim, in any shape."""
+
+    @property
+    def updates(self) -> NDArray[np.uint32]:
+        """[n]; looked at only where state was asked for."""
+
+    @property
+    def state(self) -> NDArray[np.float32]:
+        """n x dim x parts, in any shape; looked at only where it was asked for."""
+
+
+def optimizers_of(recipe: Recipe) -> Optimizers | None:
+    """For the manifest; None when the export is to be without their state."""
+    if not recipe.export.optimizer_state:
+        return None
+    training = recipe.training
+    return Optimizers(training.embedding_optimizer or training.optimizer, training.optimizer)
+
+
+def exported_groups(recipe: Recipe, tables: list[TableSpec], parameters: int) -> list[GroupSpec]:
+    """The groups to be scanned, by their numbers in requests: those of the embedding ``tables``; with optimizer state, then that of so
+    many dense parameters (without it they are as the module has them)."""
+    training = recipe.training
+    optimizer = training.embedding_optimizer or training.optimizer
+    groups = [GroupSpec(group, optimizer) for group in group_tables(tables)]
+    if recipe.export.optimizer_state:
+        groups += dense_groups(DenseSpec(-(-parameters // BLOCK), 0), training.optimizer)
+    return groups
+
+
+def write_rows(
+    writer: ExportWriter,
+    groups: Sequence[GroupSpec],
+    scan: Callable[[int, bool], Iterable[ScannedRows]],
+    *,
+    state: bool,
+) -> int:
+    """Add all rows of ``groups``; how many embedding rows that were. ``scan(group, state)`` gives those of the group with this number."""
+    written = 0
+    for number, group in enumerate(groups):
+        for found in scan(number, state):
+            rows = len(found.keys)
+            values = found.values.reshape(rows, group.dim)
+            kept = found.state.reshape(rows, group.dim * STATE_PARTS[group.optimizer.use]) if state else None
+            if group.complete:
+                assert kept is not None
+                writer.add_dense_blocks(found.keys, values, found.updates, kept)
+                continue
+            for position in np.unique(found.tables).tolist():
+                mine = found.tables == position
+                extra = (found.updates[mine], kept[mine]) if kept is not None else ()
+                writer.add_rows(group.tables[position].name, found.keys[mine], values[mine], *extra)
+            written += rows
+    return written

@@ -1,0 +1,134 @@
+"""Where slots go: evenly by what is measured, as little as possible, never more than fits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.master.placement import MEMORY_SHARE, ServerRoom, place, weights
+from dlrover_lite.master.slot_state import Transfer
+from dlrover_lite.slots import SLOTS
+
+NONE = np.zeros(SLOTS)
+MIB = float(1 << 20)
+
+
+def even(count: int) -> NDArray[np.int64]:
+    return np.arange(SLOTS) * count // SLOTS
+
+
+def rooms(count: int, *, free: float = math.inf, leaving: tuple[int, ...] = ()) -> list[ServerRoom]:
+    return [ServerRoom(f"ps-{i}", 1.0, free, i in leaving) for i in range(count)]
+
+
+def after(owners: NDArray[np.int64], servers: list[ServerRoom], transfers: list[Transfer]) -> NDArray[np.int64]:
+    """The map with everything moved; each slot moves once, and off its owner."""
+    ids, found = [server.id for server in servers], owners.copy()
+    for source, target, members in transfers:
+        assert (found[members] == ids.index(source)).all() and source != target
+        found[members] = ids.index(target)
+    return found
+
+
+def test_without_measurements_slots_are_counted() -> None:
+    transfers = place(even(1), NONE, NONE, rooms(2), balance=True)
+    assert [(source, target, int(members.sum())) for source, target, members in transfers] == [("ps-0", "ps-1", 2048)]
+
+
+def test_cores_weigh() -> None:
+    servers = [ServerRoom("ps-0", 1.0, math.inf), ServerRoom("ps-1", 3.0, math.inf)]
+    found = after(even(1), servers, place(even(1), NONE, NONE, servers, balance=True))
+    assert np.bincount(found).tolist() == [1024, 3072]
+
+
+def test_what_is_about_even_stays() -> None:
+    busy = np.random.default_rng(1).uniform(0.99, 1.01, SLOTS)
+    assert place(even(4), busy, busy, rooms(4), balance=True) == []
+
+
+def test_load_counts_and_not_the_number_of_slots() -> None:
+    """A few busy slots are as much as all the others."""
+    busy = np.where(np.arange(SLOTS) < 64, 64.0, 1.0)
+    servers = rooms(2)
+    found = after(even(2), servers, place(even(2), busy, NONE, servers, balance=True))
+    load = np.bincount(found, weights(busy, NONE))
+    assert load.max() / load.sum() < 0.52
+    assert (found != even(2)).sum() < 64  # few heavy ones moved, instead of thousands of light ones
+
+
+def test_the_others_go_around_a_slot_that_is_too_hot() -> None:
+    busy = np.where(np.arange(SLOTS) == 7, 3.0 * SLOTS, 1.0)
+    found = after(even(2), rooms(2), place(even(2), busy, NONE, rooms(2), balance=True))
+    assert found[7] == 0
+    assert (found[:2048] == 1).sum() == 2047
+
+
+def test_who_leaves_is_emptied_and_the_rest_stays_where_it_is() -> None:
+    servers = rooms(3, leaving=(1,))
+    transfers = place(even(3), NONE, NONE, servers, balance=False)
+    assert {(source, target) for source, target, _ in transfers} == {("ps-1", "ps-0"), ("ps-1", "ps-2")}
+    found = np.bincount(after(even(3), servers, transfers), minlength=3)
+    assert found[1] == 0 and abs(found[0] - found[2]) <= 1
+
+
+def test_the_one_that_replaces_gets_what_the_other_had() -> None:
+    servers = rooms(3, leaving=(1,))
+    ((source, target, members),) = place(even(2), NONE, NONE, servers, balance=False)
+    assert (source, target, members.sum()) == ("ps-1", "ps-2", 2048)
+
+
+def test_without_room_it_says_so_with_figures() -> None:
+    row_bytes = np.full(SLOTS, MIB)
+    servers = [ServerRoom("ps-0", 1.0, 100 * MIB), ServerRoom("ps-1", 1.0, 0.0, leaving=True)]
+    with pytest.raises(JobError, match=r"ps-1 holds 2 GiB of rows.*ps-0 90 MiB") as refused:
+        place(even(2), NONE, row_bytes, servers, balance=False)
+    assert "--ps" in refused.value.hint
+    with pytest.raises(JobError, match="no parameter server left"):
+        place(even(1), NONE, NONE, rooms(1, leaving=(0,)), balance=True)
+
+
+def test_nobody_that_stays_is_left_without() -> None:
+    busy = np.where(np.arange(SLOTS) == 0, 1e9, 0.0)  # one slot is everything
+    found = after(even(1), rooms(3), place(even(1), busy, busy, rooms(3), balance=True))
+    assert set(np.unique(found)) == {0, 1, 2}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans(), st.sampled_from([0.0, 1.0, 3.0]))
+def test_whatever_is_measured(seed: int, count: int, leaves: int, balance: bool, skew: float) -> None:
+    random = np.random.default_rng(seed)
+    before = random.integers(0, count, SLOTS)
+    busy, row_bytes = random.uniform(0, 1, SLOTS) ** (1 + 4 * skew), random.exponential(skew * MIB + 1, SLOTS)
+    leaving = tuple(range(min(leaves, count - 1)))
+    held = np.bincount(before, row_bytes, count)
+    servers = [
+        ServerRoom(
+            f"ps-{i}", float(random.uniform(0.5, 4)), float(random.uniform(0, 3)) * row_bytes.sum(), i in leaving
+        )
+        for i in range(count)
+    ]
+    try:
+        transfers = place(before, busy, row_bytes, servers, balance=balance)
+    except JobError:
+        room = sum(MEMORY_SHARE * server.free - row_bytes.max() for server in servers if not server.leaving)
+        assert held[list(leaving)].sum() > room  # it may only refuse where it is about full
+        return
+    found = after(before, servers, transfers)
+    for i, server in enumerate(servers):
+        came = row_bytes[(found == i) & (before != i)].sum()
+        assert came <= MEMORY_SHARE * server.free * (1 + 1e-9) or server.leaving
+        assert (found == i).any() != server.leaving
+    if not balance:
+        assert all(before[members][0] in leaving for _, _, members in transfers)
+    weight = weights(busy, row_bytes)
+    staying = [i for i in range(count) if i not in leaving]
+    if balance and not leaving:  # never worse than it was
+        due = np.array([server.cores for server in servers]) / sum(servers[i].cores for i in staying)
+        excess = [np.max(np.bincount(owners, weight, count) / due) for owners in (before, found)]
+        assert excess[1] <= excess[0] + 1e-9

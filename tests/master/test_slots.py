@@ -1,0 +1,295 @@
+"""Moving slots: what people ask for, what the parameter servers are told, and who comes and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.errors import RemoteError
+from dlrover_lite.recipe import schema
+from dlrover_lite.wire.messages import (
+    Ack,
+    CancelMovesRequest,
+    DrainRequest,
+    Export,
+    LeaseRequest,
+    MoveOrder,
+    MoveRequest,
+    PsOrders,
+    PsReport,
+    Scaled,
+    ScaleRequest,
+    Status,
+    StatusRequest,
+    StoryRequest,
+    TopologyRequest,
+    Wait,
+)
+from tests.master.rig import RESOURCES, Rig, done
+
+PAIR = ("ps-0", "ps-1")
+
+
+def owned(status: Status) -> dict[str, int]:
+    return {node.id: node.slots for node in status.nodes if node.slots}
+
+
+def at_rest(status: Status) -> bool:
+    return status.slot_map_version > 0 and not status.moves
+
+
+def has(*servers: str) -> Any:
+    return lambda status: at_rest(status) and sorted(owned(status)) == sorted(servers)
+
+
+def states(status: Status) -> dict[str, str]:
+    return {node.id: node.state for node in status.nodes}
+
+
+def texts(rig: Rig, subject: str) -> list[str]:
+    return [entry.text for entry in rig.ask("cli", StoryRequest(subject)).entries if entry.subject == subject]
+
+
+def move(rig: Rig, target: str, *members: int) -> Any:
+    return rig.ask("cli", MoveRequest(slots.pack(slots.of(members)), target))
+
+
+def copying(rig: Rig, node: str) -> PsOrders:
+    """The orders of a PS once it has a move to work on; all report meanwhile."""
+    orders = rig.report(node)
+    while not orders.moves:
+        for other in PAIR:
+            rig.report(other)
+        orders = rig.report(node, orders=orders)
+    return orders
+
+
+def loads(row_bytes: np.ndarray[Any, Any]) -> bytes:
+    return np.stack([np.zeros(4096), np.zeros(4096), np.zeros(4096), row_bytes]).astype(np.float32).tobytes()
+
+
+@pytest.fixture
+def pair(make: Any) -> Rig:
+    rig = make(ps=2, samples=4000)
+    rig.up(*PAIR, "worker-0", "worker-1")
+    return rig
+
+
+def test_a_server_is_told_what_it_owns_and_what_is_consumed(make: Any) -> None:
+    rig = make(ps=2, samples=8, batch_size=4, epochs=2, workers=1)
+    rig.up("ps-0")
+    assert rig.report("ps-0") == PsOrders(0)
+    rig.up("ps-1", "worker-0")
+    orders = rig.report("ps-1")
+    assert (orders.version, slots.describe(slots.unpack(orders.owned))) == (1, "2048-4095")
+    assert (orders.consumed_below, orders.consumed) == (0, [(0, [])])
+    lease = rig.lease("worker-0")
+    first = {**done(lease), "consumed": [(0, 1)]}
+    rig.ask("worker-0", LeaseRequest("worker-0", want=False, **first))
+    assert rig.report("ps-1").consumed == [(0, [(0, 1)])]
+    rig.ask("worker-0", LeaseRequest("worker-0", lease.token, [(1, lease.stop)]))
+    answer = rig.report("ps-1")
+    assert (answer.consumed_below, answer.consumed) == ((1, [(1, [])]) if lease.stop == 2 else (0, [(0, [(0, 1)])]))
+    assert rig.report("stranger") == rig.report("worker-0") == Ack()
+
+
+def test_what_is_in_quarantine_is_consumed_too(make: Any) -> None:
+    rig = make(samples=40, workers=2)
+    rig.up("ps-0", "worker-0", "worker-1")
+    for worker in ("worker-0", "worker-1"):
+        lease = rig.lease(worker)
+        assert lease.start == 0
+        rig.ask(worker, LeaseRequest(worker, lease.token, failed=0, error="no", give_back=True, want=False))
+    assert rig.report("ps-0").consumed == [(0, [(0, 1)])]
+
+
+def test_a_move_of_slots_from_the_wish_to_the_new_map(pair: Rig) -> None:
+    assert move(pair, "ps-1", 5, 6, 4000) == Scaled(["move 1: 2 slots from ps-0 to ps-1"])
+    orders = copying(pair, "ps-1")
+    members = slots.pack(slots.of([5, 6]))
+    assert orders.moves == [MoveOrder(1, "ps-0", "inproc://ps-0", "ps-1", members)]
+    assert pair.report("ps-0", orders=orders).moves == orders.moves
+    assert slots.unpack(orders.owned).sum() == 2048
+    pair.report("ps-1", orders=orders, received={1: 17})
+    (under_way,) = pair.ask("cli", StatusRequest()).moves
+    assert (under_way.id, under_way.source, under_way.target, under_way.slots) == (1, "ps-0", "ps-1", 2)
+    assert (under_way.state, under_way.rows) == ("copying", 17)
+    after = pair.report("ps-1", orders=orders, ready=[1])
+    assert (after.moves, slots.unpack(after.owned)[5], after.version) == ([], True, orders.version + 1)
+    assert not slots.unpack(pair.report("ps-0", orders=orders).owned)[5]
+    assert pair.report("ps-1", orders=orders, ready=[1]) == after  # said again
+    topology = pair.ask("worker-0", TopologyRequest("worker-0"))
+    assert (topology.version, np.frombuffer(topology.slots, np.uint16)[5]) == (after.version, 1)
+    assert [each.state for each in pair.ask("cli", StatusRequest()).moves] == ["committed"]
+    for node in PAIR:
+        pair.report(node, orders=after)
+    status = pair.ask("cli", StatusRequest())
+    assert (status.moves, owned(status)) == ([], {"ps-0": 2046, "ps-1": 2050})
+    told = texts(pair, "ps-0")[-3:]
+    assert told[0] == "move 1 is queued: 2 slots to ps-1"
+    assert told[2].startswith("move 1 is done in ")
+    assert move(pair, "ps-1", 5, 6) == Scaled([])
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        (MoveRequest(slots.pack(slots.of([1])), "ps-9"), "no parameter server 'ps-9'"),
+        (MoveRequest(slots.pack(slots.of([1])), "worker-0"), "no parameter server 'worker-0'"),
+        (MoveRequest(slots.pack(slots.none()), "ps-1"), "no slots"),
+        (DrainRequest("ps-9"), "The nearest is ps-"),
+        (MoveRequest(slots.pack(slots.of([100])), "ps-1"), "part of move 1 from ps-0 to ps-1"),
+    ],
+)
+def test_wishes_that_cannot_be(pair: Rig, wish: Any, why: str) -> None:
+    move(pair, "ps-1", 100)
+    with pytest.raises(RemoteError) as refused:
+        pair.ask("cli", wish)
+    assert why in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_one_more_server_gets_its_part_and_the_job_goes_on(pair: Rig) -> None:
+    actions = pair.ask("cli", ScaleRequest(ps=3)).actions
+    assert actions == ["ps-2 is launched with 1 core and 1 GiB", "slots move when all parameter servers are up"]
+    pair.follow(*PAIR, until=lambda status: states(status).get("ps-2") == "started")
+    pair.up("ps-2")
+    status = pair.follow(*PAIR, "ps-2", until=has(*PAIR, "ps-2"))
+    assert all(1360 <= count <= 1370 for count in owned(status).values())
+    assert [node for node, _ in pair.ask("worker-0", TopologyRequest("worker-0")).ps] == [*PAIR, "ps-2"]
+
+
+def test_fewer_servers_are_emptied_first_and_then_end(pair: Rig) -> None:
+    for node, held in (("ps-0", 10), ("ps-1", 1000)):
+        pair.report(node, bytes=held)
+    assert pair.ask("cli", ScaleRequest(ps=1)).actions == ["ps-0 leaves when its 2,048 slots have moved to others"]
+    assert "ps-0" not in pair.backend.terminated
+    with pytest.raises(RemoteError, match="about to end"):
+        move(pair, "ps-0", 3000)
+    status = pair.follow(*PAIR, until=lambda status: states(status)["ps-0"] == "ended (Succeeded)")
+    assert (owned(status), pair.backend.terminated) == ({"ps-1": 4096}, ["ps-0"])
+    assert pair.report("ps-0") == Ack()
+    assert pair.ask("worker-0", TopologyRequest("worker-0")).ps == [("ps-1", "inproc://ps-1")]
+    with pytest.raises(RemoteError, match="last parameter server"):
+        pair.ask("cli", DrainRequest("ps-1"))
+
+
+def test_a_server_that_is_to_leave_is_called_back(pair: Rig) -> None:
+    pair.ask("cli", ScaleRequest(ps=1))
+    copying(pair, "ps-1")
+    assert pair.ask("cli", ScaleRequest(ps=2)).actions[0] == "ps-1 stays"
+    status = pair.follow(*PAIR, until=has(*PAIR))
+    assert owned(status) == {"ps-0": 2048, "ps-1": 2048}
+    assert len(pair.backend.launched) == 4
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_server_is_drained(pair: Rig, replace: bool) -> None:
+    actions = pair.ask("cli", DrainRequest("ps-0", replace)).actions
+    assert actions[0] == "ps-0 leaves when its 2,048 slots have moved to others"
+    assert pair.ask("cli", DrainRequest("ps-0", replace)) == Scaled()
+    if replace:
+        pair.up("ps-2")
+    pair.follow(*PAIR, *(["ps-2"] * replace), until=has("ps-1", *(["ps-2"] * replace)))
+    status = pair.follow("ps-1", until=lambda status: states(status)["ps-0"] == "ended (Succeeded)")
+    assert owned(status)["ps-1"] == (2048 if replace else 4096)
+    assert pair.ask("cli", ScaleRequest(ps=2 if replace else 1)) == Scaled()
+
+
+def test_a_worker_is_drained(pair: Rig) -> None:
+    assert pair.ask("cli", DrainRequest("worker-0")).actions == ["worker-0 is to leave: drained by request"]
+    with pytest.raises(RemoteError, match="last worker"):
+        pair.ask("cli", DrainRequest("worker-1"))
+    replaced = pair.ask("cli", DrainRequest("worker-1", replace=True)).actions
+    assert replaced == ["worker-1 is to leave: drained by request", "worker-2 is launched with 1 core and 1 GiB"]
+    assert pair.backend.terminated == ["worker-0", "worker-1"]
+
+
+def test_moves_are_cancelled_with_what_they_were_for(pair: Rig) -> None:
+    assert pair.ask("cli", CancelMovesRequest()) == Scaled()
+    pair.ask("cli", DrainRequest("ps-0"))
+    orders = copying(pair, "ps-1")
+    actions = pair.ask("cli", CancelMovesRequest()).actions
+    assert actions == ["move 1 from ps-0 to ps-1 is cancelled", "ps-0 stays"]
+    status = pair.follow(*PAIR, until=at_rest)
+    assert (owned(status), status.slot_map_version) == ({"ps-0": 2048, "ps-1": 2048}, orders.version + 1)
+    assert pair.ask("cli", ScaleRequest(ps=2)) == Scaled()
+    assert pair.report("ps-1", orders=orders, ready=[1]).moves == []  # too late
+    assert owned(pair.ask("cli", StatusRequest())) == {"ps-0": 2048, "ps-1": 2048}
+
+
+def test_rows_that_do_not_fit_are_refused_with_figures(pair: Rig) -> None:
+    full = np.full(4096, RESOURCES.memory / 2048)
+    orders = pair.report("ps-0")
+    pair.report("ps-0", orders=orders, loads=loads(full), bytes=RESOURCES.memory)
+    with pytest.raises(RemoteError, match=r"hold 1 GiB of rows, and ps-1 has room for 922 MiB within its 1 GiB"):
+        move(pair, "ps-1", *range(2048))
+    for wish in (DrainRequest("ps-0"), ScaleRequest(ps=1)):
+        pair.report("ps-1", bytes=2 * RESOURCES.memory)  # so that ps-0 holds less
+        with pytest.raises(RemoteError, match=r"ps-0 holds 1 GiB of rows.*ps-1 922 MiB"):
+            pair.ask("cli", wish)
+    assert move(pair, "ps-1", *range(1000)).actions
+    with pytest.raises(RemoteError, match="has room for"):  # what is on its way counts
+        move(pair, "ps-1", *range(1000, 2000))
+
+
+def test_a_report_with_loads_that_are_none_is_dropped(pair: Rig) -> None:
+    for bad in (b"short", loads(np.full(4096, np.nan)), loads(np.full(4096, -1.0))):
+        pair.client("ps-0").send(PsReport("ps-0", 0, 0, 0, loads=bad))
+    assert pair.client("ps-0").receive(0.1) is None
+    while pair.server.malformed < 3:
+        pair.ask("cli", StatusRequest())
+
+
+def test_a_target_that_dies_before_it_owns_anything_is_replaced(pair: Rig) -> None:
+    pair.ask("cli", ScaleRequest(ps=3))
+    pair.up("ps-2")
+    pair.follow(*PAIR, "ps-2", finish=False, until=lambda status: "copying" in [each.state for each in status.moves])
+    pair.backend.ends("ps-2")
+    pair.up("ps-3")
+    status = pair.follow(*PAIR, "ps-3", until=has(*PAIR, "ps-3"))
+    assert states(status)["ps-2"] == "ended (Killed)"
+    assert any("is cancelled, ps-2 has ended" in text for text in texts(pair, "ps-2"))
+
+
+def test_a_server_that_dies_before_there_is_a_map_is_replaced(make: Any) -> None:
+    rig = make(ps=2)
+    rig.up("ps-0", "worker-0")
+    rig.backend.ends("ps-1")
+    rig.up("ps-2")
+    assert [node for node, _ in rig.ask("worker-0", TopologyRequest("worker-0")).ps] == ["ps-0", "ps-2"]
+
+
+@pytest.mark.parametrize("dies", PAIR)
+def test_a_server_that_dies_with_slots_fails_the_job(pair: Rig, dies: str) -> None:
+    move(pair, "ps-1", *range(10))
+    copying(pair, "ps-1")
+    pair.backend.ends(dies)
+    assert f"{dies} has ended (Killed) and its parameters are lost" in pair.ended().message
+
+
+def test_the_model_is_exported_when_every_slot_is_at_rest(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=8, batch_size=4)
+    rig.up(*PAIR, "worker-0")
+    move(rig, "ps-1", 1)
+    orders = copying(rig, "ps-1")
+    rig.report("ps-1", orders=orders, ready=[1])  # committed: this one stays
+    rig.ask("cli", DrainRequest("ps-0"))
+    lease = rig.lease("worker-0")
+    while not isinstance(lease, Wait):
+        lease = rig.ask("worker-0", LeaseRequest("worker-0", **done(lease)))
+    with pytest.raises(RemoteError, match="all samples have been trained on"):
+        move(rig, "ps-1", 7)
+    assert isinstance(rig.ask("worker-0", LeaseRequest("worker-0")), Wait)
+    status = rig.follow(*PAIR, until=at_rest)
+    assert owned(status) == {"ps-0": 2047, "ps-1": 2049}
+    assert isinstance(rig.lease("worker-0"), Export)
+    assert rig.backend.terminated == []
+
+
+def test_servers_that_fall_silent_are_given_up(make: Any) -> None:
+    rig = make(samples=400, health=schema.Health(heartbeat_seconds=0.5, startup_seconds=60, progress_seconds=60))
+    rig.up("ps-0", "worker-0")
+    assert "ps-0 has ended (Hung: no heartbeat for 0.5 s)" in rig.ended().message
