@@ -43,7 +43,7 @@ class Loads:
         """Ends a window: [3, 4096] requests/s, rows/s and busy seconds/s of each slot, smoothed over the last windows."""
         now = self._clock()
         seconds, self._since = max(1e-9, now - self._since), now
-        counted = np.zeros((3, SLOTS))
+        counted: NDArray[np.float64] = np.zeros((3, SLOTS))
         for g, group in enumerate(groups):
             counters = group.take_counters()
             counted[0] = np.maximum(counted[0], counters.requests)  # a request asks all groups
@@ -53,7 +53,7 @@ class Loads:
             counted[2] += _share(self._update_seconds.get(g, 0.0), counters.updated)
         self._gather_seconds.clear()
         self._update_seconds.clear()
-        rates = counted / seconds
+        rates: NDArray[np.float64] = counted / seconds
         requests, self._requests = self._requests / seconds, 0
         if self._rates is not None:
             rates = _KEPT * self._rates + (1 - _KEPT) * rates
