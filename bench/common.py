@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Figure", "arguments", "emit", "medians", "print_table"]
+__all__ = ["Figure", "arguments", "emit", "line_of", "medians", "print_table", "start_process"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,27 @@ def medians(subjects: Mapping[str, Callable[[], float]], rounds: int, *, warm_up
             if number >= 0:
                 results[name].append(value)
     return {name: statistics.median(values) for name, values in results.items()}
+
+
+def start_process(script: str, *parameters: str) -> subprocess.Popen[str]:
+    """``script`` of this directory, as a process to talk with by lines; it imports what this one does."""
+    source = str(Path(__file__).resolve().parent.parent)
+    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, str(Path(script).resolve()), *parameters],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that the process prints. Raises SystemExit when it has ended instead."""
+    assert process.stdout is not None
+    if line := process.stdout.readline():
+        return line.strip()
+    raise SystemExit(f"a process of the benchmark ended with exit code {process.wait()}")
 
 
 def emit(options: argparse.Namespace, figures: Sequence[Figure]) -> None:

@@ -7,7 +7,6 @@ keeps nothing: what the wire alone can do on this machine.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import zmq
-from common import Figure, arguments, emit, medians
+from common import Figure, arguments, emit, line_of, medians, start_process
 
 from dlrover_lite.master.lease_size import LeasePolicy
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -99,26 +98,10 @@ def ask(node: str) -> None:
         client.close()
 
 
-def start_process(role: str, *parameters: str) -> subprocess.Popen[str]:
-    source = str(Path(__file__).resolve().parent.parent)
-    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(Path(__file__).resolve()), role, *parameters]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    )
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    if line := process.stdout.readline():
-        return line.strip()
-    raise SystemExit(f"a process of the benchmark ended with exit code {process.wait()}")
-
-
 @contextmanager
 def running_server(directory: Path, name: str, ledger: Path | None) -> Iterator[str]:
     endpoint = f"ipc://{directory}/{name}.sock"
-    with start_process("serve", endpoint, str(ledger or "")) as server:
+    with start_process(__file__, "serve", endpoint, str(ledger or "")) as server:
         try:
             line_of(server)
             yield endpoint
@@ -133,7 +116,7 @@ def running_server(directory: Path, name: str, ledger: Path | None) -> Iterator[
 @contextmanager
 def running_clients(count: int) -> Iterator[list[subprocess.Popen[str]]]:
     with ExitStack() as stack:
-        clients = [stack.enter_context(start_process("ask", f"worker-{i}")) for i in range(count)]
+        clients = [stack.enter_context(start_process(__file__, "ask", f"worker-{i}")) for i in range(count)]
         yield clients  # on leaving, each client's stdin is closed, which ends it
 
 

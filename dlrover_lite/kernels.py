@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+_KEPT_SECONDS = 30 * 24 * 3600.0
+"""Kernels that were compiled from other sources are kept for so long after they were last used: somebody may go back."""
 
 
 @cache
@@ -18,7 +24,10 @@ def _cache_is_writable() -> bool:
     if "NUMBA_CACHE_DIR" not in os.environ:
         from dlrover_lite.jobs.paths import cache_directory
 
-        os.environ["NUMBA_CACHE_DIR"] = str(cache_directory() / "kernels" / _sources())
+        ours = cache_directory() / "kernels" / _sources()
+        os.environ["NUMBA_CACHE_DIR"] = str(ours)
+        with suppress(OSError):  # a cache that can't be written is found out below
+            _use(ours, time.time())
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -26,6 +35,23 @@ def _cache_is_writable() -> bool:
             return True
     except OSError:
         return False
+
+
+def _use(directory: Path, now: float) -> None:
+    """Notes that ``directory`` is used ``now``. When it is new, those beside it that haven't been for 30 days are removed.
+
+    Other processes may do the same meanwhile, or use one of those after all: where numba finds a file gone it compiles, and makes the
+    directory anew. Raises OSError where nothing can be written.
+    """
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    os.utime(directory, (now, now))
+    if not is_new:
+        return
+    for other in directory.parent.iterdir():
+        with suppress(FileNotFoundError):  # another process was faster
+            if other != directory and other.stat().st_mtime < now - _KEPT_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _sources() -> str:

@@ -1,4 +1,7 @@
-"""Every run of the tests has its own home, runtime and temp directory, and fails if it leaves anything behind."""
+"""Every process that runs tests has its own home, runtime and temp directory, and the run fails if they leave anything behind.
+
+``make test`` has two such processes (pytest-xdist), and a third that gives them the tests. Without ``-n`` one process is all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,33 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.leftovers import Session
+from tests.leftovers import Machine, Session
 
 ROOT = Path(__file__).resolve().parent.parent
 _session = pytest.StashKey[Session]()
+"""Of a process that runs tests."""
+_machine = pytest.StashKey[Machine]()
+"""Of the process that ends last."""
+_left = pytest.StashKey[list[str]]()
+"""What the processes that ran tests have left."""
+
+TRAINING = ("spine", "quality")
+"""Directories of tests whose jobs use all cores, and would disturb each other: one process runs them all, one after the other."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything of ours is imported: kernels read the environment when they are, and torch its thread counts."""
-    if _session in config.stash:
+    if _left in config.stash:
         return
-    config.stash[_session] = Session()
+    config.stash[_left] = []
+    if _is_worker(config) or config.getoption("dist", "no") == "no":
+        config.stash[_session] = Session()
+    if not _is_worker(config):
+        config.stash[_machine] = Machine()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
@@ -27,9 +43,30 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if item.path.parent.name in TRAINING:
+            item.add_marker(pytest.mark.xdist_group("training"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """One of several processes that ran tests has ended. (If it has crashed, xdist reports that as a failure.)"""
+    node.config.stash[_left].extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Reports what was left as one more failed test, so that the closing line counts it."""
-    left = session.config.stash[_session].leftovers()
+    config = session.config
+    left = config.stash[_left]
+    if _session in config.stash:
+        left.extend(config.stash[_session].leftovers())
+    if _is_worker(config):
+        config.workeroutput["left"] = left  # type: ignore[attr-defined]
+        return
+    left.extend(config.stash[_machine].leftovers())
     if not left:
         return
     report = pytest.TestReport(
@@ -40,13 +77,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         longrepr="The tests left behind:\n" + "\n".join(f"  {line}" for line in left),
         when="teardown",
     )
-    session.config.hook.pytest_runtest_logreport(report=report)
+    config.hook.pytest_runtest_logreport(report=report)
     session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _session in config.stash:
         config.stash[_session].close()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of several processes that run tests."""
+    return hasattr(config, "workerinput")
 
 
 def _kernel_cache() -> Path:

@@ -1,4 +1,5 @@
-"""What a run of the tests may leave behind: nothing. ``Session`` gives it its own directories, and looks at the end."""
+"""What a run of the tests may leave behind: nothing. ``Session`` gives each process that runs tests its own directories, and looks
+for what is left in them at its end; ``Machine`` looks, at the end of all, for what is left anywhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import psutil
 
 from dlrover_lite.backends.local.limits.mounts import hierarchies
 
-__all__ = ["Session"]
+__all__ = ["Machine", "Session"]
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_SECONDS = 5.0
@@ -21,7 +22,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Session:
-    """The directories of one run of pytest, named in the environment that its processes inherit.
+    """The directories of one process that runs tests, named in the environment that the processes it starts inherit.
 
     They are directly under the temp directory and short: the path of a unix socket has at most 107 bytes.
     """
@@ -34,8 +35,6 @@ class Session:
         self.temp = self.directory / "t"
         for directory in (self.home, self.runtime, self.temp):
             directory.mkdir(mode=0o700)
-        self._shared_memory = _names_in(SHARED_MEMORY)
-        self._control_groups = _control_groups()
         # pytest's own tmp_path stays where it was, so that a failed test's files can be read afterwards.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         os.environ.update(DLROVER_LITE_HOME=str(self.home), XDG_RUNTIME_DIR=str(self.runtime), TMPDIR=str(self.temp))
@@ -45,7 +44,7 @@ class Session:
 
     def leftovers(self) -> list[str]:
         """A line for each thing left. Processes are killed, so that one run's don't disturb the next."""
-        return self._processes() + self._files() + self._left_control_groups()
+        return self._processes() + self._files()
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -63,6 +62,40 @@ class Session:
         psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
         return lines
 
+    def _find_processes(self) -> list[psutil.Process]:
+        """Our descendants, and those that have cut loose but name this session's directory in environment or command."""
+        me = psutil.Process()
+        found = {process.pid: process for process in me.children(recursive=True)}
+        for process in psutil.process_iter():
+            if process.pid == me.pid or process.pid in found:
+                continue
+            with contextlib.suppress(psutil.Error):
+                if any(str(self.directory) in text for text in (*process.environ().values(), *process.cmdline())):
+                    found[process.pid] = process
+        return list(found.values())
+
+    def _files(self) -> list[str]:
+        lines = []
+        for what, directory in (("in the runtime directory", self.runtime), ("temp file", self.temp)):
+            for name in sorted(_names_in(directory)):
+                path = directory / name
+                inside = sorted(_names_in(path)) if path.is_dir() else []
+                lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
+        return lines
+
+
+class Machine:
+    """Shared memory and control groups that weren't there before. Whose they are can't be told: all who run tests must have ended."""
+
+    def __init__(self) -> None:
+        self._shared_memory = _names_in(SHARED_MEMORY)
+        self._control_groups = _control_groups()
+
+    def leftovers(self) -> list[str]:
+        """A line for each thing left. Control groups are removed, so that the next run finds none."""
+        names = sorted(_names_in(SHARED_MEMORY) - self._shared_memory)
+        return [f"shared memory: {SHARED_MEMORY / name}" for name in names] + self._left_control_groups()
+
     def _left_control_groups(self) -> list[str]:
         """Those whose keeper has ended: another run's jobs may be there at the same time."""
         end = time.monotonic() + PATIENCE_SECONDS
@@ -77,29 +110,6 @@ class Session:
                 with contextlib.suppress(OSError):
                     directory.rmdir()
         return [f"control group: {path}" for path in sorted(left)]
-
-    def _find_processes(self) -> list[psutil.Process]:
-        """Our descendants, and those that have cut loose but name this session's directory in environment or command."""
-        me = psutil.Process()
-        found = {process.pid: process for process in me.children(recursive=True)}
-        for process in psutil.process_iter():
-            if process.pid == me.pid or process.pid in found:
-                continue
-            with contextlib.suppress(psutil.Error):
-                if any(str(self.directory) in text for text in (*process.environ().values(), *process.cmdline())):
-                    found[process.pid] = process
-        return list(found.values())
-
-    def _files(self) -> list[str]:
-        lines = [
-            f"shared memory: {SHARED_MEMORY / name}" for name in sorted(_names_in(SHARED_MEMORY) - self._shared_memory)
-        ]
-        for what, directory in (("in the runtime directory", self.runtime), ("temp file", self.temp)):
-            for name in sorted(_names_in(directory)):
-                path = directory / name
-                inside = sorted(_names_in(path)) if path.is_dir() else []
-                lines.append(f"{what}: {path}" + (f" ({', '.join(inside)})" if inside else ""))
-        return lines
 
 
 def _control_groups() -> set[Path]:

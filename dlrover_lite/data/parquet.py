@@ -15,6 +15,7 @@ from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.text import Columns, keep_good, new_columns
 from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.heads import parquet_types
 from dlrover_lite.recipe.schema import ParquetData
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
     schema = Schema(tuple(data.dense), tuple(data.categorical))
     for path in files:
         file = _open(path)
-        _check_types(path, file.schema_arrow, data.label, schema)
+        _check_types(path, file.schema_arrow, data, schema)
         total += file.metadata.num_rows
         file.close()
     return total
@@ -171,30 +172,10 @@ def _open(path: Path) -> Any:
         raise DataError(f"{path} can't be read as Parquet: {error}", hint="Check that it is the right file.") from None
 
 
-def _check_types(path: Path, found: pa.Schema, label: str, schema: Schema) -> None:
-    types = _pyarrow().types
-    check_columns(label, schema, found.names, str(path))
-
-    def whole(kind: Any) -> bool:
-        return bool(types.is_integer(kind) or types.is_boolean(kind))
-
-    def text(kind: Any) -> bool:
-        return any(
-            check(kind) for check in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-        )
-
-    for name in (label, *schema.dense):
-        kind = found.field(name).type
-        empty = types.is_null(kind) and name != label
-        if not (empty or whole(kind) or types.is_floating(kind)):
-            raise DataError(
-                f"column {name!r} of {path} is of type {kind}", hint="Use an integer, float or bool column."
-            )
-    for name in schema.categorical:
-        kind = found.field(name).type
-        inner = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_null(inner) or whole(inner) or text(inner)):
-            raise DataError(f"column {name!r} of {path} is of type {kind}", hint="Use an integer or string column.")
+def _check_types(path: Path, found: pa.Schema, data: ParquetData, schema: Schema) -> None:
+    check_columns(data.label, schema, found.names, str(path))
+    for finding in parquet_types(path, data, found):
+        raise DataError(finding.message)
 
 
 def _numbers(pa: Any, column: pa.ChunkedArray, *, empty: float) -> NDArray[np.float32]:

@@ -191,6 +191,8 @@ class JobHandle:
                 return statuses.final(self.job, result)
             if self.job.state() == "lost":
                 return statuses.final(self.job, statuses.lost(self.job))
+            if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
+                return statuses.starting(self.job)
             raise
 
     def scale(self, *, workers: int | None = None, ps: int | None = None) -> list[str]:

@@ -41,7 +41,7 @@ class Arena:
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def touch(self, start: int, stop: int) -> None:
-        """Have memory for bytes [start, stop) that were not touched yet: several times faster than by writing them, where the kernel can."""
+        """Have memory for bytes [start, stop) not touched yet: several times faster than by writing them, where the kernel can."""
         start, stop = _pages(start), _pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             try:

@@ -35,6 +35,8 @@ _STEP = 1024
 """Rows swept beside each request at least."""
 _CLEARED = 16
 """Words cleared in the time that it takes to sweep a row."""
+_HASTE = 1.25
+"""How much faster it grows than it has to."""
 
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
@@ -108,8 +110,8 @@ def _sweep(store, start, stop, words, mask):  # type: ignore[no-untyped-def]
 
 
 class Index:
-    """``entries`` is replaced when the index grows or shrinks; kernels change it in place. ``rows`` are those that live, ``used`` is one more
-    than the highest number of one."""
+    """``entries`` is replaced when the index grows or shrinks; kernels change it in place. ``rows`` are those that live, ``used`` is one
+    more than the highest number of one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -176,7 +178,7 @@ class Index:
         self._next, self._cleared = np.empty(2 * size, np.uint64), 0
         # done by the time that the old one is full
         headroom = max(1, int(self.size * _FULL) - rows)
-        self._pace = 1 + (len(self._next) // _CLEARED + used) * 5 // (headroom * 4)
+        self._pace = 1 + int(_HASTE * (len(self._next) // _CLEARED + used) / headroom)
 
     def _work(self, rows: int, used: int) -> None:
         """Sweep so many rows, or clear as much as takes as long."""

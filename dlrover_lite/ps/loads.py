@@ -63,5 +63,4 @@ class Loads:
 
 
 def _share(seconds: float, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    shared: NDArray[np.float64] = rows * (seconds / max(1, int(rows.sum())))
-    return shared
+    return np.asarray(rows * (seconds / max(1, int(rows.sum()))), np.float64)

@@ -1,7 +1,7 @@
 """What a table group knows of each slot: whether it is owned or tracked, its live rows, and how often it was asked for.
 
-Every key of every request has its slot's flags looked at, in 4 KiB that stay in the first cache. Counting costs as much again or more, so of
-large requests one in 16 is counted, as if it were 16 (all of them: 5% of a look-up's time; so: less than 1%).
+Every key of every request has its slot's flags looked at, in 4 KiB that stay in the first cache. Counting costs as much again or more, so
+of large requests one in 16 is counted, as if it were 16 (all of them: 5% of a look-up's time; so: less than 1%).
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class SlotBook:
         self.flags[:] = np.where(members, self.flags | flag, self.flags & ~flag)
 
     def flagged(self, flag: np.uint8) -> SlotSet:
-        return (self.flags & flag) != 0
+        members: SlotSet = (self.flags & flag) != 0
+        return members
 
     def count(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64], salts: NDArray[np.uint64], *, updated: bool

@@ -1,9 +1,9 @@
 """Embedding tables, and dense parameters in blocks: the tables of one dim, an index over rows that lie side by side.
 
 A row is a number; ids (uint64), values (float32 [dim]), state (float32 [dim x parts]) and metadata (uint32: table, count of
-updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values alone
-(with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads as its
-initial value, and its row is made at the first push.
+updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values
+alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key
+reads as its initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
@@ -75,9 +75,12 @@ class TableGroup:
             (Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)), size) for name, size in sizes.items()
         ]
         self._arenas = [(arena, size) for arena, size in arenas if size]
-        kinds = (np.uint64, np.uint32, np.float32, np.float32)
+        (ids, _), (meta, _), (values, _), (state, _) = arenas
         self._store = Store(
-            *(arena.bytes.view(kind) for (arena, _), kind in zip(arenas, kinds, strict=True)),  # type: ignore[arg-type]
+            ids.bytes.view(np.uint64),
+            meta.bytes.view(np.uint32),
+            values.bytes.view(np.float32),
+            state.bytes.view(np.float32),
             np.uint64(self.dim),
             np.uint64(self.parts),
             np.array([table_salt(t.name) for t in tables], np.uint64),
@@ -251,9 +254,7 @@ class TableGroup:
         self._begin_round()
         return rows
 
-    def find(
-        self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int
-    ) -> tuple[NDArray[np.uint64], int]:
+    def find(self, slots: SlotSet, start: int, *, scan_limit: int, row_limit: int) -> tuple[NDArray[np.uint64], int]:
         """Numbers of live rows of these slots from ``start`` on, and where to go on (``used``: nowhere); looks at up to ``scan_limit``
         rows, returns up to ``row_limit``."""
         stop = self._range(start, scan_limit)
@@ -279,7 +280,8 @@ class TableGroup:
         self._make_room(n)
         self._touch(max(0, n - self._free))
         kinds = (np.uint64, np.uint16, np.uint32, np.uint32, np.float32, np.float32)
-        arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(data, kinds, strict=True))
+        parts: list[NDArray[Any]] = list(data)
+        arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(parts, kinds, strict=True))
         rows, clock = self.rows, np.uint32(self._clock)
         move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays)
         self._index.advance(self.rows - rows, self.rows, self.used)
@@ -406,8 +408,9 @@ class TableGroup:
     def _copy(self, rows: NDArray[np.uint64], *, with_state: bool) -> RowData:
         n = len(rows)
         state = np.empty((n, self.dim * self.parts if with_state else 0), np.float32)
-        empty: list[NDArray[Any]] = [np.empty(n, kind) for kind in (np.uint64, np.uint16, np.uint32, np.uint32)]
-        data = RowData(*empty, np.empty((n, self.dim), np.float32), state)
+        counts, ages = np.empty(n, np.uint32), np.empty(n, np.uint32)
+        values = np.empty((n, self.dim), np.float32)
+        data = RowData(np.empty(n, np.uint64), np.empty(n, np.uint16), counts, ages, values, state)
         store = self._store if with_state else self._store._replace(parts=np.uint64(0))
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")

@@ -1,4 +1,4 @@
-"""A look at the first lines of data files, cheap enough for ``validate``: no numpy, no compiled kernels.
+"""A look at the first lines of data files, cheap enough for ``validate``: no numpy, no compiled kernels. Of Parquet files, at the footer.
 
 What is refused here, the readers refuse too. They look more closely, and have the last word.
 """
@@ -11,12 +11,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlrover_lite.recipe.problems import nearest
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "parquet_types"]
 
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
@@ -41,7 +41,9 @@ def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Fi
     except (OSError, EOFError, zlib.error):
         return  # the readers say why
     if isinstance(data, ParquetData):
-        if not head.startswith(_PARQUET_MAGIC):
+        if head.startswith(_PARQUET_MAGIC):
+            yield from _parquet(path, data)
+        else:
             yield Finding(f"{path} is no Parquet file")
         return
     lines = _lines(head.removeprefix(_BOM))
@@ -122,7 +124,7 @@ def _csv(path: Path, data: CsvData, lines: list[bytes]) -> Iterator[Finding]:
     yield from _unusable(path, lines, first, "csv", _csv_rule(data, columns))
 
 
-def _missing_columns(path: Path, data: CsvData, columns: list[str]) -> Iterator[Finding]:
+def _missing_columns(path: Path, data: CsvData | ParquetData, columns: list[str]) -> Iterator[Finding]:
     shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
     for field, names in (("label", [data.label]), ("dense", data.dense), ("categorical", data.categorical)):
         for name in names:
@@ -161,3 +163,46 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        return  # another check says so
+    try:
+        schema = pa.parquet.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        yield Finding(f"{path} can't be read as Parquet: {error}")
+        return
+    missing = list(_missing_columns(path, data, schema.names))
+    yield from missing or parquet_types(path, data, schema)
+
+
+def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Finding]:
+    """The columns of a pyarrow schema, which has them all, that are of a type that can't be used."""
+    import pyarrow as pa
+
+    types = pa.types
+
+    def is_whole(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_boolean(kind))
+
+    def is_text(kind: Any) -> bool:
+        known = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+        return any(check(kind) for check in known)
+
+    for field, names in (("label", [data.label]), ("dense", data.dense)):
+        for name in names:
+            kind = schema.field(name).type
+            empty = types.is_null(kind) and field != "label"
+            if not (empty or is_whole(kind) or types.is_floating(kind)):
+                message = f"column {name!r} of {path} is of type {kind}; use an integer, float or bool column"
+                yield Finding(message, field, name)
+    for name in data.categorical:
+        kind = schema.field(name).type
+        inner = kind.value_type if types.is_dictionary(kind) else kind
+        if not (types.is_null(inner) or is_whole(inner) or is_text(inner)):
+            message = f"column {name!r} of {path} is of type {kind}; use an integer or string column"
+            yield Finding(message, "categorical", name)

@@ -11,6 +11,7 @@ import msgspec
 import zmq
 
 from dlrover_lite.errors import DeadlineExceeded, RemoteError
+from dlrover_lite.wire.curve import JobKey, is_guarded, present_key
 from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Reply, ReplyCodec, receive_frames
 from dlrover_lite.wire.server import send_frames
 
@@ -19,7 +20,10 @@ RETRY_SECONDS = 2.0
 
 
 class Client:
-    """One peer. ``call`` sends and waits; ``send`` and ``receive`` let several requests be under way. Not for several threads."""
+    """One peer. ``call`` sends and waits; ``send`` and ``receive`` let several requests be under way. Not for several threads.
+
+    With a ``key``, a peer that is reached over TCP must hold it too.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Client:
         context: zmq.Context[Any],
         peer: str = "",
         clock: Callable[[], float] = time.monotonic,
+        key: JobKey | None = None,
     ) -> None:
         self._codec = ReplyCodec(replies)
         self._clock = clock
@@ -42,6 +47,10 @@ class Client:
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self._guarded = is_guarded(endpoint)
+        if key is not None and self._guarded:
+            present_key(self.socket, key)
+        self._endpoint = endpoint
         self.socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
@@ -51,7 +60,14 @@ class Client:
         if sequence is None:
             self._sequence += 1
             sequence = self._sequence
-        send_frames(self.socket, [self._codec.encode(self.session, sequence, body), *frames])
+        message = [self._codec.encode(self.session, sequence, body), *frames]
+        try:
+            send_frames(self.socket, message)
+        except zmq.Again:
+            # Who answered there doesn't speak as we do, so ZeroMQ has given up for good. It may be another one by now.
+            self.socket.disconnect(self._endpoint)
+            self.socket.connect(self._endpoint)
+            send_frames(self.socket, message)
         return sequence
 
     def receive(self, timeout_seconds: float | None) -> Reply | None:
@@ -81,7 +97,10 @@ class Client:
                 if isinstance(reply.body, Failure):
                     raise RemoteError(reply.body.code, reply.body.message, hint=reply.body.hint)
                 return reply
-        raise DeadlineExceeded(f"{self.peer} did not answer {type(body).__name__} within {deadline_seconds:g} s")
+        hint = "If it runs, check that both have the same job's key." if self._guarded else ""
+        raise DeadlineExceeded(
+            f"{self.peer} did not answer {type(body).__name__} within {deadline_seconds:g} s", hint=hint
+        )
 
     def close(self) -> None:
         self.socket.close()

@@ -6,6 +6,7 @@ receives many, applies them, commits once, then replies.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 import zmq
 
 from dlrover_lite.errors import WireError
+from dlrover_lite.wire.curve import Gate, JobKey, is_guarded
 from dlrover_lite.wire.frames import (
     MAX_FRAME_BYTES,
     Failure,
@@ -31,10 +33,19 @@ _REMEMBERED_SESSIONS = 4096
 
 
 class Server:
-    """Binds ``endpoint`` (``ipc://…`` or ``tcp://host:port``, port ``*`` for any); ``requests`` is the protocol's union of structs."""
+    """Binds ``endpoint`` (``ipc://…`` or ``tcp://host:port``, port ``*`` for any); ``requests`` is the protocol's union of structs.
+
+    Over TCP, with a ``key``, only peers that hold it are let in, during ``receive``: whoever polls ``socket`` must call that now and then.
+    """
 
     def __init__(
-        self, endpoint: str, requests: Any, *, context: zmq.Context[Any], remember_replies: bool = False
+        self,
+        endpoint: str,
+        requests: Any,
+        *,
+        context: zmq.Context[Any],
+        remember_replies: bool = False,
+        key: JobKey | None = None,
     ) -> None:
         self._codec = RequestCodec(requests)
         self.socket = context.socket(zmq.ROUTER)
@@ -43,22 +54,33 @@ class Server:
         self.socket.setsockopt(zmq.SNDHWM, 0)
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._gate: Gate | None = None
         try:
-            self.socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            self.socket.close(0)
-            raise WireError(f"can't listen on {endpoint}: {error.strerror}") from error
+            if key is not None and is_guarded(endpoint):
+                self._gate = Gate(self.socket, key, context)
+            self._bind(endpoint)
+        except WireError:
+            self.close(linger_ms=0)
+            raise
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.malformed = 0
         """Messages dropped because they could not be understood."""
         self._remembered: OrderedDict[int, tuple[int, bytes]] | None = OrderedDict() if remember_replies else None
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
+        if self._gate is not None:
+            self._poller.register(self._gate.socket, zmq.POLLIN)
+
+    def _bind(self, endpoint: str) -> None:
+        try:
+            self.socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise WireError(f"can't listen on {endpoint}: {error.strerror}") from error
 
     def receive(self, timeout_seconds: float | None, *, limit: int = 256) -> list[Request]:
         """Up to ``limit`` requests that are here; waits for the first one. With ``remember_replies``, a repeated request is answered
         from memory and not given again."""
-        if not self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
+        if not self._wait(timeout_seconds):
             return []
         received: list[Request] = []
         while len(received) < limit and is_readable(self.socket):
@@ -71,6 +93,21 @@ class Server:
             if not self._replayed(request):
                 received.append(request)
         return received if self._remembered is None else _without_repeats(received)
+
+    def _wait(self, timeout_seconds: float | None) -> bool:
+        """Whether a message is there in time. Peers at the gate are let in or turned away meanwhile."""
+        left = timeout_seconds
+        end = None if left is None else time.monotonic() + left
+        while ready := self._poller.poll(None if left is None else max(0, int(left * 1000))):
+            if self._gate is None:
+                return True
+            if any(socket is self._gate.socket for socket, _ in ready):
+                self._gate.answer()
+            if is_readable(self.socket):
+                return True
+            if end is not None and (left := end - time.monotonic()) <= 0:
+                break
+        return False
 
     def _replayed(self, request: Request) -> bool:
         if self._remembered is None:
@@ -97,8 +134,11 @@ class Server:
     def _send(self, frames: list[Any]) -> None:
         send_frames(self.socket, frames)
 
-    def close(self) -> None:
-        self.socket.close()
+    def close(self, linger_ms: int | None = None) -> None:
+        """Replies under way are sent for up to a second, or ``linger_ms``."""
+        self.socket.close(linger_ms)
+        if self._gate is not None:
+            self._gate.close()
 
 
 def _without_repeats(requests: list[Request]) -> list[Request]:
@@ -108,8 +148,12 @@ def _without_repeats(requests: list[Request]) -> list[Request]:
 
 
 def send_frames(socket: zmq.Socket[Any], frames: list[Any]) -> None:
-    """Send one message; frames of 64 KiB and more are not copied, so their buffers must stay unchanged from here on."""
+    """Send one message; frames of 64 KiB and more are not copied, so their buffers must stay unchanged from here on.
+
+    Never waits: raises zmq.Again, with nothing sent, when the socket has no connection, not even one to be made.
+    """
     last = len(frames) - 1
     for i, frame in enumerate(frames):
         size = len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes
-        socket.send(frame, zmq.SNDMORE if i < last else 0, copy=size < ZERO_COPY_BYTES)
+        flags = (zmq.SNDMORE if i < last else 0) | (zmq.NOBLOCK if i == 0 else 0)
+        socket.send(frame, flags, copy=size < ZERO_COPY_BYTES)

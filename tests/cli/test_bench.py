@@ -56,3 +56,14 @@ def test_medians_of_interleaved_rounds(common: ModuleType) -> None:
 def test_a_table_of_figures(common: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     common.print_table([json.loads(common.Figure("cli.help_ratio", 5.0, "x", "<= 4").as_json())])
     assert capsys.readouterr().out.splitlines()[1].split() == ["cli.help_ratio", "5", "x", "<=", "4", "NO", "-"]
+
+
+def test_processes_that_are_talked_with_by_lines(common: ModuleType, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nimport dlrover_lite\nprint(sys.argv[1], input())\nsys.exit(3)\n")
+    with common.start_process(str(script), "hello") as process:
+        process.stdin.write("you\n")
+        process.stdin.flush()
+        assert common.line_of(process) == "hello you"
+        with pytest.raises(SystemExit, match="exit code 3"):
+            common.line_of(process)

@@ -41,7 +41,7 @@ LEAVES = {
 }
 
 
-def _run(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
+def _run(directory: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
     (directory / "shm").mkdir()
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_inner.py").write_text(
@@ -49,7 +49,7 @@ def _run(directory: Path, body: str) -> subprocess.CompletedProcess[str]:
         f"import os, socket, subprocess, sys, tempfile\nfrom pathlib import Path\n\ndef test_inner():\n    {body}\n"
     )
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", *options],
         cwd=directory,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -71,3 +71,32 @@ def test_what_is_left_fails_the_run(tmp_path: Path, body: str, what: str) -> Non
 def test_a_tidy_run_passes(tmp_path: Path) -> None:
     done = _run(tmp_path, "subprocess.run([sys.executable, '-c', ''], check=True)")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("what", ["one that cut loose", "shared memory", "a temp file"])
+def test_what_one_of_several_processes_leaves_fails_the_run(tmp_path: Path, what: str) -> None:
+    pytest.importorskip("xdist")
+    body, said = LEAVES[what]
+    done = _run(tmp_path, body, "-n", "2", "--dist", "loadgroup")
+    assert done.returncode == 1, done.stdout
+    assert f"\n  {said}" in done.stdout
+    assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
+
+
+def test_several_tidy_processes_pass(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    done = _run(tmp_path, "subprocess.run([sys.executable, '-c', ''], check=True)", "-n", "2", "--dist", "loadgroup")
+    assert done.returncode == 0, done.stdout
+
+
+def test_each_process_has_directories_of_its_own(tmp_path: Path) -> None:
+    """Directly under the temp directory: sockets' paths are short."""
+    pytest.importorskip("xdist")
+    (tmp_path / "seen").mkdir()
+    body = "(Path(__file__).parent / 'seen' / str(os.getpid())).write_text(os.environ['TMPDIR'])"
+    (tmp_path / "test_more.py").write_text(f"import os\nfrom pathlib import Path\n\ndef test_more():\n    {body}\n")
+    done = _run(tmp_path, body, "-n", "2", "--dist", "loadgroup")
+    assert done.returncode == 0, done.stdout
+    seen = {path.read_text() for path in (tmp_path / "seen").iterdir()}
+    assert len(seen) == 2
+    assert {Path(name).parent.parent for name in seen} == {Path("/tmp")}

@@ -57,6 +57,19 @@ def test_a_job_that_stops_when_asked(own_directories: Path) -> None:
     handle.stop()  # of an ended job: nothing happens
 
 
+def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrover_lite.jobs.handle._ANSWER_DEADLINE_SECONDS", 0.1)
+    handle = start("nodes", "2")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as deaf:
+        deaf.bind(handle.job.record().master_endpoint)
+        assert handle.status().state == "starting"
+        handle.job.write_status({})  # it had begun to speak
+        with pytest.raises(JobError, match="did not answer"):
+            handle.status()
+    handle.stop()
+    handle.wait(20)
+
+
 def test_results_of_the_master_are_kept(own_directories: Path) -> None:
     handle = start("result", "succeeded")
     assert handle.wait(20).message == "as told"

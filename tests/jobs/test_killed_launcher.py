@@ -201,13 +201,15 @@ def control_groups_left(jobs: list[Job]) -> list[str]:
 
 
 def memory_files() -> list[str]:
-    """Anonymous files of ours (memfd) that some process still holds."""
+    """Anonymous files of ours (memfd) that a process holds which these tests have started, or this one. Others may be running jobs."""
     found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            target = str(link.readlink())
-            if target.startswith("/memfd:") and "dlrover" in target:
-                found.append(f"memfd: {link} -> {target}")
+    ours = processes_of(Path(tempfile.gettempdir()))
+    for pid in (os.getpid(), *(process.pid for process in ours)):
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                target = str(link.readlink())
+                if target.startswith("/memfd:") and "dlrover" in target:
+                    found.append(f"memfd: {link} -> {target}")
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.house.sources import ROOT
@@ -60,3 +61,29 @@ def test_a_kernel_is_compiled_anew_when_one_it_calls_has_changed_in_another_file
 
     assert [answer(value) for value in (1, 1, 1234)] == ["1", "1", "1234"]
     assert list((tmp_path / "home").rglob("*.nbc")), "nothing was cached: the test tests nothing"
+
+
+def test_kernels_of_other_sources_go_when_they_have_not_been_used_for_a_month(tmp_path: Path) -> None:
+    kernels = tmp_path / "cache" / "kernels"
+    days_ago = {"recent": 29, "forgotten": 31, "long forgotten": 400}
+    for name, days in days_ago.items():
+        (kernels / name / "dlrover_lite_1").mkdir(parents=True)
+        (kernels / name / "dlrover_lite_1" / "a.nbi").touch()
+        at = time.time() - days * 24 * 3600
+        os.utime(kernels / name, (at, at))
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment["DLROVER_LITE_HOME"] = str(tmp_path)
+
+    def import_kernels() -> set[str]:
+        subprocess.run([sys.executable, "-c", "import dlrover_lite.kernels"], env=environment, check=True)
+        return {path.name for path in kernels.iterdir()}
+
+    (ours,) = import_kernels() - set(days_ago)
+    assert import_kernels() == {"recent", ours}
+    assert list((kernels / "recent").rglob("*.nbi"))
+    # one that is there is noted as used, and nothing is looked at for its sake
+    (kernels / "forgotten").mkdir()
+    for name in ("forgotten", ours):
+        os.utime(kernels / name, (0, 0))
+    assert import_kernels() == {"recent", "forgotten", ours}
+    assert (kernels / ours).stat().st_mtime > time.time() - 3600

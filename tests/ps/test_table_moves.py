@@ -381,3 +381,18 @@ def test_an_index_reserved_for_rows_does_not_grow_again_and_shrinks_when_they_ar
     compact_all(tables, limit=500)
     assert tables.bytes < small / 4
     assert same(every_row(tables), kept)
+
+
+def test_rows_that_come_while_the_index_shrinks_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_AT_ONCE", 0)
+    tables = group(dim=1)
+    tables.reserve(500_000)
+    train(tables, many(100))
+    large = tables.bytes
+    assert not tables.compact(100)  # it has begun
+    train(tables, many(20_000))
+    rows = every_row(tables)
+    assert len(rows.ids) == tables.rows == 40_000
+    compact_all(tables, limit=10_000)
+    assert tables.bytes < large
+    assert same(every_row(tables), rows)

@@ -84,6 +84,7 @@ def plain_auc(model: str) -> float:
     return auc
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("model", MODELS)
 def test_auc_is_that_of_plain_pytorch(model: str, record_property: Any) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlrover_lite.data.open import describe
 from dlrover_lite.errors import DataError, RecipeError
+from dlrover_lite.recipe.heads import examine
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 
@@ -19,8 +23,9 @@ CRITEO = "data:\n  format: criteo\n  train: {train}\n"
 HINT = "\nCheck that it is the right file, and what the data section says of it."
 
 
-def parsed(directory: Path, data: str) -> Recipe:
-    return parse_recipe(f"version: 1\nname: j\nmodel: dcn\n{data}", source="r.yaml", directory=directory)
+def parsed(directory: Path, data: str, *, check_files: bool = True) -> Recipe:
+    text = f"version: 1\nname: j\nmodel: dcn\n{data}"
+    return parse_recipe(text, source="r.yaml", directory=directory, check_files=check_files)
 
 
 def error(directory: Path, data: str) -> str:
@@ -77,6 +82,61 @@ def test_what_is_no_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text(CLICKS)
     data = CSV.format(train="a.parquet").replace("csv", "parquet")
     assert error(tmp_path, data) == f"r.yaml:6: data.train: a.parquet is no Parquet file{HINT}"
+
+
+PARQUET = CSV.replace("csv", "parquet").format(train="a.parquet")
+NUMBER = "use an integer, float or bool column"
+COLUMNS: dict[str, list[Any]] = {"clicked": [0, 1], "age": [1.5, None], "user": ["u", "v"], "item": [1, 2]}
+
+
+def write_parquet(directory: Path, columns: dict[str, list[Any]]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    parquet.write_table(pa.table(arrays), directory / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"age": None, "agee": [1, 2]}, "r.yaml:9: data.dense: a.parquet has no column 'age'; did you mean agee?"),
+        ({"clicked": None}, "r.yaml:7: data.label: a.parquet has no column 'clicked'; its columns are: age, user, item"),
+        ({"clicked": ["no", "yes"]}, f"r.yaml:7: data.label: column 'clicked' of a.parquet is of type string; {NUMBER}"),
+        ({"clicked": [None, None]}, f"r.yaml:7: data.label: column 'clicked' of a.parquet is of type null; {NUMBER}"),
+        ({"age": ["3", "4"]}, f"r.yaml:9: data.dense: column 'age' of a.parquet is of type string; {NUMBER}"),
+        (
+            {"item": [1.5, 2.5]},
+            "r.yaml:10: data.categorical: column 'item' of a.parquet is of type double; use an integer or string column",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_of_parquet(tmp_path: Path, changes: dict[str, list[Any] | None], expected: str) -> None:
+    write_parquet(tmp_path, {name: values for name, values in {**COLUMNS, **changes}.items() if values is not None})
+    assert error(tmp_path, PARQUET) == expected
+    with pytest.raises(DataError):
+        describe(parsed(tmp_path, PARQUET, check_files=False).data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"age": [None, None]}, {"item": [None, None]}, {"user": [b"x", b"y"]}], ids=str
+)
+def test_parquet_that_can_be_read(tmp_path: Path, changes: dict[str, list[Any]]) -> None:
+    write_parquet(tmp_path, {**COLUMNS, **changes, "more": [1, 2]})
+    assert describe(parsed(tmp_path, PARQUET).data, tmp_path).train_samples == 2
+
+
+def test_parquet_that_is_cut_off(tmp_path: Path) -> None:
+    write_parquet(tmp_path, COLUMNS)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[:-10])
+    assert error(tmp_path, PARQUET).startswith("r.yaml:6: data.train: a.parquet can't be read as Parquet: ")
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is said by another check, once."""
+    write_parquet(tmp_path, {"clicked": [1]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert not list(examine(tmp_path / "a.parquet", parsed(tmp_path, PARQUET, check_files=False).data))
 
 
 CONTENTS = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +15,7 @@ from hypothesis import strategies as st
 from dlrover_lite.errors import DeadlineExceeded, RemoteError, WireError
 from dlrover_lite.wire import MAX_SOCKET_PATH_BYTES, listen_endpoint
 from dlrover_lite.wire.client import RETRY_SECONDS, Client
-from dlrover_lite.wire.frames import MAX_FRAMES, WIRE_VERSION, MalformedMessage, Reply, Request, RequestCodec
+from dlrover_lite.wire.frames import MAX_FRAMES, WIRE_VERSION, MalformedMessage, Request, RequestCodec
 from dlrover_lite.wire.messages import (
     Ack,
     Hello,
@@ -31,22 +28,7 @@ from dlrover_lite.wire.messages import (
     WorkReport,
 )
 from dlrover_lite.wire.server import Server
-
-PATIENCE = 20.0
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[zmq.Context[Any]]:
-    context: zmq.Context[Any] = zmq.Context()
-    yield context
-    context.destroy(linger=0)
-
-
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    directory = tempfile.mkdtemp(prefix="dlw-")
-    yield f"ipc://{directory}/s"
-    shutil.rmtree(directory)
+from tests.wire.support import PATIENCE, in_background, one, taken
 
 
 @pytest.fixture
@@ -61,32 +43,6 @@ def client(server: Server, context: zmq.Context[Any]) -> Iterator[Client]:
     client = Client(server.endpoint, MasterReplies, context=context, peer="the master")
     yield client
     client.close()
-
-
-def one(server: Server) -> Request:
-    (request,) = server.receive(PATIENCE)
-    return request
-
-
-def in_background(server: Server, handle: Callable[[Request], None], requests: int = 1) -> threading.Thread:
-    """Receives so many requests in a thread. The server must be used nowhere else meanwhile."""
-
-    def serve() -> None:
-        left = requests
-        while left:
-            for request in server.receive(PATIENCE):
-                handle(request)
-                left -= 1
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
-
-
-def taken(client: Client) -> Reply:
-    reply = client.receive(PATIENCE)
-    assert reply is not None
-    return reply
 
 
 # --- the usual ------------------------------------------------------------------------------------------------------
