@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.slots import print_moves
 from dlrover_lite.errors import DlroverLiteError
 
 if TYPE_CHECKING:
@@ -115,19 +116,15 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += ["", *summary_lines(result.export if result else None, now, None)]
     if now.nodes:
         lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
+    waiting = [f"{node.id} {node.waits_for}" for node in now.nodes if node.waits_for]
+    lines += [f"{'' if i else 'resizing':<10} {text}" for i, text in enumerate(waiting)]
     if now.master_restarts:
         lines.append(f"{'master':<10} killed and started again {plural(now.master_restarts, 'time')}; the job went on")
     click.echo("\n".join(map(cleaned, lines)))
     if now.nodes:
         click.echo()
         _print_nodes(now)
-    if now.moves:
-        click.echo()
-        table(
-            ("move", "from", "to", "slots", "state", "rows"),
-            [(str(m.id), m.source, m.target, count(m.slots), m.state, count(m.rows)) for m in now.moves],
-            drop=("rows",),
-        )
+    print_moves(now.moves)
     if now.evaluations:
         click.echo()
         table(

@@ -31,6 +31,8 @@ COMMANDS = {
     "scale": LazyCommand("dlrover_lite.cli.scale:scale", "Give a running job more or fewer nodes."),
     "move": LazyCommand("dlrover_lite.cli.scale:move", "Move slots to another parameter server."),
     "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
+    "resize": LazyCommand("dlrover_lite.cli.scale:resize", "Give a running node more or less."),
+    "slots": LazyCommand("dlrover_lite.cli.slots:slots", "Show which slots keep parameter servers busy."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),

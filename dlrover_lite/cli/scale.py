@@ -1,4 +1,5 @@
-"""``scale``, ``move`` and ``drain``: more or fewer nodes for a job that runs, and slots that move between its parameter servers."""
+"""``scale``, ``move``, ``drain`` and ``resize``: more, fewer, larger or smaller nodes for a job that runs, and slots that move between
+its parameter servers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dlrover_lite.errors import UsageError
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
 
-__all__ = ["drain", "move", "scale"]
+__all__ = ["drain", "move", "resize", "scale"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,6 +119,49 @@ def drain(node: str, job: str, replace: bool, wait: bool, as_json: bool) -> None
     if wait:
         waiting.until(handle, f"Draining {node} of {handle.id}", waiting.has_left(node))
     _tell(handle, {"node": node, "replace": replace}, actions, as_json, f"{node} is about to leave already.")
+
+
+@click.command(short_help="Give a running node more or less.")
+@click.argument("node", metavar="NODE", default="")
+@job_argument
+@click.option("--cores", metavar="X", help="Let it use X cores, as in 1.5.")
+@click.option("--memory", metavar="SIZE", help="Let it use so much memory, as in 2GiB.")
+@_ending
+def resize(node: str, job: str, cores: str | None, memory: str | None, wait: bool, as_json: bool) -> None:
+    """Change the limits of NODE (ps-0, worker-1) of JOB while it runs. JOB is an id, the start of one, or "last"
+    (default).
+
+    More is given at once, as far as there is memory beside the other nodes. Less memory is refused where more than 90%
+    of it is in use; a parameter server is lowered when it has tidied up what moves of slots have left behind. A worker
+    computes with one thread per whole core from its next lease on. A node that takes its place later is as large as
+    the plan says.
+
+    Exit codes: 0 done; 1 the job has ended, or refuses; 2 a node or limits that can't be.
+    """
+    from dlrover_lite.cli import waiting
+    from dlrover_lite.jobs import scaling
+    from dlrover_lite.jobs.handle import JobHandle
+
+    if not node:
+        raise UsageError(
+            "Which node? Write its id: dlrover-lite resize ps-1 --memory 2GiB", hint="dlrover-lite status lists them."
+        )
+    limits = scaling.limits(_cores(cores), memory)
+    handle = JobHandle.find(job)
+    actions = handle.resize(node, cores=limits[0], memory=limits[1])
+    if wait:
+        waiting.until(handle, f"Resizing {node} of {handle.id}", waiting.has_limits(node, *limits))
+    answer = {"node": node, "cores": limits[0], "memory": limits[1]}
+    _tell(handle, answer, actions, as_json, f"{node} has that already.")
+
+
+def _cores(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--cores {text}: write a number of cores, as in --cores 1.5") from None
 
 
 def _check_move(slots: str | None, source: str | None, to: str | None, cancel: bool) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from dlrover_lite.cli.words import count, plural
 from dlrover_lite.errors import JobError
+from dlrover_lite.units import format_bytes
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.wire.messages import NodeStatus, Status
 
-__all__ = ["check_moved", "has_left", "has_nodes", "is_at_rest", "under_way", "until"]
+__all__ = ["check_moved", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]
 
 POLL_SECONDS = 0.2
 
@@ -53,6 +54,7 @@ def under_way(status: Status) -> str:
         rows = f", {plural(move.rows, 'row')}" if move.state == "copying" and move.rows else ""
         parts.append(f"move {move.id}: {count(move.slots)} from {move.source} to {move.target}, {move.state}{rows}")
     parts += [f"{node.id} {node.state}" for node in _running(status) if node.state != "up"]
+    parts += [f"{node.id} {node.waits_for}" for node in _running(status) if node.waits_for]
     return "; ".join(parts)
 
 
@@ -85,6 +87,25 @@ def has_left(node: str) -> Judge:
         if found and found[0].role == "ps" and status.slots_settled:
             raise JobError(f"{node} stays: its moves have been cancelled meanwhile")
         return not found
+
+    return judge
+
+
+def has_limits(node: str, cores: float | None, memory: int | None) -> Judge:
+    """It has what it was to have; None: whatever it has."""
+
+    def judge(status: Status) -> bool:
+        found = next((other for other in _running(status) if other.id == node), None)
+        if found is None:
+            raise JobError(f"{node} has ended before it was resized")
+        if found.wanted_memory is not None:
+            return False
+        if (cores not in (None, found.cores)) or (memory not in (None, found.memory)):
+            raise JobError(
+                f"{node} stays with {found.cores:g} cores and {format_bytes(found.memory)}",
+                hint=f"dlrover-lite story {node} says why.",
+            )
+        return True
 
     return judge
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.plan import Plan
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
-    from dlrover_lite.wire.messages import Status, Story, Topology
+    from dlrover_lite.wire.messages import SlotsReport, Status, Story, Topology
 
 __all__ = ["JobHandle", "enforcement", "launch", "planned", "run", "this_machine"]
 
@@ -246,13 +246,47 @@ class JobHandle:
             wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to drain")
         ).actions
 
+    def resize(self, node: str, *, cores: float | None = None, memory: int | str | None = None) -> list[str]:
+        """Change the limits of one node while it runs: cores, and memory in bytes or as "2GiB"; None leaves either as it is. Returns what
+        follows from it, in words; nothing when it has that already. One that takes its place later is as large as the plan says.
+
+        Raises UsageError for a node or limits that can't be, JobError when the job has ended, has no master yet, or refuses.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import ResizeRequest, Scaled
+
+        wish = ResizeRequest(node, *scaling.limits(cores, memory))
+        return self._wish(
+            wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to resize")
+        ).actions
+
+    def slots(self, hottest: int = 10) -> SlotsReport:
+        """What is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
+
+        Raises JobError when the job has ended, or there is no slot map yet.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import SlotsReport, SlotsRequest
+
+        report = self._wish(
+            SlotsRequest(hottest),
+            SlotsReport,
+            lambda last: scaling.too_late(self.job, last, "there are no slots to measure"),
+        )
+        if not report.slot_map_version:
+            raise self._no_map()
+        return report
+
     def slot_map(self) -> Topology:
         """Which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
         from dlrover_lite.wire.messages import Topology, TopologyRequest
 
         if self.state() == "running" and not self.status().slot_map_version:
-            raise JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
+            raise self._no_map()
         return self._wish(TopologyRequest(""), Topology, self._nothing_moves)
+
+    def _no_map(self) -> JobError:
+        return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
 
     def _slots_of(self, node: str) -> SlotSet:
         """Raises UsageError for a PS that has none."""

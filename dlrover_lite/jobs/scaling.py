@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job
+from dlrover_lite.units import parse_memory
 from dlrover_lite.wire.messages import Status, Topology
 
 if TYPE_CHECKING:
     from dlrover_lite.slots import SlotSet
 
-__all__ = ["MOST_NODES", "check", "has_ended", "slot_set", "slots_of", "too_late"]
+__all__ = ["MOST_NODES", "check", "has_ended", "limits", "slot_set", "slots_of", "too_late"]
 
 MOST_NODES = 4096
 """Of one role: each PS needs a slot of its own. What the machine can hold is for the master to judge."""
@@ -37,6 +39,21 @@ def check(workers: int | None, ps: int | None) -> None:
             )
         if count > MOST_NODES:
             raise UsageError(f"{option} {count}: a job can have at most {MOST_NODES:,} {what}")
+
+
+def limits(cores: float | None, memory: int | str | None) -> tuple[float | None, int | None]:
+    """Cores and bytes. Raises UsageError unless there is one of them, and each is what some node could have."""
+    if cores is None and memory is None:
+        raise UsageError("Nothing to change: write --cores X, --memory SIZE, or both")
+    if cores is not None and not 0 < cores < math.inf:
+        raise UsageError(f"--cores {cores:g}: a node needs more than 0 cores, as in --cores 1.5")
+    try:
+        size = None if memory is None else parse_memory(memory)
+    except ValueError as error:
+        raise UsageError(f"--memory {memory}: {error}") from error
+    if size is not None and not 0 < size < 1 << 63:
+        raise UsageError(f"--memory {memory}: no node can have that; write it as in --memory 2GiB")
+    return cores, size
 
 
 def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> JobError:

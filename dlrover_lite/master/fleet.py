@@ -31,6 +31,7 @@ __all__ = [
     "ServerGone",
     "Terminate",
     "WorkerGone",
+    "describe",
     "describe_end",
 ]
 
@@ -180,6 +181,7 @@ class Fleet(msgspec.Struct, frozen=True):
             fleet.by_id[event.node],
             reason="Succeeded" if asked else reason,
             detail="" if asked else detail,
+            wanted=None,
         )
         told: list[Instruction] = [Note(node.id, f"ended: {describe_end(node)}")]
         fleet = fleet._with(node)
@@ -236,6 +238,26 @@ class Fleet(msgspec.Struct, frozen=True):
             return fleet._plan("worker", self.plan.worker.count - 1), done
         fleet, instructions = fleet._fill("worker", now)
         return fleet, done + instructions
+
+    def resize(self, node: str, wanted: Resources) -> Next:
+        """One node is to have other limits. Whoever takes its place later has the plan's again."""
+        known = self.by_id[node]
+        changed = msgspec.structs.replace(known, wanted=None if wanted == known.resources else wanted)
+        if changed == known:
+            return self, []
+        told = [] if changed.wanted else [Note(node, f"stays with {describe(known.resources)}")]
+        return self._with(changed), [*told]
+
+    def resized(self, node: str, agreed: Resources) -> Next:
+        """The backend has agreed to new limits, which may be only a part of what is wanted."""
+        known = self.by_id[node]
+        changed = msgspec.structs.replace(
+            known, resources=agreed, wanted=None if agreed == known.wanted else known.wanted
+        )
+        if changed == known:
+            return self, []
+        told = Note(node, f"is resized from {describe(known.resources)} to {describe(agreed)}")
+        return self._with(changed), [told] if agreed != known.resources else []
 
     def one_more_worker(self, now: float) -> Next:
         """All workers have left, and there is work: one comes back like any other."""
@@ -314,20 +336,23 @@ class Fleet(msgspec.Struct, frozen=True):
         role: WorkRole = "ps" if node.role == "ps" else "worker"
         plan, reason = self.planned(role), node.reason or "Unknown"
         policy, before = POLICIES[reason], self.comebacks.get(role, {}).get(reason, 0)
+        room = self._room_beside(node)
         if len(self.staying_of(role, leaving)) + len(self.coming_back(role)) >= plan.count - left:
             return self, []
         if before >= policy.budget:
             ended = [other.id for other in self.of(role) if other.reason == reason]
             return self, [FailJob(*_keep_ending(node, before + 1), ended[-3:])]
         each = plan.each
+        if node.resources.memory < each.memory and each.memory > room:
+            each = msgspec.structs.replace(each, memory=node.resources.memory)  # what was taken from it others have now
         if policy.memory_factor > 1:
-            room = self._room_beside(node)
             grown = larger(node.resources, policy.memory_factor, room)
             if grown is None:
                 return self, [FailJob(*_no_room(node, room))]
-            each = grown if grown.memory > each.memory else each
+            each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
         counted = {**self.comebacks, role: {**self.comebacks.get(role, {}), reason: before + 1}}
-        grown_plan = msgspec.structs.replace(self.plan, **{role: msgspec.structs.replace(plan, each=each)})
+        planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
+        grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
         fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)
         delay = delay_seconds(policy, before)
         how = describe_growth(node.resources, each)
@@ -338,19 +363,27 @@ class Fleet(msgspec.Struct, frozen=True):
         another = "parameter server" if role == "ps" else "worker"
         return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
 
+    def memory_beside(self, node: Node) -> int:
+        """That all others have, or are to have, in bytes."""
+        others = sum(other.most.memory for other in self.running if other.id != node.id)
+        return others + sum(late.resources.memory for late in self.pending)
+
     def _room_beside(self, node: Node) -> int:
         """Memory that is left for another in place of ``node``."""
-        others = sum(other.resources.memory for other in self.running if other.id != node.id)
-        return self.capacity.memory - others - sum(late.resources.memory for late in self.pending)
+        return self.capacity.memory - self.memory_beside(node)
 
     def _launch(self, role: WorkRole, resources: Resources, now: float) -> Next:
         node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now)
-        cores = f"{resources.cores:g} core{'s' * (resources.cores != 1)}"
-        note = Note(node.id, f"launched with {cores} and {format_bytes(resources.memory)}")
+        note = Note(node.id, f"launched with {describe(resources)}")
         return self._with(node), [note, Launch(node)]
 
     def _with(self, node: Node) -> Fleet:
         return msgspec.structs.replace(self, by_id={**self.by_id, node.id: node})
+
+
+def describe(resources: Resources) -> str:
+    """``0.5 cores and 1 GiB``"""
+    return f"{resources.cores:g} core{'s' * (resources.cores != 1)} and {format_bytes(resources.memory)}"
 
 
 def describe_end(node: Node) -> str:

@@ -52,6 +52,7 @@ class Node(msgspec.Struct, frozen=True):
     id: str
     role: Role
     resources: Resources
+    """What the backend has given it."""
     state: State = "launched"
     since: float = 0.0
     """When it came into this state, on the caller's clock."""
@@ -61,6 +62,19 @@ class Node(msgspec.Struct, frozen=True):
     reason: ExitReason | None = None
     """Why it ended."""
     detail: str = ""
+    wanted: Resources | None = None
+    """What it is to be resized to; None: nothing else than it has."""
+
+    @property
+    def most(self) -> Resources:
+        """What it has or is to have, whichever is more."""
+        wanted = self.wanted or self.resources
+        return Resources(max(self.resources.cores, wanted.cores), max(self.resources.memory, wanted.memory))
+
+    @property
+    def least_memory(self) -> int:
+        """What it has or is to have, whichever is less."""
+        return min(self.resources.memory, (self.wanted or self.resources).memory)
 
 
 def step(node: Node, kind: EventKind, now: float) -> tuple[Node, tuple[Action, ...]] | None:

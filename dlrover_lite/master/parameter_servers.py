@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -13,12 +14,14 @@ from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_loads import SlotLoads, decode
 from dlrover_lite.master.slot_state import Next, SlotState
 from dlrover_lite.master.story import StoryLog
+from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import (
     Ack,
     MoveOrder,
     MoveStatus,
     PsOrders,
     PsReport,
+    SlotsReport,
     Topology,
 )
 
@@ -79,6 +82,24 @@ class ParameterServers:
             for move in self.state.moves
         ]
 
+    def slots(self, hottest: int, fleet: Fleet) -> SlotsReport:
+        state = self.state
+        if not state.version:
+            return SlotsReport(0)
+        now = self._wall_clock()
+        servers = [self.loads.of(node.id, state.owned(node.id), now) for node in fleet.running if node.role == "ps"]
+        return SlotsReport(state.version, servers, self.loads.hottest(hottest, state), self.moves())
+
+    def tidy(self, node: str) -> bool:
+        """It has given back all memory that it can, and nothing moves to or from it."""
+        report = self.reports.get(node)
+        return report is not None and report.tidy and not self.state.busy(node)
+
+    def bytes_of(self, node: str) -> int:
+        """Memory that its rows and index take, as it last told."""
+        report = self.reports.get(node)
+        return report.bytes if report else 0
+
     def _received(self, target: str, move: int) -> int:
         report = self.reports.get(target)
         return report.received.get(move, 0) if report else 0
@@ -91,11 +112,19 @@ class ParameterServers:
         if node is None or node.role != "ps" or node.state == "ended":
             return Ack()
         loads = decode(report.loads) if report.loads else None
+        if not 0 <= report.requests_per_second < math.inf:
+            raise MalformedMessage(f"{report.requests_per_second} requests/s")
         self.reports[node.id] = report
         self.take(self.state.ready(node.id, report.ready, self._wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
         if loads is not None and report.version >= self._map_version > 0:
-            self.loads.take(node.id, self.state.owned(node.id), loads)
+            self.loads.take(
+                node.id,
+                self.state.owned(node.id),
+                loads,
+                requests_per_second=report.requests_per_second,
+                at=self._wall_clock(),
+            )
         return self._orders(node.id, fleet)
 
     def _orders(self, node: str, fleet: Fleet) -> PsOrders:

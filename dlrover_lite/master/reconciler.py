@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+import msgspec
+
 from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
 from dlrover_lite.errors import BackendError
 from dlrover_lite.master.fleet import (
@@ -17,11 +19,14 @@ from dlrover_lite.master.fleet import (
     ServerGone,
     Terminate,
     WorkerGone,
+    describe,
 )
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.liveness import Liveness
+from dlrover_lite.master.resizing import next_step
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Health
+from dlrover_lite.units import Resources
 
 __all__ = ["Reconciler", "Servers"]
 
@@ -29,6 +34,8 @@ GRACE_SECONDS = 10.0
 FAILED_GRACE_SECONDS = 1.0
 """Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 USAGE_SECONDS = 1.0
+RESIZE_AGAIN_SECONDS = 1.0
+"""After the backend couldn't give a node more."""
 
 
 class Servers(Protocol):
@@ -40,6 +47,12 @@ class Servers(Protocol):
     @property
     def leaving(self) -> Collection[str]:
         """Those that are to be emptied and ended."""
+
+    def tidy(self, node: str) -> bool:
+        """It has given back all memory that it can."""
+
+    def bytes_of(self, node: str) -> int:
+        """Memory that it takes for what it holds, by its own account."""
 
     def gone(self, node: str) -> None:
         """It has ended, and held no slots."""
@@ -67,6 +80,8 @@ class Reconciler:
         self.fleet = fleet
         self.usage: dict[str, Usage] = {}
         """The last that is known of each node, also after its end."""
+        self.waits_for: dict[str, str] = {}
+        """Why nodes that are to be resized haven't been yet, in words."""
         self._backend = backend
         self._endpoint = endpoint
         self._story = story
@@ -78,7 +93,7 @@ class Reconciler:
         self._clock = clock
         self._liveness = Liveness(health, clock())
         self._events_seen = 0
-        self._usage_at = clock()
+        self._usage_at = self._resize_at = clock()
 
     def begin(self) -> None:
         """Launch the plan; or go on with the nodes that an earlier master has left."""
@@ -105,6 +120,25 @@ class Reconciler:
         """A worker, or a PS that holds nothing; what follows from it, in words."""
         return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace))
 
+    def resize(self, node: str, wanted: Resources) -> list[str]:
+        """Other limits for a node, at once or as soon as may be; what follows from it, in words."""
+        told = self._noted(self.fleet.resize(node, wanted))
+        self.waits_for.pop(node, None)
+        told += self._resize(self.fleet.by_id[node])
+        return [f"{node} {text}" for text in told]
+
+    def memory_used(self, node: str) -> int:
+        """Bytes, now."""
+        usage = self._backend.usage(node)
+        if usage is None:
+            return self._servers.bytes_of(node)
+        self.usage[node] = usage
+        return usage.memory
+
+    def _noted(self, following: Next) -> list[str]:
+        self._take(following)
+        return [step.text for step in following[1] if isinstance(step, Note)]
+
     def _told(self, following: Next) -> list[str]:
         self._take(following)
         notes = [step for step in following[1] if isinstance(step, Note)]
@@ -123,11 +157,52 @@ class Reconciler:
         self._take(self.fleet.tick(now))
         for finding in self._liveness.judge(self.fleet.running, now):
             self._take(self.fleet.give_up(*finding, now))
+        if now >= self._resize_at:
+            for node in self.fleet.running:
+                self._resize(node)
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
             for node in self.fleet.running:
                 if usage := self._backend.usage(node.id):
                     self.usage[node.id] = usage
+
+    def _resize(self, node: Node) -> list[str]:
+        """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done
+        so, and not heard the answer. What came of it, in words."""
+        if node.wanted is None:
+            self.waits_for.pop(node.id, None)
+            return []
+        tidy = self._servers.tidy(node.id)
+        lowered = node.wanted.memory < node.resources.memory and (tidy or node.role != "ps")
+        step = next_step(node, used=self.memory_used(node.id) if lowered else 0, tidy=tidy)
+        told = self._give_up(node, step.resources, step.refused) if step.refused else []
+        if step.resources != node.resources:
+            try:
+                self._backend.resize(node.id, step.resources)
+            except BackendError as error:
+                return told + self._not_resized(node, step.resources, error)
+            told += self._noted(self.fleet.resized(node.id, step.resources))
+        return told + self._waiting(node.id, step.waits_for)
+
+    def _give_up(self, node: Node, instead: Resources, why: str) -> list[str]:
+        self._story.node(node.id, why)
+        return [why, *self._noted(self.fleet.resize(node.id, instead))]
+
+    def _not_resized(self, node: Node, wanted: Resources, error: BackendError) -> list[str]:
+        why = f"is not resized to {describe(wanted)}: {error.message}"
+        if wanted.memory < node.resources.memory:  # it has grown meanwhile
+            return self._give_up(node, msgspec.structs.replace(wanted, memory=node.resources.memory), why)
+        self._resize_at = self._clock() + RESIZE_AGAIN_SECONDS
+        return self._waiting(node.id, why)
+
+    def _waiting(self, node: str, why: str) -> list[str]:
+        if not why:
+            self.waits_for.pop(node, None)
+            return []
+        if self.waits_for.get(node) != why:
+            self.waits_for[node] = why
+            self._story.node(node, why)
+        return [why]
 
     def wind_down(self, *, failed: bool, meanwhile: Callable[[], None]) -> None:
         """End all nodes. Workers first: they give their leases back. Then the parameter servers."""

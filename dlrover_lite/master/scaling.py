@@ -29,7 +29,7 @@ def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Fai
         count, each, beside = counts[role], plans[role].each, plans[other].each
         if count <= plans[role].count:
             continue
-        memory, others = count * each.memory, counts[other] * beside.memory
+        memory, others = count * each.memory, counts[other] * beside.memory + _beyond_the_plan(fleet)
         if memory + others > fleet.capacity.memory:
             most = max(0, (fleet.capacity.memory - others) // each.memory)
             return Failure(
@@ -50,10 +50,15 @@ def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Fai
     return None
 
 
+def _beyond_the_plan(fleet: Fleet) -> int:
+    """Memory that nodes were given, or are to have, on top of the plan's."""
+    return sum(max(0, node.most.memory - fleet.planned(node.role).each.memory) for node in fleet.running)
+
+
 def replacement_refusal(node: Node, fleet: Fleet) -> Failure | None:
     """Why there can't be one more of its role for a while, beside all that run; None if there can."""
     each = fleet.planned(node.role).each
-    used = sum(other.resources.memory for other in fleet.running) + sum(late.resources.memory for late in fleet.pending)
+    used = node.most.memory + fleet.memory_beside(node)
     if used + each.memory <= fleet.capacity.memory:
         return None
     return Failure(

@@ -39,7 +39,9 @@ from dlrover_lite.wire.messages import (
     MoveRequest,
     NodeFailed,
     PsReport,
+    ResizeRequest,
     ScaleRequest,
+    SlotsRequest,
     Status,
     StatusRequest,
     StopRequest,
@@ -234,8 +236,10 @@ class Master:
                 self.exported = exported
                 self.facts.keep_exported(exported)
                 return Ack()
-            case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() as wish:
+            case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() | ResizeRequest() as wish:
                 return self.slots.answer(wish)
+            case SlotsRequest(hottest):
+                return self.servers.slots(hottest, self.fleet)
             case StoryRequest(subject):
                 return self._tell(subject)
             case StopRequest(reason):
@@ -259,6 +263,8 @@ class Master:
         )
         self._take_report(request, metrics, answer)
         work = answer.work
+        if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
+            work = msgspec.structs.replace(work, cores=node.resources.cores)
         if isinstance(work, Lease) and work.kind == "eval":
             self._remember_round(work.index)
         if isinstance(work, Finished):
@@ -408,7 +414,7 @@ class Master:
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
-        if isinstance(request.body, StatusRequest | StoryRequest | Wish):
+        if isinstance(request.body, StatusRequest | SlotsRequest | StoryRequest | Wish):
             self._server.reply(request, self._try(request) or Ack())
             return
         if isinstance(request.body, Heartbeat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from difflib import get_close_matches
 
@@ -14,6 +15,7 @@ from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.placement import MEMORY_SHARE, ServerRoom, place
 from dlrover_lite.master.reconciler import Reconciler
+from dlrover_lite.master.resizing import refusal as refusal_of_resize
 from dlrover_lite.master.scaling import refusal, replacement_refusal
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_state import SlotState, Transfer
@@ -24,14 +26,16 @@ from dlrover_lite.wire.messages import (
     CancelMovesRequest,
     DrainRequest,
     MoveRequest,
+    ResizeRequest,
     Scaled,
     ScaleRequest,
 )
 
 __all__ = ["SlotControl", "Wish"]
 
-Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest
+Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | ResizeRequest
 _OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
+_ENDED = Failure("refused", "the job has ended: there is no node to resize")
 
 
 class SlotControl:
@@ -136,7 +140,7 @@ class SlotControl:
         usage, report = self._reconciler.usage.get(node.id), self._servers.reports.get(node.id)
         used = usage.memory if usage else report.bytes if report else 0
         coming = sum(self._bytes(move.members) for move in self._state.open_moves() if move.target == node.id)
-        return node.resources.memory - used - coming
+        return node.least_memory - used - coming
 
     def _bytes(self, members: SlotSet) -> float:
         return float(self._servers.loads.row_bytes(self._state, self._servers.reports)[members].sum())
@@ -166,6 +170,8 @@ class SlotControl:
                     return self._move(_unpacked(members), target)
                 case DrainRequest(node, replace):
                     return self._drain(node, replace)
+                case ResizeRequest():
+                    return self._resize(wish)
                 case CancelMovesRequest():
                     return _OVER if self._over else Scaled(self.settle("by request"))
         except JobError as error:
@@ -299,6 +305,26 @@ class SlotControl:
             return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count)])
         actions = self._let_go([name], "drained by request")
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
+
+    def _resize(self, wish: ResizeRequest) -> Scaled | Failure:
+        fleet, node = self._fleet, self._fleet.by_id.get(wish.node)
+        if fleet.done:
+            return _ENDED
+        if node is None:
+            return self._unknown(wish.node, "node", [other.id for other in fleet.running])
+        before = node.wanted or node.resources
+        wanted = Resources(wish.cores or before.cores, wish.memory or before.memory)
+        if not (math.isfinite(wanted.cores) and wanted.cores > 0 and wanted.memory > 0):
+            raise MalformedMessage(f"a node of {wanted.cores} cores and {wanted.memory} bytes")
+        refused = refusal_of_resize(
+            node,
+            wanted,
+            fleet,
+            total=self._total,
+            used=self._reconciler.memory_used(node.id),
+            tidy=self._servers.tidy(node.id),
+        )
+        return refused or Scaled(self._reconciler.resize(node.id, wanted))
 
 
 def _unpacked(members: bytes) -> SlotSet:

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.slots import SLOTS, SlotSet
 from dlrover_lite.wire.frames import MalformedMessage
-from dlrover_lite.wire.messages import PsReport
+from dlrover_lite.wire.messages import HotSlot, PsReport, PsSlots
 
 __all__ = ["SlotLoads", "decode"]
 
+_NOT_ASKED = 0.01
+"""Rows/s of a slot: fewer are what is left of times long past in a smoothed figure."""
 _MEASURES = 4
 """Requests/s, rows/s, busy seconds/s, bytes of rows."""
-_BUSY, _BYTES = 2, 3
+_REQUESTS, _ROWS, _BUSY, _BYTES = range(_MEASURES)
 
 Floats = NDArray[np.float64]
 
@@ -36,11 +38,15 @@ class SlotLoads:
 
     def __init__(self) -> None:
         self._measured: Floats = np.zeros((_MEASURES, SLOTS))
-        self._heard: set[str] = set()
+        self._measured_at: Floats = np.zeros(SLOTS)
+        """0: never."""
+        self._requests: dict[str, float] = {}
 
-    def take(self, node: str, owned: SlotSet, loads: Floats) -> None:
+    def take(self, node: str, owned: SlotSet, loads: Floats, *, requests_per_second: float, at: float) -> None:
+        """``at``: seconds since the epoch."""
         self._measured[:, owned] = loads[:, owned]
-        self._heard.add(node)
+        self._measured_at[owned] = at
+        self._requests[node] = requests_per_second
 
     @property
     def busy(self) -> Floats:
@@ -52,6 +58,35 @@ class SlotLoads:
         """Of each slot [4096]. A PS that has not told them has its bytes spread over its slots."""
         found: Floats = self._measured[_BYTES].copy()
         for node, report in reports.items():
-            if node not in self._heard and (owned := state.owned(node)).any():
+            if node not in self._requests and (owned := state.owned(node)).any():
                 found[owned] = report.bytes / owned.sum()
+        return found
+
+    def of(self, node: str, owned: SlotSet, now: float) -> PsSlots:
+        """What was measured last of a PS's slots; for those that it has not measured yet, by the PS that had them before."""
+        at = float(self._measured_at[owned].max(initial=0.0))
+        count = int(owned.sum())
+        if not at:
+            return PsSlots(node, count)
+        total = self._measured[:, owned].sum(axis=1)
+        return PsSlots(
+            node,
+            count,
+            bytes=int(total[_BYTES]),
+            requests_per_second=self._requests.get(node),
+            rows_per_second=float(total[_ROWS]),
+            busy=float(total[_BUSY]),
+            measured_seconds_ago=max(0.0, now - at),
+        )
+
+    def hottest(self, most: int, state: SlotState) -> list[HotSlot]:
+        """Those that keep their PS busy the longest first; none that nobody has asked for."""
+        asked = np.flatnonzero(self._measured[_ROWS] >= _NOT_ASKED)
+        ranks = self._measured[:, asked]
+        order = asked[np.lexsort((asked, -ranks[_ROWS], -ranks[_BUSY]))][: max(0, most)]
+        positions = state.positions()
+        found = []
+        for slot in order.tolist():
+            requests, rows, busy, size = self._measured[:, slot].tolist()
+            found.append(HotSlot(slot, state.ps[positions[slot]], requests, rows, busy, int(size)))
         return found

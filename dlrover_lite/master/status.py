@@ -41,7 +41,13 @@ def describe(master: Master) -> Status:
         auc=recent.auc,
         elapsed_seconds=now - progress.began,
         nodes=[
-            _node(node, master.reconciler.usage.get(node.id, _NOTHING), progress.node_rate(node.id, now=now), counts)
+            _node(
+                node,
+                master.reconciler.usage.get(node.id, _NOTHING),
+                progress.node_rate(node.id, now=now),
+                counts,
+                master.reconciler.waits_for.get(node.id, ""),
+            )
             for node in master.fleet.by_id.values()
         ],
         evaluations=master.evaluations.results,
@@ -61,7 +67,7 @@ def describe(master: Master) -> Status:
     )
 
 
-def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int]) -> NodeStatus:
+def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_for: str) -> NodeStatus:
     return NodeStatus(
         id=node.id,
         role=node.role,
@@ -74,6 +80,9 @@ def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int]) -> NodeS
         throttled_seconds=usage.throttled_seconds,
         peak_memory=usage.peak_memory,
         slots=slots.get(node.id, 0) if node.role == "ps" else None,
+        wanted_cores=node.wanted.cores if node.wanted else None,
+        wanted_memory=node.wanted.memory if node.wanted else None,
+        waits_for=waits_for if node.wanted else "",
     )
 
 

@@ -25,6 +25,13 @@ class Loads:
         self._gather_seconds: dict[int, float] = {}
         self._update_seconds: dict[int, float] = {}
         self._rates: NDArray[np.float64] | None = None
+        self._requests = 0
+        self.requests_per_second = 0.0
+        """Of the last window that has ended, smoothed as the rates of slots."""
+
+    def requested(self) -> None:
+        """A pull or a push has been answered."""
+        self._requests += 1
 
     def gathered(self, group: int, seconds: float) -> None:
         self._gather_seconds[group] = self._gather_seconds.get(group, 0.0) + seconds
@@ -36,7 +43,7 @@ class Loads:
         """Ends a window: [3, 4096] requests/s, rows/s and busy seconds/s of each slot, smoothed over the last windows."""
         now = self._clock()
         seconds, self._since = max(1e-9, now - self._since), now
-        counted = np.zeros((3, SLOTS))
+        counted: NDArray[np.float64] = np.zeros((3, SLOTS))
         for g, group in enumerate(groups):
             counters = group.take_counters()
             counted[0] = np.maximum(counted[0], counters.requests)  # a request asks all groups
@@ -46,8 +53,12 @@ class Loads:
             counted[2] += _share(self._update_seconds.get(g, 0.0), counters.updated)
         self._gather_seconds.clear()
         self._update_seconds.clear()
-        rates = counted / seconds
-        self._rates = rates if self._rates is None else _KEPT * self._rates + (1 - _KEPT) * rates
+        rates: NDArray[np.float64] = counted / seconds
+        requests, self._requests = self._requests / seconds, 0
+        if self._rates is not None:
+            rates = _KEPT * self._rates + (1 - _KEPT) * rates
+            requests = _KEPT * self.requests_per_second + (1 - _KEPT) * requests
+        self._rates, self.requests_per_second = rates, requests
         return self._rates
 
 

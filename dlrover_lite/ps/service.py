@@ -106,10 +106,13 @@ class PsService:
         match request.body:
             case Pull(counts):
                 keys = [(_array(request, g, np.uint64), of_group) for g, of_group in enumerate(counts)]
-                return Pulled(engine.version), engine.pull(keys)
+                rows = engine.pull(keys)
+                engine.loads.requested()
+                return Pulled(engine.version), rows
             case Push(epoch, k, factor, counts):
                 covers = mask_of(request.buffer(0))
                 result = engine.push(epoch, k, factor, covers, self._slices(request, counts))
+                engine.loads.requested()
                 return Pushed(result.version, result.applied), []
             case Scan(group, start, limit, state):
                 return self._scan(group, start, limit, state)
@@ -243,6 +246,7 @@ class PsService:
             ready=[copier.order.move] if copier is not None and copier.complete else [],
             received={copier.order.move: copier.rows} if copier is not None else {},
             loads=loads,
+            requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
         )
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "Finished",
     "Heartbeat",
     "Hello",
+    "HotSlot",
     "Lease",
     "LeaseRequest",
     "MasterReplies",
@@ -33,8 +34,12 @@ __all__ = [
     "NodeStatus",
     "PsOrders",
     "PsReport",
+    "PsSlots",
+    "ResizeRequest",
     "ScaleRequest",
     "Scaled",
+    "SlotsReport",
+    "SlotsRequest",
     "Status",
     "StatusRequest",
     "StopRequest",
@@ -132,6 +137,8 @@ class Lease(Message, frozen=True):
     index: int
     start: int
     stop: int
+    cores: float = 0.0
+    """That the worker has now; 0: those it was started with."""
 
 
 class Wait(Message, frozen=True):
@@ -196,6 +203,8 @@ class PsReport(Message, frozen=True):
     loads: _Bytes = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
+    requests_per_second: float = 0.0
+    """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
 
 
 class MoveOrder(Message, frozen=True):
@@ -261,10 +270,25 @@ class DrainRequest(Message, frozen=True):
     replace: bool = False
 
 
+class ResizeRequest(Message, frozen=True):
+    """Change the limits of one node that runs; None leaves cores or bytes of memory as they are. Answer Scaled, or Failure."""
+
+    node: str
+    cores: float | None = None
+    memory: int | None = None
+
+
 class Scaled(Message, frozen=True):
     """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
 
     actions: list[str] = []
+
+
+class SlotsRequest(Message, frozen=True):
+    """What is measured of parameter servers and their slots. Answer SlotsReport."""
+
+    hottest: int = 10
+    """How many slots at most."""
 
 
 class StoryRequest(Message, frozen=True):
@@ -304,6 +328,11 @@ class NodeStatus(Message, frozen=True):
     peak_memory: int = 0
     slots: int | None = None
     """How many a PS owns; None for others."""
+    wanted_cores: float | None = None
+    wanted_memory: int | None = None
+    """While it is to be resized: what it is to have; ``cores`` and ``memory`` are what it has."""
+    waits_for: str = ""
+    """Why it hasn't been resized yet, in words."""
 
 
 class MoveStatus(Message, frozen=True):
@@ -315,6 +344,45 @@ class MoveStatus(Message, frozen=True):
     """``committed`` and ``cancelled``: until both PS have tidied up."""
     rows: int = 0
     """Received so far."""
+
+
+class PsSlots(Message, frozen=True):
+    """A parameter server's slots. What is measured is of the last seconds, and None before there are measurements."""
+
+    node: str
+    slots: int
+    bytes: int | None = None
+    """Of the rows in them."""
+    requests_per_second: float | None = None
+    """Pulls and pushes."""
+    rows_per_second: float | None = None
+    """Looked up and updated."""
+    busy: float | None = None
+    """Seconds/s: how much of one core the work on rows takes."""
+    measured_seconds_ago: float | None = None
+
+
+class HotSlot(Message, frozen=True):
+    slot: int
+    node: str
+    """Its owner."""
+    requests_per_second: float
+    """Pulls and pushes with at least one row in this slot."""
+    rows_per_second: float
+    busy: float
+    """Seconds/s."""
+    bytes: int
+
+
+class SlotsReport(Message, frozen=True):
+    slot_map_version: int
+    """0: there is no map yet, and nothing else to tell."""
+    servers: list[PsSlots] = []
+    """All that run, the oldest first."""
+    hottest: list[HotSlot] = []
+    """Of the slots that were asked for in the last seconds: those that keep a PS busy the longest, in that order."""
+    moves: list[MoveStatus] = []
+    """Those that are not over."""
 
 
 class EvaluationResult(Message, frozen=True):
@@ -374,9 +442,13 @@ MasterRequests = (
     | MoveRequest
     | CancelMovesRequest
     | DrainRequest
+    | ResizeRequest
+    | SlotsRequest
     | StoryRequest
 )
-MasterReplies = Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | Status | Scaled | Story
+MasterReplies = (
+    Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | Status | Scaled | SlotsReport | Story
+)
 
 
 def to_builtins(message: msgspec.Struct) -> Any:

@@ -30,6 +30,9 @@ class Journal:
             f"{_plural(tables, 'table')}, {_plural(parameters, 'dense parameter')}"
         )
 
+    def resized(self, *, cores: float, threads: int) -> None:
+        self._write(f"{self._node} has {_plural(cores, 'core')} now and computes with {_plural(threads, 'thread')}")
+
     def computed(self, samples: int, *, seconds: float, waited_seconds: float) -> None:
         """A minibatch took so long on the computing thread, which had waited for it before."""
         self._minibatches += 1

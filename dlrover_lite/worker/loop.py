@@ -84,7 +84,10 @@ class TrainingLoop:
         self._train = train
         self._evaluation = evaluation
         self._stop = stop
-        self._depth = PIPELINE_DEPTH if cores >= 1 else 1
+        self._cores = cores
+        """That this worker was started with."""
+        self._whole_cores = _whole(cores)
+        """That its threads are as many as."""
         self._clock = clock
         self._orders: dict[int, EpochOrder] = {}
         self._read: _Read | None = None
@@ -142,7 +145,7 @@ class TrainingLoop:
         read = self._read
         if read is None:
             return
-        depth = 1 if _is_among_the_first(read) else self._depth
+        depth = PIPELINE_DEPTH if self._cores_of(read.held) >= 1 and not _is_among_the_first(read) else 1
         if len(self._pulling) + self._computing >= depth:
             return
         self._read = None
@@ -157,16 +160,28 @@ class TrainingLoop:
             self._compute.submit(task)
             self._computing += 1
 
+    def _cores_of(self, held: HeldLease) -> float:
+        """Each lease says how many there are: a worker may be resized."""
+        return held.lease.cores or self._cores
+
     def _run_task(self, task: _Task) -> Gradients | NDArray[np.float32]:
         """On the computing thread."""
         torch.set_flush_denormal(
             True
         )  # a setting of the thread; gradients of saturated logits would slow matrix products down
+        self._follow_cores(self._cores_of(task.held))
         if task.held.lease.kind == "eval":
             return self._trainer.evaluate(task.prepared)
         epoch = task.held.lease.index
         seed = minibatch_seed(self._recipe.training.seed, epoch, task.k)
         return self._trainer.gradients(task.prepared, epoch=epoch, k=task.k, seed=seed)
+
+    def _follow_cores(self, cores: float) -> None:
+        """On the computing thread: OpenMP keeps the number by thread."""
+        if _whole(cores) != self._whole_cores:
+            self._whole_cores = _whole(cores)
+            torch.set_num_threads(self._whole_cores)
+            self._journal.resized(cores=cores, threads=torch.get_num_threads())
 
     def _take_computed(self) -> None:
         for done in self._compute.finished():
@@ -235,6 +250,11 @@ class TrainingLoop:
         training = self._recipe.training
         before = epoch * self._train.samples + k * training.batch_size
         return learning_rate_factor(training.schedule, before, training.epochs * self._train.samples)
+
+
+def _whole(cores: float) -> int:
+    """One thread per whole core, at least one: as where a node starts."""
+    return max(1, int(cores))
 
 
 def _name(task: _Task) -> str:

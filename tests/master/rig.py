@@ -57,6 +57,10 @@ class Backend:
         self.launched: list[NodeSpec] = []
         self.terminated: list[str] = []
         self.refuses = False
+        self.resized: list[tuple[str, Resources]] = []
+        self.refuses_to_resize = ""
+        self.used: dict[str, int] = {}
+        """Memory, where it isn't 1,000 bytes."""
         self._events: list[NodeEvent] = []
         self._changed = threading.Condition()
 
@@ -67,7 +71,9 @@ class Backend:
         return Enforcement("nothing", ["anything"])
 
     def resize(self, node: str, resources: Resources) -> None:
-        raise NotImplementedError
+        if self.refuses_to_resize:
+            raise BackendError(self.refuses_to_resize)
+        self.resized.append((node, resources))
 
     def launch(self, spec: NodeSpec) -> None:
         if self.refuses:
@@ -95,7 +101,7 @@ class Backend:
             return self._events[after:]
 
     def usage(self, node: str) -> Usage | None:
-        return Usage(1.5, 1000, 2000)
+        return Usage(1.5, self.used.get(node, 1000), 2000)
 
     def logs(self, node: str) -> str:
         return ""
@@ -190,6 +196,18 @@ class Rig:
         sequence = self.client(node).send(body)
         self._join_killed()
         return sequence
+
+    def kill_in_resize(self, node: str, body: Any) -> None:
+        """The master ends in what it does for this request, when it asks the backend to resize a node."""
+        resize = self.backend.resize
+
+        def dies(*_: Any) -> None:
+            raise _Killed
+
+        self.backend.resize = dies  # type: ignore[method-assign]
+        self.client(node).send(body)
+        self._join_killed()
+        self.backend.resize = resize  # type: ignore[method-assign]
 
     def _join_killed(self) -> None:
         self.thread.join(PATIENCE)

@@ -292,7 +292,10 @@ def test_loads_tell_hot_slots_from_cold_ones() -> None:
         now[0] += 0.1
         engine.push(0, k, 1.0, ALL_SLOTS, [(u64(7, k + 100), [2], ones(2, 2))])
         engine.pull([(u64(7), [1])])
+        engine.loads.requested()
+        engine.loads.requested()
     rates = engine.loads.window(engine.groups)
+    assert engine.loads.requests_per_second == pytest.approx(20.0)
     requests, rows, busy = rates[:, hot]
     assert requests == pytest.approx(20.0)
     assert rows == pytest.approx(20.0)
@@ -301,6 +304,7 @@ def test_loads_tell_hot_slots_from_cold_ones() -> None:
     assert engine.slot_bytes()[hot] == engine.groups[0].row_bytes
     now[0] += 1.0
     assert engine.loads.window(engine.groups)[0, hot] == pytest.approx(10.0), "smoothed"
+    assert engine.loads.requests_per_second == pytest.approx(10.0)
 
 
 # --- over a socket ----------------------------------------------------------------------------------------------------

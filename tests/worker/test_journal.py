@@ -14,11 +14,13 @@ def test_up_each_minute_and_the_end() -> None:
         if second <= 60:
             journal.computed(1024, seconds=0.75, waited_seconds=0.25)
         journal.tick()
+    journal.resized(cores=2.5, threads=2)
     journal.leaves("nothing is left to do")
     assert lines == [
         "worker-1 is up with 0.5 cores, 1 thread: 26 tables, 12,345 dense parameters",
         "60 minibatches, 1,024 samples/s, waiting 25% of the time",
         "0 minibatches, 0 samples/s",
+        "worker-1 has 2.5 cores now and computes with 2 threads",
         "worker-1 leaves: nothing is left to do; 60 minibatches (61,440 samples) in 120 s",
     ]
 

@@ -1,0 +1,83 @@
+"""Nodes of a real job that are given more and less, and what is measured of its slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.backends.local.limits.mounts import hierarchies, unified, with_controller
+from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.handle import JobHandle, this_machine
+from dlrover_lite.jobs.store import Result
+from dlrover_lite.units import GIB, MIB
+from tests.backends.support import until
+from tests.spine.support import end, pid_of, until_trained
+from tests.spine.test_nodes import census, kill_master, until_at_work
+
+ENDLESS = 1_000
+"""Epochs of a job that goes on until it is stopped."""
+
+
+def stopped(handle: JobHandle) -> Result:
+    handle.stop()
+    return end(handle)
+
+
+def limits_in_force(handle: JobHandle, node: str) -> tuple[float, int]:
+    """Cores and bytes, as the node's control groups say."""
+    found = hierarchies(Path(f"/proc/{pid_of(handle, node)}"))
+    both, cpu, memory = unified(found), with_controller(found, "cpu"), with_controller(found, "memory")
+    if handle.status().enforcement == "cgroup v2":
+        assert both is not None
+        quota, period = (both.own / "cpu.max").read_text().split()
+        return int(quota) / int(period), int((both.own / "memory.max").read_text())
+    assert cpu is not None and memory is not None
+    quota, period = ((cpu.own / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(quota) / int(period), int((memory.own / "memory.limit_in_bytes").read_text())
+
+
+def limits_shown(handle: JobHandle, node: str) -> tuple[float, int]:
+    (found,) = [each for each in handle.status().nodes if each.id == node]
+    return found.cores, found.memory
+
+
+@pytest.mark.skipif(this_machine().cores < 2, reason="there are no cores to give")
+def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> None:
+    handle = census(tmp_path, ps=2, workers=1, epochs=ENDLESS)
+    until_trained(handle, 500)
+    until_at_work(handle, "worker-0")
+    wanted = {"ps-0": (0.5, 3 * GIB // 2), "ps-1": (1.0, 512 * MIB), "worker-0": (2.0, 3 * GIB // 2)}
+    handle.resize("ps-0", cores=0.5, memory="1.5GiB")
+    handle.resize("worker-0", cores=2, memory="1.5GiB")
+    handle.move(slots.parse("2048-3000"), "ps-0")
+    handle.resize("ps-1", memory="512MiB")  # once it has given those slots away
+    until(lambda: {node: limits_shown(handle, node) for node in wanted} == wanted, "the new limits")
+    if handle.status().enforcement.startswith("cgroup"):
+        assert {node: limits_in_force(handle, node) for node in wanted} == wanted
+    with pytest.raises(JobError, match="ps-0 can't be lowered to 1 MiB: "):
+        handle.resize("ps-0", memory="1MiB")
+    log = handle.job.log("worker-0")
+    until(lambda: "worker-0 has 2 cores now and computes with 2 threads" in log.read_text(), "two threads")
+    kill_master(handle)
+    assert {node: limits_shown(handle, node) for node in wanted} == wanted
+    assert stopped(handle).state == "stopped"
+    told = [entry.text for entry in handle.story("ps-1").entries]
+    assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told
+
+
+def test_hot_slots_of_a_running_job(tmp_path: Path) -> None:
+    handle = census(tmp_path, workers=1, epochs=ENDLESS)
+    until_trained(handle, 500)
+    until(lambda: handle.slots().hottest, "measurements of slots")
+    report = handle.slots(hottest=3)
+    assert stopped(handle).state == "stopped"
+    (server,) = report.servers
+    assert (server.node, server.slots, len(report.hottest)) == ("ps-0", slots.SLOTS, 3)
+    assert server.busy is not None and server.requests_per_second is not None and server.bytes
+    assert 0 < report.hottest[0].busy <= server.busy < 2
+    for hot in report.hottest:
+        assert 0 < hot.requests_per_second <= server.requests_per_second * 1.001
+    with pytest.raises(JobError, match="has been stopped"):
+        handle.slots()
