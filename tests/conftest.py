@@ -24,7 +24,7 @@ _left = pytest.StashKey[list[str]]()
 """What the processes that ran tests have left."""
 
 TRAINING = ("spine", "quality")
-"""Directories of tests whose jobs use all cores, and would disturb each other: one process runs them all, one after the other."""
+"""Directories of tests whose jobs use all cores: at the same time they would disturb each other."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,11 +44,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if item.path.parent.name in TRAINING:
-            item.add_marker(pytest.mark.xdist_group("training"))
+    """Of several processes, one begins with what takes longest."""
+    if _is_worker(config):
+        items.sort(key=lambda item: _share(item.nodeid) != "training")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _share
+    return scheduler
+
+
+def _share(nodeid: str) -> str:
+    """Tests of the same share are run by the same process, one after the other: those of a file, and all that train with all cores."""
+    file = Path(nodeid.partition("::")[0])
+    return "training" if file.parent.name in TRAINING else str(file)
 
 
 @pytest.hookimpl(optionalhook=True)
