@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
     # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Parameters drawn at random, one after the other, are the same in all processes of a run; in another run they are others."""
+    if _is_worker(session.config):
+        random.seed(session.config.workerinput["testrunuid"])  # type: ignore[attr-defined]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -93,3 +93,13 @@ def test_several_tidy_processes_have_directories_of_their_own(tmp_path: Path) ->
     seen = {path.read_text() for path in (tmp_path / "seen").iterdir()}
     assert len(seen) == 2
     assert {Path(name).parent.parent for name in seen} == {Path("/tmp")}
+
+
+def test_several_processes_draw_the_same_parameters(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "test_drawn.py").write_text(
+        "import random\nimport pytest\n\n"
+        "@pytest.mark.parametrize('seed', [random.randrange(1 << 60)])\ndef test_drawn(seed):\n    pass\n"
+    )
+    done = _run(tmp_path, "pass", "-n", "2")
+    assert done.returncode == 0, done.stdout
