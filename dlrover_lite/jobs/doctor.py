@@ -25,7 +25,7 @@ from dlrover_lite.backends.local import linux
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.backends.local.machine import machine_resources
 from dlrover_lite.errors import BackendError, JobError
-from dlrover_lite.jobs.handle import environment
+from dlrover_lite.jobs.launching import environment
 from dlrover_lite.jobs.paths import cache_directory, state_directory
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import (

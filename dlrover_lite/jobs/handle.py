@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import sysconfig
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
-from dlrover_lite.errors import DlroverLiteError, JobError, RemoteError, UsageError, WireError
+from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.errors import JobError, RemoteError, UsageError, WireError
+from dlrover_lite.jobs.launching import Started, environment, start
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.scope import scoped
-from dlrover_lite.jobs.store import Job, JobRecord, Result, State, create_job, find_job, sweep
+from dlrover_lite.jobs.store import Job, JobRecord, Result, State, find_job, sweep
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -103,7 +99,7 @@ def enforcement() -> Enforcement:
 class JobHandle:
     """One job, started here or found again. Works in notebooks: no signal handlers, no threads, no event loop."""
 
-    def __init__(self, job: Job, started: _Started | None = None) -> None:
+    def __init__(self, job: Job, started: Started | None = None) -> None:
         self.job = job
         self._started = started
 
@@ -368,36 +364,6 @@ class JobHandle:
             self._started = None
 
 
-@dataclass(eq=False)
-class _Started:
-    """A keeper started here: its process, and our end of the pipe that tells it that we live."""
-
-    process: subprocess.Popen[bytes]
-    tie: int | None
-
-    def release(self) -> None:
-        if self.tie is not None:
-            os.close(self.tie)
-            self.tie = None
-        if self in _all_started:
-            _all_started.remove(self)
-
-
-_all_started: list[_Started] = []
-"""A job lives as long as this interpreter, not as long as somebody holds its handle."""
-
-
-def _in_forked_child() -> None:
-    """A fork of the launching process must not keep its jobs alive."""
-    for started in _all_started:
-        if started.tie is not None:
-            os.close(started.tie)
-            started.tie = None
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
-
-
 def launch(
     recipe: Recipe, recipe_text: str, *, detach: bool = False, options: KeeperOptions | None = None
 ) -> JobHandle:
@@ -405,78 +371,4 @@ def launch(
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
-    sweep()
-    job = create_job(recipe, recipe_text, detached=detach)
-    ready, ready_end = os.pipe()
-    tie_end, tie = (None, None) if detach else os.pipe()
-    ends = [end for end in (ready_end, tie_end) if end is not None]
-    try:
-        started = _Started(_start_keeper(job, options or KeeperOptions(), ready_end, tie_end), tie)
-    except OSError as error:
-        if tie is not None:
-            os.close(tie)
-        os.close(ready)
-        raise JobError(f"Can't start the job's keeper: {error}") from error
-    finally:
-        for end in ends:
-            os.close(end)
-    _all_started.append(started)
-    try:
-        with os.fdopen(ready, "rb") as pipe:
-            _check(job, pipe.read())
-    except BaseException as error:  # also when interrupted: what was started must not go on unseen
-        started.process.terminate()
-        started.process.wait()
-        started.release()
-        _record_false_start(job, error)
-        raise
-    return JobHandle(job, started)
-
-
-def _record_false_start(job: Job, error: BaseException) -> None:
-    """So that the job isn't taken for one whose keeper was killed. The keeper's own word, if it has left one, stays."""
-    if isinstance(error, DlroverLiteError):
-        result = Result("failed", time.time(), error.message, error.hint)
-    else:
-        result = Result("stopped", time.time(), "interrupted while it started")
-    with suppress(JobError):
-        job.write_result(result)
-
-
-def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.keeper", str(job.directory)]
-    command += ["--options", msgspec.json.encode(options).decode(), "--ready", str(ready)]
-    command += [] if tie is None else ["--tie", str(tie)]
-    with job.log("keeper").open("ab") as log:
-        return subprocess.Popen(
-            scoped(command),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=[fd for fd in (ready, tie) if fd is not None],
-            env=environment(),
-        )
-
-
-def environment() -> dict[str, str]:
-    """For a Python of ours: this process's, and where this package is found if it isn't installed but on our path by other means."""
-    package_root = str(Path(__file__).parents[2])
-    if package_root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return dict(os.environ)
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if package_root not in paths:
-        paths.append(package_root)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _check(job: Job, said: bytes) -> None:
-    if not said:
-        lines = job.last_log_lines("keeper")
-        raise JobError(
-            f"The keeper of {job.id} did not come up" + (f":\n{lines}" if lines else "."),
-            hint=f"Its log: {job.log('keeper')}",
-        )
-    ready = msgspec.json.decode(said, type=KeeperReady)
-    if ready.error:
-        raise JobError(ready.error, hint=ready.hint)
+    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options or KeeperOptions()))
