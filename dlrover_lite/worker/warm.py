@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
+from dlrover_lite.ps import table_warmup
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS
@@ -24,6 +25,7 @@ __all__ = ["compile_kernels"]
 def compile_kernels() -> None:
     """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them; then
     all rows move to another engine."""
+    table_warmup.compile_kernels()
     schema = Schema((), ("a", "b"))
     layout = EmbeddingLayout([EmbeddingField("a", 1), EmbeddingField("b", 1)], schema)
     ids = np.zeros((2, 2), np.uint64)
