@@ -53,9 +53,9 @@ class Engine:
 
     @property
     def rows(self) -> int:
-        """Of the slots it owns."""
+        """Of embeddings, in the slots it owns."""
         owned = self._owned_set()
-        return sum(int(group.slot_rows[owned].sum()) for group in self.groups)
+        return sum(int(group.slot_rows[owned].sum()) for group in self.groups if not group.complete)
 
     @property
     def bytes(self) -> int:

@@ -188,7 +188,7 @@ class PsReport(Message, frozen=True):
 
     node: str
     rows: int
-    """Of the slots it owns."""
+    """Of embeddings, in the slots it owns."""
     bytes: int
     """Memory that rows and index take, free rows included."""
     pushes: int

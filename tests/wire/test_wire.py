@@ -340,14 +340,16 @@ def test_no_messages_kill_a_server(messages: list[list[bytes]]) -> None:
             socket.connect("inproc://server")
             for message in messages:
                 socket.send_multipart(message)
+            client.send(StatusRequest())
             received: list[Request] = []
-            while len(received) + server.malformed < len(messages):
+            while client.session not in [request.session for request in received]:
                 before = server.malformed
                 found = server.receive(PATIENCE)
                 received += found
-                assert found or server.malformed > before
-            client.send(StatusRequest())
-            assert one(server).body == StatusRequest()
+                # what makes no sense is counted, and a request that comes twice is given once
+                assert found or server.malformed > before or len(received) + server.malformed < len(messages)
+            while server.receive(0.0):  # whatever came after
+                pass
         client.close()
         server.close()
 
