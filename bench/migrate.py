@@ -78,7 +78,11 @@ class Job(Watch):
                 "name": "bench-migrate",
                 "model": {"use": "wide_deep", "options": {"embedding_dim": 16, "hidden": [256, 128]}},
                 "data": {"format": "synthetic", "samples": 1_000_000_000, "eval_samples": 0},
-                "training": {"batch_size": BATCH_SIZE, "optimizer": {"use": "adagrad", "learning_rate": 0.02}},
+                "training": {
+                    "batch_size": BATCH_SIZE,
+                    "shuffle": False,  # the first minibatches are those that fill the tables
+                    "optimizer": {"use": "adagrad", "learning_rate": 0.02},
+                },
                 "resources": {
                     "ps": {"count": 2, "cores": 1, "memory": 4 * GIB},
                     "worker": {"count": 1, "cores": 1.5, "memory": GIB},
@@ -116,7 +120,7 @@ def moves_while_training(home: Path, table_bytes: int, moves: int) -> list[dict[
     job = Job(home, table_bytes)
     windows: list[tuple[float, float, float]] = []
     try:
-        job.until(lambda status: status.samples > job.fill * BATCH_SIZE, "the tables were full")
+        job.until(lambda status: status.rows >= job.fill * BATCH_SIZE * FEATURES, "the tables were full")
         odd = np.arange(SLOTS) % 2 == 1
         job.move(~odd, "ps-0")
         job.move(odd, "ps-0")
