@@ -37,6 +37,10 @@ ANY_STEP = "ps.step"
 _NAMES = {step: name for name, step in STEPS.items()}
 
 
+_halt = np.zeros(2, np.uint64)
+"""One for all groups: it counts all their steps."""
+
+
 class Progress(NamedTuple):
     """Of the push under way."""
 
@@ -49,11 +53,12 @@ class Progress(NamedTuple):
 
 
 def halting() -> NDArray[np.uint64]:
-    """``Book.halt`` as the failpoints of this process want it."""
+    """``Book.halt``, as the failpoints of this process want it."""
+    _halt[:] = 0
     for name, step in [*STEPS.items(), (ANY_STEP, 255)]:
         if (point := active(name)) is not None and not point.spent:
-            return np.array([step, point.number], np.uint64)
-    return np.zeros(2, np.uint64)
+            _halt[:] = step, point.number
+    return _halt
 
 
 def stopped(step: int) -> None:

@@ -56,8 +56,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     def done(self, table: int) -> NDArray[np.uint64]:
         """Hashes of the keys of a table of the next group."""
-        hashes: NDArray[np.uint64] = np.frombuffer(self.hashes, np.uint64)
-        return hashes[np.frombuffer(self.tables, np.uint16) == table]
+        of_table = np.frombuffer(self.tables, np.uint16) == table
+        return np.extract(of_table, np.frombuffer(self.hashes, np.uint64))
 
     def within(self, slots: int) -> Part:
         """As far as it is about these slots."""

@@ -203,6 +203,8 @@ class TableGroup:
     def changed_last(self, most: int) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
         """Tables and hashes of the keys that the last update has changed. Raises JobError when there aren't ``most``."""
         tables, hashes = np.empty(most, np.uint16), np.empty(most, np.uint64)
+        if not most:
+            return tables, hashes  # the group's clock may still be that of a push before
         found = journal_kernels.changed_at(self._store, np.uint64(self.used), np.uint32(self._clock), tables, hashes)
         if found != most:
             raise JobError(f"the journal is damaged: {most} keys were updated, and {found} rows changed")

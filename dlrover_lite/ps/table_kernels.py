@@ -150,7 +150,7 @@ def gather(keys, counts, store, entries, slot_flags, out):  # type: ignore[no-un
 
 
 @kernel
-def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915
+def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so many arrays costs more than a row
     keys, counts, hashes, grads, store, entries, book, journal, base, limit, kind, hyper, factor, clock, log_round
 ):
     """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
