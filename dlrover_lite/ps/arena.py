@@ -19,17 +19,21 @@ _MADV_POPULATE_WRITE = 23
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
-    def __init__(self, name: str, reserve_bytes: int | None = None) -> None:
-        size = _pages(reserve_bytes or psutil.virtual_memory().total)
+    def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
+        """``fd``: map this file, all of it, and close it; else a file of its own is made."""
+        size = pages(reserve_bytes or psutil.virtual_memory().total)
         try:
-            if sys.platform == "linux":
+            if fd is not None:
+                size = os.fstat(fd).st_size
+                if size % mmap.PAGESIZE:
+                    raise ValueError("not whole pages")
+                self._map = mmap.mmap(fd, size)
+                self._advise_hugepages()
+            elif sys.platform == "linux":
                 fd = os.memfd_create(name, os.MFD_CLOEXEC)
-                try:
-                    os.ftruncate(fd, size)
-                    self._map = mmap.mmap(fd, size)
-                finally:
-                    os.close(fd)
-                self._advise_huge_pages()
+                os.ftruncate(fd, size)
+                self._map = mmap.mmap(fd, size)
+                self._advise_hugepages()
             else:
                 self._map = mmap.mmap(-1, size)
         except (OSError, ValueError, OverflowError) as error:
@@ -37,12 +41,15 @@ class Arena:
                 f"can't reserve {size} bytes of address space for {name}: {error}",
                 hint="Raise the limit on virtual memory (ulimit -v).",
             ) from error
+        finally:
+            if fd is not None:
+                os.close(fd)
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def touch(self, start: int, stop: int) -> None:
         """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them."""
-        start, stop = _pages(start), _pages(min(stop, self.size))
+        start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             try:
                 self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
@@ -52,11 +59,11 @@ class Arena:
     def give_back(self, start: int, stop: int) -> None:
         """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
         then. ``stop``: no byte from there to the end of its page is in use."""
-        start, stop = _pages(start), _pages(min(stop, self.size))
+        start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
 
-    def _advise_huge_pages(self) -> None:
+    def _advise_hugepages(self) -> None:
         """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
         try:
             self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -64,6 +71,6 @@ class Arena:
             return
 
 
-def _pages(size: int) -> int:
+def pages(size: int) -> int:
     """The next multiple of a page."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

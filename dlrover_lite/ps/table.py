@@ -7,27 +7,38 @@ as its initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
+
+Arenas and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there. What isn't
+there, index, free numbers, rows of each slot, it finds out from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.ps import move_kernels, optimizers, table_kernels
-from dlrover_lite.ps.arena import Arena
+from dlrover_lite.ps import journal_kernels, move_kernels, optimizers, table_kernels
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
-from dlrover_lite.ps.index import Index
+from dlrover_lite.ps.index import CHUNK, Index
+from dlrover_lite.ps.journal import Journal, halting, stopped
+from dlrover_lite.ps.memory import Arenas
+from dlrover_lite.ps.row_arenas import RowArenas
 from dlrover_lite.ps.rows import (
+    CLOCK,
     F32,
+    FREE,
     I64,
-    META_WORDS,
+    LOG_LENGTH,
+    LOG_ROUND,
+    NUMBERS,
     U64,
+    USED,
     RowData,
     Store,
     as_input,
@@ -37,21 +48,30 @@ from dlrover_lite.ps.rows import (
     with_room,
 )
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, as_members, hash_owned
-from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
+from dlrover_lite.ps.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
 from dlrover_lite.wire.ps_messages import TableSpec
 
-__all__ = ["Counters", "NotOwned", "RowData", "TableGroup"]
-
-_TOUCH_BYTES = 1 << 20
-"""New rows get their memory so much at a time."""
-_GIVE_BACK_BYTES = 32 << 20
-"""Memory that one call of ``compact`` returns at most: a few milliseconds."""
+__all__ = ["Counters", "Kept", "NotOwned", "RowData", "TableGroup"]
 
 
 class NotOwned(Exception):
     """A request touches a slot that isn't owned here: nothing was done."""
+
+
+class Kept(NamedTuple):
+    """Where a group is kept."""
+
+    arenas: Arenas
+    name: str
+    """Of its arenas."""
+    numbers: NDArray[np.uint64]
+    """[``rows.NUMBERS``]"""
+    journal: Journal | None = None
+    """Of updates; None: a process killed amid one leaves rows half changed."""
+    number: int = 0
+    """Of the group, in the journal."""
 
 
 class TableGroup:
@@ -69,7 +89,10 @@ class TableGroup:
         seed: int,
         reserve_bytes: int | None = None,
         complete: bool = False,
+        kept: Kept | None = None,
     ) -> None:
+        """``kept``: where its rows are, and may have been left; by default nothing outlives the process. Raises JobError for what was left
+        and is no group's."""
         self.tables = list(tables)
         self.dim = tables[0].dim
         if any(table.dim != self.dim for table in tables):
@@ -78,35 +101,36 @@ class TableGroup:
         self.parts = optimizers.STATE_PARTS[optimizer.use]
         self._kind = optimizers.KINDS[optimizer.use]
         self._hyper = optimizers.hyperparameters(optimizer)
-        sizes = {"ids": 8, "meta": 4 * META_WORDS, "values": 4 * self.dim, "state": 4 * self.dim * self.parts}
-        self.row_bytes = sum(sizes.values())
+        self._kept = kept or Kept(Arenas(), f"tables-{self.dim}", np.zeros(NUMBERS, np.uint64))
+        numbers = self._kept.numbers
+        reserve_bytes = reserve_bytes or psutil.virtual_memory().total
+        self._arenas = RowArenas(self._kept.arenas, self._kept.name, self.dim, self.parts, reserve_bytes, numbers)
+        self.row_bytes = self._arenas.row_bytes
         """Of arenas; the index comes on top."""
-        self._capacity = min((reserve_bytes or psutil.virtual_memory().total) // self.row_bytes, 1 << 40)
-        arenas = {
-            name: Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)) for name, size in sizes.items()
-        }
-        self._arenas = [(arenas[name], size) for name, size in sizes.items() if size]
         self._store = Store(
-            arenas["ids"].bytes.view(np.uint64),
-            arenas["meta"].bytes.view(np.uint32),
-            arenas["values"].bytes.view(np.float32),
-            arenas["state"].bytes.view(np.float32),
+            self._arenas.ids,
+            self._arenas.meta,
+            self._arenas.values,
+            self._arenas.state,
             np.uint64(self.dim),
             np.uint64(self.parts),
             np.array([table_salt(t.name) for t in tables], np.uint64),
             np.array([init_salt(seed, t.name) for t in tables], np.uint64),
             np.array([t.init_scale for t in tables], np.float32),
         )
-        self._touched = 0  # row numbers below have memory
         self._index = Index(self._store)
         self._slots = SlotBook()
-        self._book = Book(np.zeros(3, np.uint64), no_rows(), no_rows(), self._slots.flags, self._slots.rows)
+        self._book = Book(numbers, no_rows(), no_rows(), self._slots.flags, self._slots.rows, halting())
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = no_rows()
-        self._clock = 0
-        self._log_round = 0
+        self._journal: tuple[Any, np.uint64, np.uint64] = (None, np.uint64(0), np.uint64(CHUNK))
+        if self._kept.journal is not None:
+            words, base, limit = self._kept.journal.arguments(self._kept.number, self._store)
+            self._journal = (tuple(words), base, limit)
         self._tracking = False
+        if self.used:
+            self._restore()
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +152,7 @@ class TableGroup:
     @property
     def bytes(self) -> int:
         """Memory that rows (free ones included), their index and the list of free ones take."""
-        return max(self.used, self._touched) * self.row_bytes + self._index.bytes + self._book.free.nbytes
+        return self._arenas.bytes + self._index.bytes + self._book.free.nbytes
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -195,8 +219,9 @@ class TableGroup:
         if self.complete:
             self._require(keys, counts)
         self._make_room(len(keys))
-        self._touch(1)
-        self._clock = (self._clock + 1) & 0xFFFFFFFF
+        self._arenas.touch(1)
+        clock = (self._clock + 1) & 0xFFFFFFFF
+        self._book.numbers[CLOCK] = clock
         new_rows = table_kernels.update(
             keys,
             counts,
@@ -205,14 +230,26 @@ class TableGroup:
             tuple(self._store),
             tuple(self._index.entries),
             tuple(self._book),
+            *self._journal,
             self._kind,
             self._hyper,
             np.float32(learning_rate_factor),
-            np.uint32(self._clock),
+            np.uint32(clock),
             self._round,
         )
+        stopped(-min(0, new_rows))
         self._grow(new_rows)
         self._slots.count(keys, counts, self._store.salts, updated=True)
+
+    def changed_last(self, most: int) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+        """Tables and hashes of the keys that the last update has changed. Raises JobError when there aren't ``most``."""
+        tables, hashes = np.empty(most, np.uint16), np.empty(most, np.uint64)
+        if not most:
+            return tables, hashes  # the group's clock may still be that of a push before
+        found = journal_kernels.changed_at(self._store, np.uint64(self.used), np.uint32(self._clock), tables, hashes)
+        if found != most:
+            raise JobError(f"the journal is damaged: {most} keys were updated, and {found} rows changed")
+        return tables, hashes
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
@@ -300,9 +337,11 @@ class TableGroup:
         if n and data.tables.max() >= len(self.tables):
             raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
         self._make_room(n)
-        self._touch(max(0, n - self._free))
+        self._arenas.touch(max(0, n - self._free))
         rows, clock = self.rows, np.uint32(self._clock)
-        move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *flat_inputs(data))
+        stopped(
+            move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *flat_inputs(data))
+        )
         self._grow(self.rows - rows)
 
     def reserve(self, more_rows: int) -> None:
@@ -320,9 +359,10 @@ class TableGroup:
         stop = self._range(start, scan_limit)
         book = self._book
         self._book = book._replace(free=with_room(book.free, self._free, stop - start))
-        rising = move_kernels.drop(
+        rising, step = move_kernels.drop(
             self._store, self._index.entries, self._book, slots, np.uint64(start), np.uint64(stop)
         )
+        stopped(step)
         self._free_rises = self._free_rises and bool(rising)
         return stop
 
@@ -331,16 +371,17 @@ class TableGroup:
         True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
-        self._touched = max(self._touched, self.used)
+        self._arenas.note_used()
         free = self._book.free
         if not self._free_rises:
             free[: self._free].sort()
             self._free_rises = True
         if self._free:
             self._index.stay()
-        taken = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
+        taken, step = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
+        stopped(step)
         self._book = self._book._replace(free=free[int(taken) :] if self._free else no_rows())
-        if self._free or not self._give_back():
+        if self._free or not self._arenas.give_back():
             return False
         return self._index.shrink(limit, self.rows, self.used)
 
@@ -351,9 +392,22 @@ class TableGroup:
         return int(self._book.numbers[FREE])
 
     @property
+    def _clock(self) -> int:
+        return int(self._book.numbers[CLOCK])
+
+    @property
     def _round(self) -> np.uint32:
         """As kernels take it; 0: no slot is tracked."""
-        return np.uint32(self._log_round if self._tracking else 0)
+        return np.uint32(self._book.numbers[LOG_ROUND] if self._tracking else 0)
+
+    def _restore(self) -> None:
+        """Rows were left here."""
+        if self._kept.journal is not None:
+            self._kept.journal.undo(self._kept.number, self._store, self.used)
+        free = self._index.restore(self.used, self._slots.rows)
+        self._book.numbers[FREE] = len(free)
+        self._book.numbers[LOG_LENGTH] = 0
+        self._book = self._book._replace(free=free)
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]
@@ -383,8 +437,8 @@ class TableGroup:
 
     def _make_room(self, new_rows: int) -> None:
         """In arenas' address space, index and log."""
-        used, free, logged = self._book.numbers.tolist()
-        if used + max(0, new_rows - free) > self._capacity:
+        used, free, logged = self._book.numbers[:3].tolist()
+        if used + max(0, new_rows - free) > self._arenas.capacity:
             raise JobError(
                 f"embedding tables of dim {self.dim} are full: {used - free} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
@@ -398,32 +452,9 @@ class TableGroup:
         if new_rows or self._index.changing:
             self._index.advance(new_rows, self.rows, self.used)
 
-    def _touch(self, new_rows: int) -> None:
-        """Have memory for so many more rows, and some beyond."""
-        used = self.used
-        self._touched = max(self._touched, used)
-        if used + new_rows > self._touched:
-            stop = min(used + new_rows + self._slack, self._capacity)
-            for arena, size in self._arenas:
-                arena.touch(self._touched * size, stop * size)
-            self._touched = stop
-
-    @property
-    def _slack(self) -> int:
-        """Rows that have their memory ahead."""
-        return _TOUCH_BYTES // self.row_bytes
-
-    def _give_back(self) -> bool:
-        """Some memory of row numbers no longer used; True when there is no more."""
-        if self._touched > self.used + self._slack:
-            stop = max(self.used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
-            for arena, size in self._arenas:
-                arena.give_back(stop * size, self._touched * size)
-            self._touched = stop
-        return self._touched <= self.used + self._slack
-
     def _begin_round(self) -> None:
-        self._log_round += 1
+        # goes on where the process before this one stopped: its rounds stand in the rows it logged
+        self._book.numbers[LOG_ROUND] += np.uint64(1)
         self._book.numbers[LOG_LENGTH] = 0
 
     def _range(self, start: int, limit: int) -> int:

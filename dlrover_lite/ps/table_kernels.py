@@ -13,23 +13,36 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.kernels import fence, kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
+from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, JournalWords, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
-from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
+from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED, Store
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
 
-__all__ = ["FREE", "LOG_LENGTH", "USED", "Book", "contains", "fill_state", "gather", "log_row", "take_row", "update"]
-
-USED, FREE, LOG_LENGTH = np.uint64(0), np.uint64(1), np.uint64(2)
-"""Of ``Book.numbers``: row numbers in use, free ones included; free row numbers; rows in the log."""
+__all__ = [
+    "Book",
+    "contains",
+    "fill_state",
+    "gather",
+    "halts",
+    "log_row",
+    "make_row",
+    "prefetch_row",
+    "take_row",
+    "update",
+]
 
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
 _LINE = np.uint64(16)
 """float32 values in a cache line."""
 _SHIFT = np.uint64(SLOT_SHIFT)
+
+JOURNALLED, COUNTED, HALF_CHANGED, CHANGED_ROWS, ADVANCED = (np.uint64(step) for step in range(1, 6))
+"""Steps of a chunk, for ``Book.halt``."""
+_ANY = np.uint64(255)
 
 
 class Book(NamedTuple):
@@ -41,6 +54,17 @@ class Book(NamedTuple):
     log: NDArray[np.uint64]
     slot_flags: NDArray[np.uint8]
     slot_rows: NDArray[np.int64]
+    halt: NDArray[np.uint64]
+    """[2], for tests: the step at which a kernel is to stop as if it were killed (0: none, 255: any), and the how manieth time."""
+
+
+@kernel
+def halts(step, halt):  # type: ignore[no-untyped-def]
+    """Whether to stop here."""
+    if halt[0] != step and halt[0] != _ANY:
+        return False
+    halt[1] -= _U1
+    return halt[1] == _U0
 
 
 @kernel
@@ -60,6 +84,30 @@ def log_row(row, key_hash, log_round, meta, numbers, log, slot_flags):  # type: 
         meta[row * _META + LOGGED] = log_round
         log[numbers[LOG_LENGTH]] = row
         numbers[LOG_LENGTH] += _U1
+
+
+@kernel
+def prefetch_row(row, store):  # type: ignore[no-untyped-def]
+    """All that an update of it needs."""
+    dim, row_state = store.dim, store.dim * store.parts
+    prefetch(store.meta, np.int64(row * _META))
+    for line in range(_U0, dim, _LINE):
+        prefetch(store.values, np.int64(row * dim + line))
+    for line in range(_U0, row_state, _LINE):
+        prefetch(store.state, np.int64(row * row_state + line))
+
+
+@kernel
+def make_row(row, key, key_hash, table, store, kind, hyper):  # type: ignore[no-untyped-def]
+    """A new row, not updated yet."""
+    dim, meta = store.dim, store.meta
+    store.ids[row] = key
+    meta[row * _META + TABLE] = np.uint32(table + _U1)
+    meta[row * _META + COUNT] = np.uint32(0)
+    meta[row * _META + LOGGED] = np.uint32(0)
+    for j in range(dim):
+        store.values[row * dim + j] = initial_value(key_hash, store.init_salts[table], j, store.scales[table])
+    init_state(kind, hyper, store.values, store.state, dim, row)
 
 
 @kernel
@@ -103,26 +151,28 @@ def gather(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def update(  # type: ignore[no-untyped-def]
-    keys, counts, hashes, grads, store, entries, book, kind, hyper, factor, clock, log_round
+def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so many arrays costs more than a row
+    keys, counts, hashes, grads, store, entries, book, journal, base, limit, kind, hyper, factor, clock, log_round
 ):
     """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
 
     ``store``, ``entries`` and ``book`` are a Store, Entries and a Book as plain tuples. The caller has made sure that index, arenas and
-    log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is tracked. Returns how many rows are new.
+    log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is tracked. ``journal``: JournalWords as a
+    plain tuple, or None when nothing is to be undone; ``base`` is the group in its word of progress, ``limit`` how many rows it holds:
+    at most CHUNK. Returns how many rows are new, or the negative of the step at which it was stopped.
     """
-    ids, meta, values, state, dim, parts, _, init_salts, scales = store
+    ids, meta, values, state, dim, parts, salts, init_salts, scales = store
+    group = Store(ids, meta, values, state, dim, parts, salts, init_salts, scales)
     words, mask, next_words, next_mask, swept = entries
-    numbers, free, log, slot_flags, slot_rows = book
+    numbers, free, log, slot_flags, slot_rows, halt = book
     new = 0
     rows = np.empty(CHUNK, np.uint64)
     steps = np.empty(CHUNK, np.uint32)
-    row_state = dim * parts
     start = _U0
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         while start < end:
-            n = min(np.uint64(CHUNK), end - start)
+            n = min(limit, end - start)
             for i in range(n):
                 prefetch(words, np.int64((hashes[start + i] & mask) * _U2))
             for i in range(n):
@@ -131,11 +181,7 @@ def update(  # type: ignore[no-untyped-def]
                 entry = words[position * _U2 + _U1]
                 if entry != _U0:
                     row = (entry & ROW_MASK) - _U1
-                    prefetch(meta, np.int64(row * _META))
-                    for line in range(_U0, dim, _LINE):
-                        prefetch(values, np.int64(row * dim + line))
-                    for line in range(_U0, row_state, _LINE):
-                        prefetch(state, np.int64(row * row_state + line))
+                    prefetch_row(row, group)
                 else:
                     row = take_row(numbers, free)
                     words[position * _U2] = key_hash
@@ -144,24 +190,43 @@ def update(  # type: ignore[no-untyped-def]
                         enter(key_hash, t, row, next_words, next_mask)
                     slot_rows[key_hash >> _SHIFT] += 1
                     new += 1
-                    ids[row] = keys[start + i]
-                    meta[row * _META + TABLE] = np.uint32(t + _U1)
-                    meta[row * _META + COUNT] = np.uint32(0)
-                    meta[row * _META + LOGGED] = np.uint32(0)
-                    for j in range(dim):
-                        values[row * dim + j] = initial_value(key_hash, init_salts[t], j, scales[t])
-                    init_state(kind, hyper, values, state, dim, row)
+                    row |= NEW
                 rows[i] = row
+            if journal is not None:
+                saved_rows, saved_meta, saved_values, progress = journal
+                save(rows, n, group, JournalWords(saved_rows, saved_meta, saved_values, progress))
+                fence()
+                if halts(JOURNALLED, halt):
+                    return -np.int64(JOURNALLED)
+                progress[0] = base | (start << DONE_SHIFT) | n
+                fence()
+                if halts(COUNTED, halt):
+                    return -np.int64(COUNTED)
             for i in range(n):
-                at = rows[i] * _META
+                row = rows[i]
+                if row & NEW != _U0:
+                    row ^= NEW
+                    rows[i] = row
+                    make_row(row, keys[start + i], hashes[start + i], t, group, kind, hyper)
+                at = row * _META
                 steps[i] = meta[at + COUNT] + np.uint32(1)
                 meta[at + COUNT] = steps[i]
                 meta[at + CHANGED] = clock
+            if halts(HALF_CHANGED, halt):
+                return -np.int64(HALF_CHANGED)
             if log_round != np.uint32(0):
                 for i in range(n):
                     log_row(rows[i], hashes[start + i], log_round, meta, numbers, log, slot_flags)
             update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
             start += n
+            if journal is not None:
+                fence()
+                if halts(CHANGED_ROWS, halt):
+                    return -np.int64(CHANGED_ROWS)
+                progress[0] = base | (start << DONE_SHIFT)
+                fence()
+                if halts(ADVANCED, halt):
+                    return -np.int64(ADVANCED)
     return new
 
 

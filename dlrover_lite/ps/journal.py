@@ -1,0 +1,111 @@
+"""The journal of a parameter server's pushes: see ``journal_kernels`` for what is written in which order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import active, failpoint
+from dlrover_lite.ps import journal_kernels, move_kernels, table_kernels
+from dlrover_lite.ps.arena import Arena
+from dlrover_lite.ps.index import CHUNK
+from dlrover_lite.ps.journal_kernels import DONE_SHIFT, GROUP_SHIFT, NEW, JournalWords
+from dlrover_lite.ps.rows import Store
+
+__all__ = ["ANY_STEP", "STEPS", "Journal", "Progress", "halting", "stopped"]
+
+_CHUNK_BYTES = 48 << 10
+"""Of a chunk of long rows, about: it and its journal stay in the second cache."""
+
+STEPS = {
+    "ps.chunk.journalled": int(table_kernels.JOURNALLED),
+    "ps.chunk.counted": int(table_kernels.COUNTED),
+    "ps.chunk.half": int(table_kernels.HALF_CHANGED),
+    "ps.chunk.changed": int(table_kernels.CHANGED_ROWS),
+    "ps.chunk.done": int(table_kernels.ADVANCED),
+    "ps.write.half": int(move_kernels.HALF_WRITTEN),
+    "ps.compact.copied": int(move_kernels.COPIED),
+    "ps.compact.twice": int(move_kernels.TWICE),
+    "ps.drop.row": int(move_kernels.DROPPED),
+}
+"""Failpoints inside kernels (only ``kill``, and ``raise``): the steps they are for ``Book.halt``."""
+ANY_STEP = "ps.step"
+"""A failpoint at each of these."""
+_NAMES = {step: name for name, step in STEPS.items()}
+
+
+_halt = np.zeros(2, np.uint64)
+"""One for all groups: it counts all their steps."""
+
+
+class Progress(NamedTuple):
+    """Of the push under way."""
+
+    group: int
+    """Groups before are done."""
+    keys: int
+    """Of this group, done."""
+    rows: int
+    """In the journal."""
+
+
+def halting() -> NDArray[np.uint64]:
+    """``Book.halt``, as the failpoints of this process want it."""
+    _halt[:] = 0
+    for name, step in [*STEPS.items(), (ANY_STEP, 255)]:
+        if (point := active(name)) is not None and not point.spent:
+            _halt[:] = step, point.number
+    return _halt
+
+
+def stopped(step: int) -> None:
+    """A kernel has returned ``step``: if it isn't 0, a failpoint is there."""
+    if step:
+        point = active(_NAMES[step]) or active(ANY_STEP)
+        assert point is not None, "a kernel stopped where nobody had asked for it"
+        point.stopped()
+
+
+class Journal:
+    """Of all groups: one push is under way at a time. ``progress``: uint64 [1], in memory that outlives the process as ``arena`` does."""
+
+    def __init__(self, arena: Arena, progress: NDArray[np.uint64]) -> None:
+        self._words = JournalWords(
+            arena.bytes.view(np.uint64), arena.bytes.view(np.uint32), arena.bytes.view(np.float32), progress
+        )
+        self._bytes = arena.size
+
+    @property
+    def progress(self) -> Progress:
+        word = int(self._words.progress[0])
+        return Progress(word >> int(GROUP_SHIFT), (word >> int(DONE_SHIFT)) & 0xFFFFFFFF, word & 0xFFFF)
+
+    def begin(self, group: int) -> None:
+        """The groups before are done."""
+        self._words.progress[0] = group << int(GROUP_SHIFT)
+
+    def arguments(self, group: int, store: Store) -> tuple[JournalWords, np.uint64, np.uint64]:
+        """What ``table_kernels.update`` takes of it."""
+        row_bytes = 4 * int(journal_kernels.entry_words(store.dim, store.parts))
+        limit = max(1, min(CHUNK, _CHUNK_BYTES // row_bytes, self._bytes // row_bytes))
+        if row_bytes > self._bytes:
+            raise JobError(f"a row of {row_bytes} bytes is too long for the journal of {self._bytes}")
+        return self._words, np.uint64(group) << GROUP_SHIFT, np.uint64(limit)
+
+    def undo(self, group: int, store: Store, used: int) -> None:
+        """Put back what a chunk of this group had half done when its process was killed. Raises JobError for a journal that can't be."""
+        progress = self.progress
+        if progress.group != group or not progress.rows:
+            return
+        words = int(journal_kernels.entry_words(store.dim, store.parts))
+        if progress.rows * words * 4 > self._bytes:
+            raise JobError(f"the journal is damaged: {progress.rows} rows in {self._bytes} bytes")
+        rows = self._words.rows[: progress.rows * words // 2 : words // 2] & ~NEW
+        if rows.max() >= used:
+            raise JobError(f"the journal is damaged: row {rows.max()} of {used}")
+        journal_kernels.undo(store, self._words, np.uint64(progress.rows))
+        failpoint("ps.attach.undone")
+        self._words.progress[0] = (group << int(GROUP_SHIFT)) | (progress.keys << int(DONE_SHIFT))
