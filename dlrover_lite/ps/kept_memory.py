@@ -14,11 +14,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dlrover_lite.errors import BackendError
-from dlrover_lite.ps.memory import Memory, PrivateMemory
+
+if TYPE_CHECKING:
+    from dlrover_lite.ps.memory import Memory
 
 __all__ = [
     "MEMORY_VARIABLE",
@@ -73,12 +76,12 @@ KeeperRequest = Keep | Fetch
 _Answer = Kept | Left | Refused
 
 
-def open_memory(node: str, environment: Mapping[str, str] = os.environ) -> Memory:
-    """As the environment says. Raises BackendError for an address that means nothing here."""
+def open_memory(node: str, environment: Mapping[str, str] = os.environ) -> Memory | None:
+    """As the environment says; None where nothing outlives the node. Raises BackendError for an address that means nothing here."""
     address = environment.get(MEMORY_VARIABLE, "")
     kind, _, where = address.partition(":")
     if not address:
-        return PrivateMemory()
+        return None
     if kind == "keeper" and where:
         return KeeperMemory(where, node)
     if kind == "directory" and where:

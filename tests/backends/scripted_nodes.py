@@ -99,6 +99,7 @@ def _share(size: int) -> None:
 def _keep(node: str, text: str) -> None:
     """Memory that outlives the node, several files of it."""
     memory = open_memory(node)
+    assert memory is not None
     for number in range(_KEPT_FILES):
         descriptor = memory.create(f"notes-{number}", _STEP)
         os.pwrite(descriptor, f"{text} {number}".encode().ljust(_STEP), 0)
@@ -107,7 +108,9 @@ def _keep(node: str, text: str) -> None:
 
 
 def _look(node: str) -> None:
-    left = open_memory(node).left()
+    memory = open_memory(node)
+    assert memory is not None
+    left = memory.left()
     texts = [os.pread(left[name], _STEP, 0).decode().strip() for name in sorted(left)]
     assert all(os.fstat(descriptor).st_size == _STEP for descriptor in left.values())
     print("found", len(left), "files:", *texts[:2], flush=True)

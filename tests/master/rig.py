@@ -56,6 +56,10 @@ class Backend:
     def __init__(self) -> None:
         self.launched: list[NodeSpec] = []
         self.terminated: list[str] = []
+        self.kept: list[str] = []
+        """Of those, the ones whose memory is for others."""
+        self.let_go: list[str] = []
+        """Terminated when they had ended: nobody wants their memory."""
         self.refuses = False
         self._events: list[NodeEvent] = []
         self._changed = threading.Condition()
@@ -77,7 +81,14 @@ class Backend:
                 self.launched.append(spec)
                 self._add(spec.id, "started")
 
-    def terminate(self, node: str, *, grace_seconds: float) -> None:
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        if keep_memory:
+            self.kept.append(node)
+        with self._changed:
+            ended = any((event.node, event.kind) == (node, "exited") for event in self._events)
+        if ended:
+            self.let_go.append(node)
+            return
         self.terminated.append(node)
         self.ends(node, "Succeeded")
 

@@ -13,7 +13,6 @@ from dlrover_lite.backends.local.memory import MEMORY_SOCKET, HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.errors import BackendError
 from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE, DirectoryMemory, KeeperMemory, open_memory
-from dlrover_lite.ps.memory import PrivateMemory
 from dlrover_lite.units import Resources
 
 
@@ -45,7 +44,7 @@ def test_a_directory_keeps_what_was_there_before(tmp_path: Path) -> None:
 
 
 def test_addresses(tmp_path: Path) -> None:
-    assert isinstance(open_memory("ps-0", {}), PrivateMemory)
+    assert open_memory("ps-0", {}) is None
     assert isinstance(open_memory("ps-0", {MEMORY_VARIABLE: f"directory:{tmp_path}"}), DirectoryMemory)
     assert isinstance(open_memory("ps-0", {MEMORY_VARIABLE: "keeper:/nowhere"}), KeeperMemory)
     for address in ("keeper:", "elsewhere:/x"):
@@ -64,14 +63,6 @@ def test_names_are_no_paths(tmp_path: Path, name: str) -> None:
     for memory in (DirectoryMemory(tmp_path), KeeperMemory("/nowhere", "ps-0")):
         with pytest.raises(ValueError, match="name of a memory file"):
             memory.create(name, 4096)
-
-
-def test_private_memory_is_as_large_as_asked_and_leaves_nothing() -> None:
-    memory = PrivateMemory()
-    descriptor = memory.create("rows", 1 << 30)
-    assert os.fstat(descriptor).st_size == 1 << 30
-    write(descriptor, b"x")
-    assert memory.left() == {}
 
 
 def test_a_keeper_that_is_not_there_is_named(tmp_path: Path) -> None:
