@@ -97,3 +97,29 @@ def _make_prefetch() -> Any:
 
 
 prefetch = _make_prefetch()
+
+
+def _make_fence() -> Any:
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def fence(_context):  # type: ignore[no-untyped-def]
+        """Stores before it are done before those after it, as a process killed at any instruction leaves them.
+
+        For the compiler alone, and free: who reads such memory when its writer is dead finds the writer's stores as its program made them,
+        since an interrupt divides a program between two instructions, whatever the processor had reordered. It wouldn't do between threads
+        that run at the same time.
+        """
+
+        def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+            builder.fence("seq_cst", targetscope="singlethread")
+            return context.get_dummy_value()
+
+        return types.none(), codegen
+
+    return fence
+
+
+fence = _make_fence()

@@ -19,16 +19,18 @@ _MADV_POPULATE_WRITE = 23
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
-    def __init__(self, name: str, reserve_bytes: int | None = None) -> None:
+    def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
+        """``fd``: map this file, all of it, and close it; else a file of its own is made."""
         size = _pages(reserve_bytes or psutil.virtual_memory().total)
         try:
-            if sys.platform == "linux":
+            if fd is not None:
+                size = os.fstat(fd).st_size
+                self._map = mmap.mmap(fd, size)
+                self._advise_huge_pages()
+            elif sys.platform == "linux":
                 fd = os.memfd_create(name, os.MFD_CLOEXEC)
-                try:
-                    os.ftruncate(fd, size)
-                    self._map = mmap.mmap(fd, size)
-                finally:
-                    os.close(fd)
+                os.ftruncate(fd, size)
+                self._map = mmap.mmap(fd, size)
                 self._advise_huge_pages()
             else:
                 self._map = mmap.mmap(-1, size)
@@ -37,6 +39,9 @@ class Arena:
                 f"can't reserve {size} bytes of address space for {name}: {error}",
                 hint="Raise the limit on virtual memory (ulimit -v).",
             ) from error
+        finally:
+            if fd is not None:
+                os.close(fd)
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.errors import UsageError
+from dlrover_lite.errors import DlroverLiteError, UsageError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, groups_of, slots_of
 from dlrover_lite.ps.loads import Loads
 from dlrover_lite.ps.marks import ALL_SLOTS, Marks, to_bitmap
-from dlrover_lite.ps.table import NotOwned, TableGroup
+from dlrover_lite.ps.memory import Arenas, Memory
+from dlrover_lite.ps.state import State
+from dlrover_lite.ps.table import Kept, NotOwned, TableGroup
 from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = ["Engine", "Frozen", "NotOwned", "PushResult", "Slice"]
@@ -35,21 +38,41 @@ class PushResult(NamedTuple):
 
 class Engine:
     """One parameter server's state. Arrays handed in may be read-only; arrays handed out are fresh. Sets of slots are whole numbers, bit i
-    for slot i, as in ``marks``. Requests for slots not owned raise NotOwned, and nothing is done."""
+    for slot i, as in ``marks``. Requests for slots not owned raise NotOwned, and nothing is done.
 
-    def __init__(self, *, owned: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
+    In ``memory`` it outlives its process: the engine that is made from what was left there goes on where this one was killed, at
+    whatever instruction. It owns nothing until it is told.
+    """
+
+    def __init__(
+        self, *, owned: int = 0, clock: Callable[[], float] = time.perf_counter, memory: Memory | None = None
+    ) -> None:
+        """``memory``: None for an engine that nobody follows. Raises JobError for what was left and can't be taken up."""
+        self._arenas = Arenas(memory)
+        self._state = State(self._arenas)
         self.configuration: Configure | None = None
-        self.version = 0
         self.groups: list[TableGroup] = []
         self.owned = owned
         self.frozen = 0
         """Of these no push is taken."""
         self.tracked = 0
         """Rows changed in these are logged, for a move."""
-        self.marks = Marks()
+        self.marks = Marks(self._state.marks)
         self.loads = Loads(clock)
         self._clock = clock
         self._specs: list[GroupSpec] = []
+        self._unsettled = 0
+        """Slots of which there may be rows and marks, owned or not: a predecessor has left them."""
+        if (configuration := self._state.configuration()) is not None:
+            self._open(configuration)
+            self._unsettled = ALL_SLOTS
+        self._arenas.close()
+        self._end_interrupted()
+
+    @property
+    def version(self) -> int:
+        """Pushes applied so far."""
+        return self._state.pushes
 
     @property
     def rows(self) -> int:
@@ -71,13 +94,16 @@ class Engine:
 
     # --- what it is to keep ---------------------------------------------------------------------------------------------
 
-    def own(self, owned: int) -> None:
-        """Own these slots from now on. What it no longer owns is for ``tidying`` to remove."""
-        self.marks.forget(self.owned & ~owned)
+    def own(self, owned: int) -> int:
+        """Own these slots from now on. What it no longer owns, and a predecessor may have left, is for ``tidying`` to remove: returned."""
+        lost = (self.owned | self._unsettled) & ~owned
+        self._unsettled = 0
+        self.marks.forget(lost)
         self.owned = owned
         members = self._owned_set()
         for group in self.groups:
             group.set_owned(members)
+        return lost
 
     def track(self, slots: int) -> None:
         """Log the rows changed in these slots from now on; 0: none."""
@@ -102,18 +128,31 @@ class Engine:
         self._admit(covers)
         self._check_configuration(configuration, blocks)
         if self.configuration is None:
-            self._specs = groups_of(configuration)
-            self.groups = [
-                TableGroup(spec.tables, spec.optimizer, seed=configuration.seed, complete=spec.complete)
-                for spec in self._specs
-            ]
-            self.configuration = configuration
+            self._state.configure(configuration, len(groups_of(configuration)))
+            failpoint("ps.configure.written")
+            self._open(configuration)
             self.own(self.owned)
             self.track(self.tracked)
+            failpoint("ps.configure.opened")
         for group, (numbers, values) in zip(self._dense_groups(), blocks, strict=False):
             there = group.contains(numbers, np.array([len(numbers)], np.int64))
             new = numbers[~there]
             group.insert(new, np.array([len(new)], np.int64), values.reshape(-1, BLOCK)[~there])
+
+    def _open(self, configuration: Configure) -> None:
+        """Arenas of its groups: made, or taken up with what is in them."""
+        self._specs = groups_of(configuration)
+        self.groups = [
+            TableGroup(
+                spec.tables,
+                spec.optimizer,
+                seed=configuration.seed,
+                complete=spec.complete,
+                kept=Kept(self._arenas, f"group-{g}", self._state.numbers(g), self._state.journal, g),
+            )
+            for g, spec in enumerate(self._specs)
+        ]
+        self.configuration = configuration
 
     def _dense_groups(self) -> list[TableGroup]:
         return [group for group, spec in zip(self.groups, self._specs, strict=True) if spec.complete]
@@ -161,24 +200,50 @@ class Engine:
         to_do = covers & ~self.marks.applied(epoch, k)
         if not to_do:
             return PushResult(self.version, applied=False)
-        if to_do != covers:
-            groups = [self._only(spec, of_group, to_do) for spec, of_group in zip(self._specs, groups, strict=True)]
-        for g, (keys, counts, grads) in enumerate(groups):
-            began = self._clock()
-            factor = learning_rate_factor if self._specs[g].scheduled else 1.0
-            self._update(g, keys, counts, grads, factor)
-            self.loads.updated(g, self._clock() - began)
+        partly = self.marks.is_partly(epoch, k)
+        self._state.begin_push(epoch, k, to_do)
+        failpoint("ps.push.begun")
+        try:
+            for g, of_group in enumerate(groups):
+                slots = to_do & ~self.marks.applied(epoch, k, g) if partly else to_do
+                self._update(g, of_group if slots == covers else self._only(g, of_group, slots), learning_rate_factor)
+                failpoint("ps.push.group")
+        except DlroverLiteError:
+            self._end_interrupted()
+            raise
+        failpoint("ps.push.applied")
         self.marks.add(epoch, k, to_do)
-        self.version += 1
+        failpoint("ps.push.marked")
+        self._state.end_push(applied=True)
+        failpoint("ps.push.done")
         return PushResult(self.version - 1, applied=True)
 
-    def _update(
-        self, g: int, keys: NDArray[np.uint64], counts: list[int], grads: NDArray[np.float32], factor: float
-    ) -> None:
+    def _end_interrupted(self) -> None:
+        """If a push was begun and not ended: mark what has been applied of it, so that its repeat does the rest. May be interrupted, too."""
+        push = self._state.push_under_way()
+        if push is None:
+            return
+        epoch, k, slots = push
+        progress = self._state.journal.progress
+        done = progress.group >= len(self.groups)
+        if done:
+            self.marks.add(epoch, k, slots)
+        else:
+            below = (1 << progress.slot) - 1
+            self.marks.add(epoch, k, slots & below, progress.group + 1)
+            self.marks.add(epoch, k, slots & ~below, progress.group)
+        failpoint("ps.attach.marked")
+        self._state.end_push(applied=done)
+
+    def _update(self, g: int, of_group: Slice, learning_rate_factor: float) -> None:
+        keys, counts, grads = of_group
+        began = self._clock()
+        factor = learning_rate_factor if self._specs[g].scheduled else 1.0
         try:
             self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True)
         except NotOwned as error:
             raise UsageError("a push with keys outside the slots it covers") from error
+        self.loads.updated(g, self._clock() - began)
 
     def _admit(self, covers: int) -> None:
         if covers & ~self.owned:
@@ -197,13 +262,13 @@ class Engine:
             if not fit or grads.shape != (len(keys), group.dim):
                 raise UsageError(f"a push of {counts} rows with {len(keys)} ids and gradients of shape {grads.shape}")
 
-    def _only(self, spec: GroupSpec, of_group: Slice, to_do: int) -> Slice:
+    def _only(self, g: int, of_group: Slice, to_do: int) -> Slice:
         """The part of a push in these slots: the rest has been applied before."""
         keys, counts, grads = of_group
         members = slot_sets.unpack(to_bitmap(to_do))
         kept = np.zeros(len(keys), np.bool_)
         kept_counts, start = [], 0
-        for table, count in zip(spec.tables, counts, strict=True):
+        for table, count in zip(self._specs[g].tables, counts, strict=True):
             kept[start : start + count] = members[slots_of(table.name, keys[start : start + count])]
             kept_counts.append(int(kept[start : start + count].sum()))
             start += count

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.errors import JobError
 from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.ps.hashing import mix64
 from dlrover_lite.ps.rows import META_WORDS, TABLE, Store
@@ -132,6 +133,19 @@ class Index:
     @property
     def bytes(self) -> int:
         return self.entries.words.nbytes + (0 if self._next is None else self._next.nbytes)
+
+    def restore(self, used: int, slot_rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Enter the rows below ``used`` that live, and add them to ``slot_rows``; the other numbers, rising. Raises JobError for arenas
+        that hold something else."""
+        from dlrover_lite.ps.restore_kernels import restore
+
+        words = np.zeros(2 * _size_for(used), np.uint64)
+        self.entries = _entries(words)
+        free = np.empty(used, np.uint64)
+        freed, right = restore(self._store, np.uint64(used), words, self.entries.mask, slot_rows, free)
+        if right < used:
+            raise JobError(f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table")
+        return free[: int(freed)].copy()
 
     def make_room(self, rows: int, used: int) -> None:
         """For so many rows, right now."""

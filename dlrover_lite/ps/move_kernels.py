@@ -2,19 +2,27 @@
 
 They run between the requests of training, a bounded number of rows at a time. As in ``table_kernels``, rows go in chunks whose cache
 misses overlap.
+
+The process may be killed at any instruction, and another take up its arenas: what has a table there is a row. So a row gets its table last
+and loses it first, with fences between. A row that moves within the arena has it in both places for a moment: two rows that are the same,
+of which the follower frees one (``restore_kernels``). One that is overwritten is gone for a moment; its slot isn't owned here, and whoever takes
+over has its move begin anew.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.kernels import fence, kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe, remove
-from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
-from dlrover_lite.ps.table_kernels import FREE, USED, log_row, take_row
+from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOGGED, META_WORDS, TABLE, USED
+from dlrover_lite.ps.table_kernels import halts, log_row, prefetch_row, take_row
 
-__all__ = ["compact", "drop", "find", "read", "write"]
+__all__ = ["COPIED", "DROPPED", "HALF_WRITTEN", "TWICE", "compact", "drop", "find", "read", "write"]
+
+HALF_WRITTEN, COPIED, TWICE, DROPPED = (np.uint64(step) for step in range(6, 10))
+"""Steps of ``write``, ``compact`` and ``drop``, for ``Book.halt``: they return them when they are stopped there."""
 
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
@@ -79,7 +87,8 @@ def read(store, rows, clock, ids, tables, counts, ages, values, state):  # type:
 def write(  # type: ignore[no-untyped-def]
     store, entries, book, clock, log_round, ids, tables, counts, ages, values, state
 ):
-    """Insert or overwrite n rows (flat arrays). The caller has made sure that index, arenas and log have room for n more."""
+    """Insert or overwrite n rows (flat arrays). The caller has made sure that index, arenas and log have room for n more. Returns 0, or
+    the step at which it was stopped."""
     dim, row_state = store.dim, store.dim * store.parts
     words, mask = entries.words, entries.mask
     meta, numbers = store.meta, book.numbers
@@ -104,30 +113,32 @@ def write(  # type: ignore[no-untyped-def]
                     enter(hashes[i], table, row, entries.next_words, entries.next_mask)
                 book.slot_rows[hashes[i] >> _SHIFT] += 1
                 store.ids[row] = ids[start + i]
-                meta[row * _META + TABLE] = np.uint32(table + _U1)
                 meta[row * _META + LOGGED] = np.uint32(0)
-            prefetch(meta, np.int64(row * _META))
-            for line in range(_U0, dim, _LINE):
-                prefetch(store.values, np.int64(row * dim + line))
-            for line in range(_U0, row_state, _LINE):
-                prefetch(store.state, np.int64(row * row_state + line))
+            prefetch_row(row, store)
             rows[i] = row
         for i in range(n):
             row, source = rows[i], start + i
+            meta[row * _META + TABLE] = np.uint32(0)
+            fence()
             meta[row * _META + COUNT] = counts[source]
             meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
             for j in range(dim):
                 store.values[row * dim + j] = values[source * dim + j]
             for j in range(row_state):
                 store.state[row * row_state + j] = state[source * row_state + j]
+            if halts(HALF_WRITTEN, book.halt):
+                return HALF_WRITTEN
+            fence()
+            meta[row * _META + TABLE] = np.uint32(tables[source]) + np.uint32(1)
             if log_round != np.uint32(0):
                 log_row(row, hashes[i], log_round, meta, numbers, book.log, book.slot_flags)
+    return _U0
 
 
 @kernel
 def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped-def]
-    """Free the live rows of the slots in ``members`` among [start, stop). Returns whether the free row numbers still rise from the
-    bottom of the stack to its top, if they did before; the stack has room."""
+    """Free the live rows of the slots in ``members`` among [start, stop); the stack has room. Returns whether the free row numbers still
+    rise from the bottom of the stack to its top, if they did before; and 0, or the step at which it was stopped."""
     words, mask = entries.words, entries.mask
     ids, meta, salts = store.ids, store.meta, store.salts
     numbers, free = book.numbers, book.free
@@ -160,13 +171,16 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
                 rising = False
             free[top] = rows[i]
             numbers[FREE] = top + _U1
-    return rising
+            if halts(DROPPED, book.halt):
+                return rising, DROPPED
+    return rising, _U0
 
 
 @kernel
 def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
     """Move at most ``limit`` of the last rows into the lowest free ones, whose numbers rise in the stack. Returns how many numbers at the
-    bottom of the stack were used up. No other index is to follow: it would have the old numbers."""
+    bottom of the stack were used up; and 0, or the step at which it was stopped. No other index is to follow: it would have the old
+    numbers."""
     ids, meta, salts = store.ids, store.meta, store.salts
     dim, row_state = store.dim, store.dim * store.parts
     words, mask = entries.words, entries.mask
@@ -188,14 +202,22 @@ def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
         position = probe(_hash_of(last, ids, meta, salts), table, words, mask)
         words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
         ids[row] = ids[last]
-        for j in range(_META):
+        for j in range(TABLE + _U1, _META):
             meta[row * _META + j] = meta[last * _META + j]
-        meta[last * _META + TABLE] = np.uint32(0)
         for j in range(dim):
             store.values[row * dim + j] = store.values[last * dim + j]
         for j in range(row_state):
             store.state[row * row_state + j] = store.state[last * row_state + j]
+        if halts(COPIED, book.halt):
+            return bottom, COPIED
+        fence()
+        meta[row * _META + TABLE] = np.uint32(table + _U1)
+        fence()
+        if halts(TWICE, book.halt):
+            return bottom, TWICE
+        meta[last * _META + TABLE] = np.uint32(0)
         used = last
+    fence()  # numbers that are no longer in use are free before
     book.numbers[USED] = used
     book.numbers[FREE] = top - bottom
-    return bottom
+    return bottom, _U0

@@ -7,13 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["META_WORDS", "RowData", "Store", "as_input"]
+__all__ = ["META_WORDS", "NUMBERS", "RowData", "Store", "as_input"]
 
 META_WORDS = 4
 """uint32 words of a row's metadata, by the numbers below."""
 TABLE, COUNT, CHANGED, LOGGED = (np.uint64(word) for word in range(META_WORDS))
 """Position of the row's table + 1, or 0 if the row is free (as untouched memory is: so an arena alone tells which rows are live); count of
 updates; the group's clock at the last change; the round in which it was last logged."""
+
+USED, FREE, LOG_LENGTH, CLOCK, LOG_ROUND, TOUCHED = (np.uint64(number) for number in range(6))
+"""Of a group's numbers (uint64): row numbers in use, free ones included; free row numbers; rows in the log; its clock, which each update
+advances; rounds of logging so far; row numbers that have memory. Only FREE and LOG_LENGTH mean nothing to the process that follows."""
+NUMBERS = 8
+"""Words they take."""
 
 
 class RowData(NamedTuple):

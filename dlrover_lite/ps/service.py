@@ -173,10 +173,8 @@ class PsService:
             self.answer(request)
 
     def _own(self, owned: int) -> None:
-        lost = self.engine.owned & ~owned
-        if owned != self.engine.owned:
-            self._tidying.keep(owned)
-            self.engine.own(owned)
+        self._tidying.keep(owned)
+        lost = self.engine.own(owned)
         if lost:
             self._tidying.remove(lost)
 

@@ -7,12 +7,15 @@ initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
+
+Arenas and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there. What isn't there,
+index, free numbers, rows of each slot, it finds out from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -20,27 +23,38 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps import move_kernels, optimizers, table_kernels
-from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import Index
-from dlrover_lite.ps.rows import META_WORDS, RowData, Store, as_input
+from dlrover_lite.ps.journal import Journal, halting, stopped
+from dlrover_lite.ps.memory import Arenas
+from dlrover_lite.ps.row_arenas import RowArenas
+from dlrover_lite.ps.rows import CLOCK, FREE, LOG_LENGTH, LOG_ROUND, NUMBERS, USED, RowData, Store, as_input
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, hash_owned
-from dlrover_lite.ps.table_kernels import FREE, LOG_LENGTH, USED, Book
+from dlrover_lite.ps.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
 from dlrover_lite.wire.ps_messages import TableSpec
 
-__all__ = ["Counters", "NotOwned", "RowData", "TableGroup"]
-
-_TOUCH_BYTES = 1 << 20
-"""New rows get their memory so much at a time."""
-_GIVE_BACK_BYTES = 32 << 20
-"""Memory that one call of ``compact`` returns at most: a few milliseconds."""
+__all__ = ["Counters", "Kept", "NotOwned", "RowData", "TableGroup"]
 
 
 class NotOwned(Exception):
     """A request touches a slot that isn't owned here: nothing was done."""
+
+
+class Kept(NamedTuple):
+    """Where a group is kept."""
+
+    arenas: Arenas
+    name: str
+    """Of its arenas."""
+    numbers: NDArray[np.uint64]
+    """[``rows.NUMBERS``]"""
+    journal: Journal | None = None
+    """Of updates; None: a process killed amid one leaves rows half changed."""
+    number: int = 0
+    """Of the group, in the journal."""
 
 
 class TableGroup:
@@ -58,7 +72,10 @@ class TableGroup:
         seed: int,
         reserve_bytes: int | None = None,
         complete: bool = False,
+        kept: Kept | None = None,
     ) -> None:
+        """``kept``: where its rows are, and may have been left; by default nothing outlives the process. Raises JobError for what was left
+        and is no group's."""
         self.tables = list(tables)
         self.dim = tables[0].dim
         if any(table.dim != self.dim for table in tables):
@@ -67,36 +84,32 @@ class TableGroup:
         self.parts = optimizers.STATE_PARTS[optimizer.use]
         self._kind = optimizers.KINDS[optimizer.use]
         self._hyper = optimizers.hyperparameters(optimizer)
-        sizes = {"ids": 8, "meta": 4 * META_WORDS, "values": 4 * self.dim, "state": 4 * self.dim * self.parts}
-        self.row_bytes = sum(sizes.values())
+        self._kept = kept or Kept(Arenas(), f"tables-{self.dim}", np.zeros(NUMBERS, np.uint64))
+        numbers = self._kept.numbers
+        reserve_bytes = reserve_bytes or psutil.virtual_memory().total
+        self._arenas = RowArenas(self._kept.arenas, self._kept.name, self.dim, self.parts, reserve_bytes, numbers)
+        self.row_bytes = self._arenas.row_bytes
         """Of arenas; the index comes on top."""
-        self._capacity = min((reserve_bytes or psutil.virtual_memory().total) // self.row_bytes, 1 << 40)
-        arenas = [
-            (Arena(f"tables-{self.dim}-{name}", max(1, size * self._capacity)), size) for name, size in sizes.items()
-        ]
-        self._arenas = [(arena, size) for arena, size in arenas if size]
-        (ids, _), (meta, _), (values, _), (state, _) = arenas
         self._store = Store(
-            ids.bytes.view(np.uint64),
-            meta.bytes.view(np.uint32),
-            values.bytes.view(np.float32),
-            state.bytes.view(np.float32),
+            self._arenas.ids,
+            self._arenas.meta,
+            self._arenas.values,
+            self._arenas.state,
             np.uint64(self.dim),
             np.uint64(self.parts),
             np.array([table_salt(t.name) for t in tables], np.uint64),
             np.array([init_salt(seed, t.name) for t in tables], np.uint64),
             np.array([t.init_scale for t in tables], np.float32),
         )
-        self._touched = 0  # row numbers below have memory
         self._index = Index(self._store)
         self._slots = SlotBook()
-        self._book = Book(np.zeros(3, np.uint64), _no_rows(), _no_rows(), self._slots.flags, self._slots.rows)
+        self._book = Book(numbers, _no_rows(), _no_rows(), self._slots.flags, self._slots.rows, halting())
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = _no_rows()
-        self._clock = 0
-        self._log_round = 0
         self._tracking = False
+        if self.used:
+            self._restore()
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 
@@ -118,7 +131,7 @@ class TableGroup:
     @property
     def bytes(self) -> int:
         """Memory that rows (free ones included), their index and the list of free ones take."""
-        return max(self.used, self._touched) * self.row_bytes + self._index.bytes + self._book.free.nbytes
+        return self._arenas.bytes + self._index.bytes + self._book.free.nbytes
 
     # --- training -------------------------------------------------------------------------------------------------
 
@@ -173,23 +186,16 @@ class TableGroup:
         if self.complete:
             self._require(keys, counts)
         self._make_room(len(keys))
-        self._touch(1)
+        self._arenas.touch(1)
         rows = self.rows
-        self._clock = (self._clock + 1) & 0xFFFFFFFF
-        table_kernels.update(
-            keys,
-            counts,
-            self._hashes,
-            as_input(grads, np.float32).reshape(-1),
-            self._store,
-            self._index.entries,
-            self._book,
-            self._kind,
-            self._hyper,
-            np.float32(learning_rate_factor),
-            np.uint32(self._clock),
-            self._round,
-        )
+        self._book.numbers[CLOCK] = (self._clock + 1) & 0xFFFFFFFF
+        flat = as_input(grads, np.float32).reshape(-1)
+        arguments = (keys, counts, self._hashes, flat, self._store, self._index.entries, self._book)
+        optimizer = (self._kind, self._hyper, np.float32(learning_rate_factor), np.uint32(self._clock), self._round)
+        if self._kept.journal is None:
+            table_kernels.update(*arguments, *optimizer)
+        else:
+            self._kept.journal.update(self._kept.number, *arguments, *optimizer)
         self._index.advance(self.rows - rows, self.rows, self.used)
         self._slots.count(keys, counts, self._store.salts, updated=True)
 
@@ -278,12 +284,12 @@ class TableGroup:
         if n and data.tables.max() >= len(self.tables):
             raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
         self._make_room(n)
-        self._touch(max(0, n - self._free))
+        self._arenas.touch(max(0, n - self._free))
         kinds = (np.uint64, np.uint16, np.uint32, np.uint32, np.float32, np.float32)
         parts: list[NDArray[Any]] = list(data)
         arrays = (as_input(array, kind).reshape(-1) for array, kind in zip(parts, kinds, strict=True))
         rows, clock = self.rows, np.uint32(self._clock)
-        move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays)
+        stopped(move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *arrays))
         self._index.advance(self.rows - rows, self.rows, self.used)
 
     def reserve(self, more_rows: int) -> None:
@@ -301,9 +307,10 @@ class TableGroup:
         stop = self._range(start, scan_limit)
         book = self._book
         self._book = book._replace(free=_with_room(book.free, self._free, stop - start))
-        rising = move_kernels.drop(
+        rising, step = move_kernels.drop(
             self._store, self._index.entries, self._book, slots, np.uint64(start), np.uint64(stop)
         )
+        stopped(step)
         self._free_rises = self._free_rises and bool(rising)
         return stop
 
@@ -312,16 +319,17 @@ class TableGroup:
         True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
-        self._touched = max(self._touched, self.used)
+        self._arenas.note_used()
         free = self._book.free
         if not self._free_rises:
             free[: self._free].sort()
             self._free_rises = True
         if self._free:
             self._index.stay()
-        taken = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
+        taken, step = move_kernels.compact(self._store, self._index.entries, self._book, np.uint64(limit))
+        stopped(step)
         self._book = self._book._replace(free=free[int(taken) :] if self._free else _no_rows())
-        if self._free or not self._give_back():
+        if self._free or not self._arenas.give_back():
             return False
         return self._index.shrink(limit, self.rows, self.used)
 
@@ -332,9 +340,22 @@ class TableGroup:
         return int(self._book.numbers[FREE])
 
     @property
+    def _clock(self) -> int:
+        return int(self._book.numbers[CLOCK])
+
+    @property
     def _round(self) -> np.uint32:
         """As kernels take it; 0: no slot is tracked."""
-        return np.uint32(self._log_round if self._tracking else 0)
+        return np.uint32(self._book.numbers[LOG_ROUND] if self._tracking else 0)
+
+    def _restore(self) -> None:
+        """Rows were left here."""
+        if self._kept.journal is not None:
+            self._kept.journal.undo(self._kept.number, self._store, self.used)
+        free = self._index.restore(self.used, self._slots.rows)
+        self._book.numbers[FREE] = len(free)
+        self._book.numbers[LOG_LENGTH] = 0
+        self._book = self._book._replace(free=free)
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]
@@ -364,7 +385,7 @@ class TableGroup:
 
     def _make_room(self, new_rows: int) -> None:
         """In arenas' address space, index and log."""
-        if self.used + max(0, new_rows - self._free) > self._capacity:
+        if self.used + max(0, new_rows - self._free) > self._arenas.capacity:
             raise JobError(
                 f"embedding tables of dim {self.dim} are full: {self.rows} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
@@ -373,31 +394,9 @@ class TableGroup:
         if self._tracking:
             self._book = self._book._replace(log=_with_room(self._book.log, self.logged(), new_rows))
 
-    def _touch(self, new_rows: int) -> None:
-        """Have memory for so many more rows, and some beyond."""
-        self._touched = max(self._touched, self.used)
-        if self.used + new_rows > self._touched:
-            stop = min(self.used + new_rows + self._slack, self._capacity)
-            for arena, size in self._arenas:
-                arena.touch(self._touched * size, stop * size)
-            self._touched = stop
-
-    @property
-    def _slack(self) -> int:
-        """Rows that have their memory ahead."""
-        return _TOUCH_BYTES // self.row_bytes
-
-    def _give_back(self) -> bool:
-        """Some memory of row numbers no longer used; True when there is no more."""
-        if self._touched > self.used + self._slack:
-            stop = max(self.used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
-            for arena, size in self._arenas:
-                arena.give_back(stop * size, self._touched * size)
-            self._touched = stop
-        return self._touched <= self.used + self._slack
-
     def _begin_round(self) -> None:
-        self._log_round += 1
+        # goes on where the process before this one stopped: its rounds stand in the rows it logged
+        self._book.numbers[LOG_ROUND] += np.uint64(1)
         self._book.numbers[LOG_LENGTH] = 0
 
     def _range(self, start: int, limit: int) -> int:

@@ -15,19 +15,29 @@ from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
 from dlrover_lite.ps.optimizers import init_state, update_rows
-from dlrover_lite.ps.rows import CHANGED, COUNT, LOGGED, META_WORDS, TABLE
+from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
 
-__all__ = ["FREE", "LOG_LENGTH", "USED", "Book", "contains", "fill_state", "gather", "log_row", "take_row", "update"]
-
-USED, FREE, LOG_LENGTH = np.uint64(0), np.uint64(1), np.uint64(2)
-"""Of ``Book.numbers``: row numbers in use, free ones included; free row numbers; rows in the log."""
+__all__ = [
+    "Book",
+    "contains",
+    "fill_state",
+    "gather",
+    "halts",
+    "log_row",
+    "make_row",
+    "prefetch_row",
+    "take_row",
+    "touch_meta",
+    "update",
+]
 
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
 _LINE = np.uint64(16)
 """float32 values in a cache line."""
 _SHIFT = np.uint64(SLOT_SHIFT)
+_ANY = np.uint64(255)
 
 
 class Book(NamedTuple):
@@ -39,6 +49,17 @@ class Book(NamedTuple):
     log: NDArray[np.uint64]
     slot_flags: NDArray[np.uint8]
     slot_rows: NDArray[np.int64]
+    halt: NDArray[np.uint64]
+    """[2], for tests: the step at which a kernel is to stop as if it were killed (0: none, 255: any), and the how manieth time."""
+
+
+@kernel
+def halts(step, halt):  # type: ignore[no-untyped-def]
+    """Whether to stop here."""
+    if halt[0] != step and halt[0] != _ANY:
+        return False
+    halt[1] -= _U1
+    return halt[1] == _U0
 
 
 @kernel
@@ -58,6 +79,30 @@ def log_row(row, key_hash, log_round, meta, numbers, log, slot_flags):  # type: 
         meta[row * _META + LOGGED] = log_round
         log[numbers[LOG_LENGTH]] = row
         numbers[LOG_LENGTH] += _U1
+
+
+@kernel
+def prefetch_row(row, store):  # type: ignore[no-untyped-def]
+    """All that an update of it needs."""
+    dim, row_state = store.dim, store.dim * store.parts
+    prefetch(store.meta, np.int64(row * _META))
+    for line in range(_U0, dim, _LINE):
+        prefetch(store.values, np.int64(row * dim + line))
+    for line in range(_U0, row_state, _LINE):
+        prefetch(store.state, np.int64(row * row_state + line))
+
+
+@kernel
+def make_row(row, key, key_hash, table, store, kind, hyper):  # type: ignore[no-untyped-def]
+    """A new row, not updated yet."""
+    dim, meta = store.dim, store.meta
+    store.ids[row] = key
+    meta[row * _META + TABLE] = np.uint32(table + _U1)
+    meta[row * _META + COUNT] = np.uint32(0)
+    meta[row * _META + LOGGED] = np.uint32(0)
+    for j in range(dim):
+        store.values[row * dim + j] = initial_value(key_hash, store.init_salts[table], j, store.scales[table])
+    init_state(kind, hyper, store.values, store.state, dim, row)
 
 
 @kernel
@@ -110,15 +155,12 @@ def update(  # type: ignore[no-untyped-def]
     The caller has made sure that index, arenas and log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is
     tracked.
     """
-    ids, meta, values, state = store.ids, store.meta, store.values, store.state
-    dim, parts = store.dim, store.parts
+    meta, values, state, dim = store.meta, store.values, store.state, store.dim
     words, mask = entries.words, entries.mask
     next_words, next_mask, swept = entries.next_words, entries.next_mask, entries.swept
     numbers, free, log, slot_flags, slot_rows = book.numbers, book.free, book.log, book.slot_flags, book.slot_rows
-    init_salts, scales = store.init_salts, store.scales
     rows = np.empty(CHUNK, np.uint64)
     steps = np.empty(CHUNK, np.uint32)
-    row_state = dim * parts
     start = _U0
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
@@ -132,11 +174,7 @@ def update(  # type: ignore[no-untyped-def]
                 entry = words[position * _U2 + _U1]
                 if entry != _U0:
                     row = (entry & ROW_MASK) - _U1
-                    prefetch(meta, np.int64(row * _META))
-                    for line in range(_U0, dim, _LINE):
-                        prefetch(values, np.int64(row * dim + line))
-                    for line in range(_U0, row_state, _LINE):
-                        prefetch(state, np.int64(row * row_state + line))
+                    prefetch_row(row, store)
                 else:
                     row = take_row(numbers, free)
                     words[position * _U2] = key_hash
@@ -144,13 +182,7 @@ def update(  # type: ignore[no-untyped-def]
                     if row < swept:
                         enter(key_hash, t, row, next_words, next_mask)
                     slot_rows[key_hash >> _SHIFT] += 1
-                    ids[row] = keys[start + i]
-                    meta[row * _META + TABLE] = np.uint32(t + _U1)
-                    meta[row * _META + COUNT] = np.uint32(0)
-                    meta[row * _META + LOGGED] = np.uint32(0)
-                    for j in range(dim):
-                        values[row * dim + j] = initial_value(key_hash, init_salts[t], j, scales[t])
-                    init_state(kind, hyper, values, state, dim, row)
+                    make_row(row, keys[start + i], key_hash, t, store, kind, hyper)
                 rows[i] = row
             for i in range(n):
                 at = rows[i] * _META

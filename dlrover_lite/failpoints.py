@@ -1,0 +1,118 @@
+"""Named places in the code where a test can have a process killed, paused or slowed down; nothing happens there otherwise.
+
+``DLROVER_LITE_FAILPOINTS`` names them, with what is to happen::
+
+    ps.push.applied=kill            kill -9 of the process that comes there
+    ps.push.applied=kill:3          when it comes there the third time
+    ps.push.applied=pause:3         SIGSTOP instead
+    ps.push.applied=slow:0.5        half a second, each time
+    ps.push.applied=kill:3@/tmp/x   only the first process that makes the file /tmp/x: not the one that follows it
+
+Several are divided by commas. A process reads the variable once, when it starts. Points inside kernels know only ``kill``, one of them in a
+process, and look at the file when the process starts: one that runs already dies there too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from dlrover_lite.errors import UsageError
+
+__all__ = ["FailPoint", "active", "armed", "failpoint", "parse"]
+
+VARIABLE = "DLROVER_LITE_FAILPOINTS"
+_ACTIONS = ("kill", "pause", "slow", "raise")
+
+
+class Died(BaseException):
+    """What ``raise`` raises, for tests in one process: nothing but the test catches it."""
+
+
+class FailPoint(msgspec.Struct):
+    action: str
+    number: float = 1
+    """Hits until it acts; of ``slow`` the seconds."""
+    once: str = ""
+    """The file that makes sure that it acts once."""
+
+    def hit(self) -> None:
+        if self.action == "slow":
+            time.sleep(self.number)  # what it is for
+            return
+        self.number -= 1
+        if self.number == 0 and self._is_first():
+            self.act()
+
+    @property
+    def spent(self) -> bool:
+        """Another process has acted already."""
+        return bool(self.once) and os.path.exists(self.once)
+
+    def stopped(self) -> None:
+        """A kernel has stopped here, and can't go on: act, whatever another process did meanwhile."""
+        self._is_first()
+        self.act()
+
+    def act(self) -> None:
+        if self.action == "raise":
+            raise Died
+        os.kill(os.getpid(), signal.SIGKILL if self.action == "kill" else signal.SIGSTOP)
+
+    def _is_first(self) -> bool:
+        if not self.once:
+            return True
+        try:
+            os.close(os.open(self.once, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+
+def parse(text: str) -> dict[str, FailPoint]:
+    """Raises UsageError for what isn't written as above."""
+    points = {}
+    for piece in filter(None, text.split(",")):
+        name, _, what = piece.partition("=")
+        what, _, once = what.partition("@")
+        action, _, number = what.partition(":")
+        try:
+            value = float(number or 1)
+        except ValueError:
+            value = 0.0
+        if not name or action not in _ACTIONS or value <= 0:
+            raise UsageError(f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N or =slow:S.")
+        points[name] = FailPoint(action, value, once)
+    return points
+
+
+_points = parse(os.environ.get(VARIABLE, ""))
+
+
+def failpoint(name: str) -> None:
+    """The process is here."""
+    if _points and (point := _points.get(name)) is not None:
+        point.hit()
+
+
+def active(name: str) -> FailPoint | None:
+    """For code that can't call ``failpoint`` itself, as kernels."""
+    return _points.get(name)
+
+
+@contextmanager
+def armed(text: str) -> Iterator[None]:
+    """These instead, in this process, for a while."""
+    saved = dict(_points)
+    _points.clear()
+    _points.update(parse(text))
+    try:
+        yield
+    finally:
+        _points.clear()
+        _points.update(saved)

@@ -1,0 +1,88 @@
+"""The arenas of one group's rows: ids, metadata, values and state, each in one of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.ps.memory import Arenas
+from dlrover_lite.ps.rows import META_WORDS, TOUCHED, USED
+
+__all__ = ["RowArenas"]
+
+_TOUCH_BYTES = 1 << 20
+"""New rows get their memory so much at a time."""
+_GIVE_BACK_BYTES = 32 << 20
+"""Memory that one call of ``give_back`` returns at most: a few milliseconds."""
+
+
+class RowArenas:
+    """``numbers``: the group's, of which it reads the row numbers in use, and keeps those that have memory."""
+
+    def __init__(
+        self,
+        arenas: Arenas,
+        name: str,
+        dim: int,
+        parts: int,
+        reserve_bytes: int,
+        numbers: NDArray[np.uint64],
+    ) -> None:
+        sizes = {"ids": 8, "meta": 4 * META_WORDS, "values": 4 * dim, "state": 4 * dim * parts}
+        self.row_bytes = sum(sizes.values())
+        rows = min(reserve_bytes // self.row_bytes, 1 << 40)
+        missing = [f"{name}-{part}" for part in sizes if not arenas.left(f"{name}-{part}")]
+        if int(numbers[USED]) and missing:
+            raise JobError(f"memory of a parameter server that has ended is gone: {', '.join(missing)}")
+        opened = [arenas.open(f"{name}-{part}", max(1, size * rows)) for part, size in sizes.items()]
+        self._arenas = [(arena, size) for arena, size in zip(opened, sizes.values(), strict=True) if size]
+        self.capacity = min(rows, *(arena.size // size for arena, size in self._arenas))
+        if int(numbers[USED]) > self.capacity:
+            raise JobError(f"{name} is damaged: {int(numbers[USED])} rows where {self.capacity} find room")
+        ids, meta, values, state = (arena.bytes for arena in opened)
+        self.ids: NDArray[np.uint64] = ids.view(np.uint64)
+        self.meta: NDArray[np.uint32] = meta.view(np.uint32)
+        self.values: NDArray[np.float32] = values.view(np.float32)
+        self.state: NDArray[np.float32] = state.view(np.float32)
+        self._numbers = numbers
+
+    @property
+    def bytes(self) -> int:
+        """Of the rows that have memory."""
+        return max(self._used, self._touched) * self.row_bytes
+
+    @property
+    def slack(self) -> int:
+        """Rows that have their memory ahead."""
+        return _TOUCH_BYTES // self.row_bytes
+
+    def touch(self, new_rows: int) -> None:
+        """Have memory for so many more rows, and some beyond."""
+        self.note_used()
+        if self._used + new_rows > self._touched:
+            stop = min(self._used + new_rows + self.slack, self.capacity)
+            for arena, size in self._arenas:
+                arena.touch(self._touched * size, stop * size)
+            self._numbers[TOUCHED] = stop
+
+    def note_used(self) -> None:
+        """Rows in use have memory: to be called before their number falls."""
+        self._numbers[TOUCHED] = max(self._touched, self._used)
+
+    def give_back(self) -> bool:
+        """Some memory of row numbers no longer used; True when there is no more."""
+        if self._touched > self._used + self.slack:
+            stop = max(self._used, self._touched - max(1, _GIVE_BACK_BYTES // self.row_bytes))
+            for arena, size in self._arenas:
+                arena.give_back(stop * size, self._touched * size)
+            self._numbers[TOUCHED] = stop
+        return self._touched <= self._used + self.slack
+
+    @property
+    def _used(self) -> int:
+        return int(self._numbers[USED])
+
+    @property
+    def _touched(self) -> int:
+        return int(self._numbers[TOUCHED])
