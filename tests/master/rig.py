@@ -189,7 +189,7 @@ class Rig:
     def kill(self) -> None:
         """The master ends between two turns."""
         self.killed = True
-        self._join_killed()
+        self.join_killed()
 
     def kill_before_the_answer(self, node: str, body: Any) -> int:
         """The master applies and commits what ``node`` asks, and ends before it can answer; returns the request's number."""
@@ -199,10 +199,23 @@ class Rig:
 
         self.server.reply = reply  # type: ignore[method-assign]
         sequence = self.client(node).send(body)
-        self._join_killed()
+        self.join_killed()
         return sequence
 
-    def _join_killed(self) -> None:
+    def kill_at(self, step: str) -> None:
+        """The master ends when it next comes to ``keep_slots``, ``keep_fleet`` or ``launch``, and before it does that."""
+        owner, name = {
+            "keep_slots": (self.master.servers, "_keep"),
+            "keep_fleet": (self.master.reconciler, "_keep"),
+            "launch": (self.master.reconciler, "_launch"),
+        }[step]
+
+        def die(*_: Any) -> None:
+            raise _Killed
+
+        setattr(owner, name, die)
+
+    def join_killed(self) -> None:
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
         self.server.close()

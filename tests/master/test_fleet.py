@@ -199,7 +199,7 @@ def test_the_memory_of_a_server_that_nobody_follows_is_let_go() -> None:
     fleet, _ = begun().hello("ps-1", "", 1.0)
     fleet, instructions = fleet.give_up("ps-1", "stuck", "silent", 2.0)
     assert of(Terminate, instructions) == [Terminate("ps-1", gently=False, keep_memory=True)]
-    assert fleet.restored(3.0)[1][-1] == Terminate("ps-1", gently=False, keep_memory=True)
+    assert Terminate("ps-1", gently=False, keep_memory=True) in fleet.restored(3.0)[1]
     _, instructions = ends(fleet, "ps-1")
     assert of(Launch, instructions)[0].node.follows == "ps-1"
 
