@@ -10,7 +10,7 @@ from typing import Protocol
 import psutil
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.ps.arena import Arena
+from dlrover_lite.ps.arena import Arena, whole_pages
 
 __all__ = ["Arenas", "Memory", "PrivateMemory"]
 
@@ -79,7 +79,7 @@ class Arenas:
 
     def open(self, name: str, reserve_bytes: int | None = None) -> Arena:
         """The one that was left, as large as it is, or a new one. ``reserve_bytes``: as much as the machine has, unless given."""
-        size = reserve_bytes or psutil.virtual_memory().total
+        size = whole_pages(reserve_bytes or psutil.virtual_memory().total)
         if name in self._left:
             return Arena(name, fd=self._left.pop(name))
         if self._memory is None:
