@@ -134,16 +134,23 @@ class Journal:
     def undo(self, group: int, store: Store, used: int) -> None:
         """Put back what a chunk of this group had half done when its process was killed. Raises JobError for a journal that can't be."""
         progress = self.progress
-        if progress.group != group or not progress.rows:
+        if progress.group != group:
             return
+        if progress.rows:
+            self._check(progress, store, used)
+        # also without any, so that the kernel can be compiled before there is need of it
+        journal_kernels.undo(store, self._words, np.uint64(progress.rows))
+        if not progress.rows:
+            return
+        failpoint("ps.attach.undone")
+        self._words.progress[0] = (progress.group << int(GROUP_SHIFT)) | (
+            progress.slot << int(SLOT_SHIFT_OF_PROGRESS)
+        )
+
+    def _check(self, progress: Progress, store: Store, used: int) -> None:
         words = int(journal_kernels.entry_words(store.dim, store.parts))
         if progress.rows * words * 4 > self._bytes:
             raise JobError(f"the journal is damaged: {progress.rows} rows in {self._bytes} bytes")
         rows = self._words.rows[: progress.rows * words // 2 : words // 2] & ~NEW
         if rows.max() >= used:
             raise JobError(f"the journal is damaged: row {rows.max()} of {used}")
-        journal_kernels.undo(store, self._words, np.uint64(progress.rows))
-        failpoint("ps.attach.undone")
-        self._words.progress[0] = (progress.group << int(GROUP_SHIFT)) | (
-            progress.slot << int(SLOT_SHIFT_OF_PROGRESS)
-        )
