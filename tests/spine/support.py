@@ -39,6 +39,7 @@ def start(
     export: str = "npz",
     health: dict[str, float] | None = None,
     memory: dict[str, str] | None = None,
+    total: dict[str, Any] | None = None,
     **training: Any,
 ) -> JobHandle:
     return dlrover_lite.run(
@@ -48,7 +49,7 @@ def start(
             "model": model,
             "data": data,
             "training": {"batch_size": 64, **training},
-            "resources": nodes(ps, workers, memory or {}),
+            "resources": {**nodes(ps, workers, memory or {}), **({"total": total} if total else {})},
             "export": {"format": export},
             "health": health or {},
             "directory": str(HERE),

@@ -13,7 +13,7 @@ import pytest
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.processes import is_alive
 from tests.backends.support import until
-from tests.spine.support import end, kill, pid_of, start, succeeded, until_trained, write_csv
+from tests.spine.support import kill, pid_of, start, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
 
 SAMPLES = 20_000
