@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from tests.backends.support import assert_nothing_runs
 
 HERE = Path(__file__).parent
 WAIT_SECONDS = 100.0
+SEED = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10_000)
+"""Another one with each run; the same in all processes of a run, which must collect the same tests."""
 
 SYNTHETIC = {"format": "synthetic", "samples": 8_192, "eval_samples": 2_048, "ids_per_field": 100, "seed": 3}
 SMALL_WIDE_DEEP = {"use": "wide_deep", "options": {"embedding_dim": 4, "hidden": [16]}}

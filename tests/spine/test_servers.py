@@ -11,7 +11,7 @@ import pytest
 from dlrover_lite import slots
 from dlrover_lite.jobs.handle import JobHandle
 from tests.backends.support import until
-from tests.spine.support import end, kill, pid_of, start, succeeded, until_trained
+from tests.spine.support import SEED, end, kill, pid_of, start, succeeded, until_trained
 from tests.spine.test_nodes import census, kill_master
 from tests.spine.test_slots import exactly_once, slots_by_ps, until_placed
 
@@ -36,7 +36,7 @@ def until_gone(handle: JobHandle, node: str) -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("seed", [random.randrange(10_000)])
+@pytest.mark.parametrize("seed", [SEED])
 def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, seed: int) -> None:
     print(f"seed {seed}")
     moments = sorted(random.Random(seed).sample(range(1_000, 30_000, 500), 3))
