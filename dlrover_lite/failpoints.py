@@ -19,6 +19,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -52,7 +53,7 @@ class FailPoint(msgspec.Struct):
     @property
     def spent(self) -> bool:
         """Another process has acted already."""
-        return bool(self.once) and os.path.exists(self.once)
+        return bool(self.once) and Path(self.once).exists()
 
     def stopped(self) -> None:
         """A kernel has stopped here, and can't go on: act, whatever another process did meanwhile."""

@@ -21,17 +21,19 @@ class Arena:
 
     def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
         """``fd``: map this file, all of it, and close it; else a file of its own is made."""
-        size = whole_pages(reserve_bytes or psutil.virtual_memory().total)
+        size = pages(reserve_bytes or psutil.virtual_memory().total)
         try:
             if fd is not None:
                 size = os.fstat(fd).st_size
+                if size % mmap.PAGESIZE:
+                    raise ValueError("not whole pages")
                 self._map = mmap.mmap(fd, size)
-                self._advise_hugewhole_pages()
+                self._advise_hugepages()
             elif sys.platform == "linux":
                 fd = os.memfd_create(name, os.MFD_CLOEXEC)
                 os.ftruncate(fd, size)
                 self._map = mmap.mmap(fd, size)
-                self._advise_hugewhole_pages()
+                self._advise_hugepages()
             else:
                 self._map = mmap.mmap(-1, size)
         except (OSError, ValueError, OverflowError) as error:
@@ -47,7 +49,7 @@ class Arena:
 
     def touch(self, start: int, stop: int) -> None:
         """Have memory for bytes [start, stop) not touched yet: several times faster than by writing them, where the kernel can."""
-        start, stop = whole_pages(start), whole_pages(min(stop, self.size))
+        start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             try:
                 self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
@@ -57,11 +59,11 @@ class Arena:
     def give_back(self, start: int, stop: int) -> None:
         """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
         then. ``stop``: no byte from there to the end of its page is in use."""
-        start, stop = whole_pages(start), whole_pages(min(stop, self.size))
+        start, stop = pages(start), pages(min(stop, self.size))
         if start < stop and sys.platform == "linux":
             self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
 
-    def _advise_hugewhole_pages(self) -> None:
+    def _advise_hugepages(self) -> None:
         """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
         try:
             self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -69,6 +71,6 @@ class Arena:
             return
 
 
-def whole_pages(size: int) -> int:
+def pages(size: int) -> int:
     """The next multiple of a page."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.errors import DlroverLiteError, UsageError
 from dlrover_lite.failpoints import failpoint
-from dlrover_lite.ps.layout import BLOCK, GroupSpec, groups_of, slots_of
+from dlrover_lite.ps.hashing import SLOT_SHIFT
+from dlrover_lite.ps.layout import BLOCK, GroupSpec, groups_of, hashes_of
 from dlrover_lite.ps.loads import Loads
-from dlrover_lite.ps.marks import ALL_SLOTS, Marks, to_bitmap
+from dlrover_lite.ps.marks import ALL_SLOTS, Marks, Part, to_bitmap
 from dlrover_lite.ps.memory import Arenas, Memory
 from dlrover_lite.ps.state import State
 from dlrover_lite.ps.table import Kept, NotOwned, TableGroup
@@ -202,13 +203,15 @@ class Engine:
         to_do = covers & ~self.marks.applied(epoch, k)
         if not to_do:
             return PushResult(self.version, applied=False)
-        partly = self.marks.is_partly(epoch, k)
+        parts = self.marks.parts(epoch, k)
         self._state.begin_push(epoch, k, to_do)
         failpoint("ps.push.begun")
         try:
             for g, of_group in enumerate(groups):
-                slots = to_do & ~self.marks.applied(epoch, k, g) if partly else to_do
-                self._update(g, of_group if slots == covers else self._only(g, of_group, slots), learning_rate_factor)
+                if parts or to_do != covers:
+                    of_group = self._only(g, of_group, to_do, parts)
+                self._update(g, of_group, learning_rate_factor)
+                self._state.journal.begin(g + 1)
                 failpoint("ps.push.group")
         except DlroverLiteError:
             self._end_interrupted()
@@ -221,7 +224,8 @@ class Engine:
         return PushResult(self.version - 1, applied=True)
 
     def _end_interrupted(self) -> None:
-        """If a push was begun and not ended: mark what has been applied of it, so that its repeat does the rest. May be interrupted, too."""
+        """If a push was begun and not ended: mark what has been applied of it, so that its repeat does the rest. May itself be
+        interrupted."""
         push = self._state.push_under_way()
         if push is None:
             return
@@ -230,10 +234,10 @@ class Engine:
         done = progress.group >= len(self.groups)
         if done:
             self.marks.add(epoch, k, slots)
-        else:
-            below = (1 << progress.slot) - 1
-            self.marks.add(epoch, k, slots & below, progress.group + 1)
-            self.marks.add(epoch, k, slots & ~below, progress.group)
+        elif progress.group or progress.keys:
+            tables, hashes = self.groups[progress.group].changed_last(progress.keys)
+            part = Part(epoch, k, to_bitmap(slots), progress.group, tables.tobytes(), hashes.tobytes())
+            self.marks.add_part(part)
         failpoint("ps.attach.marked")
         self._state.end_push(applied=done)
 
@@ -264,15 +268,23 @@ class Engine:
             if not fit or grads.shape != (len(keys), group.dim):
                 raise UsageError(f"a push of {counts} rows with {len(keys)} ids and gradients of shape {grads.shape}")
 
-    def _only(self, g: int, of_group: Slice, to_do: int) -> Slice:
-        """The part of a push in these slots: the rest has been applied before."""
+    def _only(self, g: int, of_group: Slice, to_do: int, parts: Sequence[Part]) -> Slice:
+        """What of a push is in these slots and wasn't applied by one that was interrupted: the rest was before."""
         keys, counts, grads = of_group
+        for part in parts:
+            if part.groups > g:
+                to_do &= ~part.mask
         members = slot_sets.unpack(to_bitmap(to_do))
         kept = np.zeros(len(keys), np.bool_)
         kept_counts, start = [], 0
-        for table, count in zip(self._specs[g].tables, counts, strict=True):
-            kept[start : start + count] = members[slots_of(table.name, keys[start : start + count])]
-            kept_counts.append(int(kept[start : start + count].sum()))
+        for t, (table, count) in enumerate(zip(self._specs[g].tables, counts, strict=True)):
+            hashes = hashes_of(table.name, keys[start : start + count])
+            chosen = members[hashes >> np.uint64(SLOT_SHIFT)]
+            for part in parts:
+                if part.groups == g:
+                    chosen &= ~np.isin(hashes, part.done(t))
+            kept[start : start + count] = chosen
+            kept_counts.append(int(chosen.sum()))
             start += count
         return keys[kept], kept_counts, grads[kept]
 

@@ -144,7 +144,9 @@ class Index:
         free = np.empty(used, np.uint64)
         freed, right = restore(self._store, np.uint64(used), words, self.entries.mask, slot_rows, free)
         if right < used:
-            raise JobError(f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table")
+            raise JobError(
+                f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table"
+            )
         return free[: int(freed)].copy()
 
     def make_room(self, rows: int, used: int) -> None:

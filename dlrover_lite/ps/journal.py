@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import active, failpoint
-from dlrover_lite.ps import journal_kernels, move_kernels
+from dlrover_lite.ps import journal_kernels, move_kernels, table_kernels
 from dlrover_lite.ps.arena import Arena
-from dlrover_lite.ps.index import Entries
-from dlrover_lite.ps.journal_kernels import GROUP_SHIFT, NEW, SLOT_SHIFT_OF_PROGRESS, JournalWords
+from dlrover_lite.ps.index import CHUNK
+from dlrover_lite.ps.journal_kernels import DONE_SHIFT, GROUP_SHIFT, NEW, JournalWords
 from dlrover_lite.ps.rows import Store
-from dlrover_lite.ps.table_kernels import Book
-from dlrover_lite.slots import SLOTS
 
 __all__ = ["ANY_STEP", "STEPS", "Journal", "Progress", "halting", "stopped"]
 
-_CHUNK_ROWS, _CHUNK_BYTES = 128, 48 << 10
-"""Of a chunk, about: so that misses overlap; so that the chunk and its journal stay in the second cache."""
+_CHUNK_BYTES = 48 << 10
+"""Of a chunk of long rows, about: it and its journal stay in the second cache."""
 
 STEPS = {
-    "ps.chunk.journalled": int(journal_kernels.JOURNALLED),
-    "ps.chunk.counted": int(journal_kernels.COUNTED),
-    "ps.chunk.half": int(journal_kernels.HALF_CHANGED),
-    "ps.chunk.changed": int(journal_kernels.CHANGED_ROWS),
-    "ps.chunk.done": int(journal_kernels.ADVANCED),
+    "ps.chunk.journalled": int(table_kernels.JOURNALLED),
+    "ps.chunk.counted": int(table_kernels.COUNTED),
+    "ps.chunk.half": int(table_kernels.HALF_CHANGED),
+    "ps.chunk.changed": int(table_kernels.CHANGED_ROWS),
+    "ps.chunk.done": int(table_kernels.ADVANCED),
     "ps.write.half": int(move_kernels.HALF_WRITTEN),
     "ps.compact.copied": int(move_kernels.COPIED),
     "ps.compact.twice": int(move_kernels.TWICE),
@@ -39,23 +37,28 @@ ANY_STEP = "ps.step"
 _NAMES = {step: name for name, step in STEPS.items()}
 
 
+_halt = np.zeros(2, np.uint64)
+"""One for all groups: it counts all their steps."""
+
+
 class Progress(NamedTuple):
     """Of the push under way."""
 
     group: int
     """Groups before are done."""
-    slot: int
-    """Slots of this group before are done."""
+    keys: int
+    """Of this group, done."""
     rows: int
     """In the journal."""
 
 
 def halting() -> NDArray[np.uint64]:
-    """``Book.halt`` as the failpoints of this process want it."""
+    """``Book.halt``, as the failpoints of this process want it."""
+    _halt[:] = 0
     for name, step in [*STEPS.items(), (ANY_STEP, 255)]:
         if (point := active(name)) is not None and not point.spent:
-            return np.array([step, point.number], np.uint64)
-    return np.zeros(2, np.uint64)
+            _halt[:] = step, point.number
+    return _halt
 
 
 def stopped(step: int) -> None:
@@ -74,83 +77,40 @@ class Journal:
             arena.bytes.view(np.uint64), arena.bytes.view(np.uint32), arena.bytes.view(np.float32), progress
         )
         self._bytes = arena.size
-        self._order = np.empty(0, np.uint64)
-        self._ends = np.empty(SLOTS, np.uint64)
 
     @property
     def progress(self) -> Progress:
         word = int(self._words.progress[0])
-        slots = (word >> int(SLOT_SHIFT_OF_PROGRESS)) & 0xFFFF
-        return Progress(word >> int(GROUP_SHIFT), slots, word & 0xFFFFFFFF)
+        return Progress(word >> int(GROUP_SHIFT), (word >> int(DONE_SHIFT)) & 0xFFFFFFFF, word & 0xFFFF)
 
-    def begin(self) -> None:
-        """A push, from its first group on."""
-        self._words.progress[0] = 0
+    def begin(self, group: int) -> None:
+        """The groups before are done."""
+        self._words.progress[0] = group << int(GROUP_SHIFT)
 
-    def update(
-        self,
-        group: int,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        hashes: NDArray[np.uint64],
-        grads: NDArray[np.float32],
-        store: Store,
-        entries: Entries,
-        book: Book,
-        *optimizer: Any,
-    ) -> None:
-        """``optimizer``: the rest of what ``table_kernels.update`` takes. Raises JobError for more rows of one slot than the journal holds;
-        nothing is done then."""
-        n = len(keys)
-        if len(self._order) < n:
-            self._order = np.empty(n, np.uint64)
-        order = self._order[:n]
-        most = int(journal_kernels.order_by_slot(counts, hashes, order, self._ends))
+    def arguments(self, group: int, store: Store) -> tuple[JournalWords, np.uint64, np.uint64]:
+        """What ``table_kernels.update`` takes of it."""
         row_bytes = 4 * int(journal_kernels.entry_words(store.dim, store.parts))
-        limit = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
-        room = min(n, limit + most)
-        if room * row_bytes > self._bytes:
-            raise JobError(
-                f"{most} rows of one slot in one push: their journal takes {room * row_bytes} bytes of {self._bytes}",
-                hint="Use smaller minibatches.",
-            )
-        step = journal_kernels.update(
-            keys,
-            hashes,
-            order,
-            self._ends,
-            np.uint64(room),
-            np.uint64(limit),
-            grads,
-            store,
-            entries,
-            book,
-            self._words,
-            np.uint64(group),
-            *optimizer,
-        )
-        stopped(int(step))
+        limit = max(1, min(CHUNK, _CHUNK_BYTES // row_bytes, self._bytes // row_bytes))
+        if row_bytes > self._bytes:
+            raise JobError(f"a row of {row_bytes} bytes is too long for the journal of {self._bytes}")
+        return self._words, np.uint64(group) << GROUP_SHIFT, np.uint64(limit)
 
     def undo(self, group: int, store: Store, used: int) -> None:
         """Put back what a chunk of this group had half done when its process was killed. Raises JobError for a journal that can't be."""
         progress = self.progress
-        if progress.group != group:
-            return
-        if progress.rows:
-            self._check(progress, store, used)
-        # also without any, so that the kernel can be compiled before there is need of it
-        journal_kernels.undo(store, self._words, np.uint64(progress.rows))
-        if not progress.rows:
-            return
-        failpoint("ps.attach.undone")
-        self._words.progress[0] = (progress.group << int(GROUP_SHIFT)) | (
-            progress.slot << int(SLOT_SHIFT_OF_PROGRESS)
-        )
+        n = progress.rows if progress.group == group else 0
+        if n:
+            self._check(n, store, used)
+        # also without any, so that the kernel is compiled before there is need of it
+        journal_kernels.undo(store, self._words, np.uint64(n))
+        if n:
+            failpoint("ps.attach.undone")
+            self._words.progress[0] = (group << int(GROUP_SHIFT)) | (progress.keys << int(DONE_SHIFT))
 
-    def _check(self, progress: Progress, store: Store, used: int) -> None:
+    def _check(self, n: int, store: Store, used: int) -> None:
         words = int(journal_kernels.entry_words(store.dim, store.parts))
-        if progress.rows * words * 4 > self._bytes:
-            raise JobError(f"the journal is damaged: {progress.rows} rows in {self._bytes} bytes")
-        rows = self._words.rows[: progress.rows * words // 2 : words // 2] & ~NEW
+        if n * words * 4 > self._bytes:
+            raise JobError(f"the journal is damaged: {n} rows in {self._bytes} bytes")
+        rows = self._words.rows[: n * words // 2 : words // 2] & ~NEW
         if rows.max() >= used:
             raise JobError(f"the journal is damaged: row {rows.max()} of {used}")

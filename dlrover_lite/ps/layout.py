@@ -15,7 +15,7 @@ from dlrover_lite.ps.hashing import SLOT_SHIFT, fill_hashes, table_salt
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
-__all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "slots_of"]
+__all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "hashes_of", "slots_of"]
 
 BLOCK = 4096
 """Values a block."""
@@ -63,8 +63,13 @@ def groups_of(configuration: Configure) -> list[GroupSpec]:
     return tables + dense_groups(configuration.dense, configuration.optimizer)
 
 
-def slots_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The slot of each key [n] of a table."""
+def hashes_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of each key [n] of a table."""
     hashes = np.empty(len(keys), np.uint64)
     fill_hashes(np.ascontiguousarray(keys, np.uint64), table_salt(table), hashes)
-    return (hashes >> np.uint64(SLOT_SHIFT)).astype(np.int64)
+    return hashes
+
+
+def slots_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The slot of each key [n] of a table."""
+    return (hashes_of(table, keys) >> np.uint64(SLOT_SHIFT)).astype(np.int64)

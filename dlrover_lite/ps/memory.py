@@ -10,7 +10,7 @@ from typing import Protocol
 import psutil
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.ps.arena import Arena, whole_pages
+from dlrover_lite.ps.arena import Arena, pages
 
 __all__ = ["Arenas", "Memory", "PrivateMemory"]
 
@@ -19,7 +19,7 @@ class Memory(Protocol):
     """Files that can be mapped, by name. Each call gives file descriptors of the caller's own: it closes them."""
 
     def create(self, name: str, reserve_bytes: int) -> int:
-        """A file of ``reserve_bytes`` that holds zeros and costs memory only where it is touched. One of this name that was left is
+        """A file of ``reserve_bytes``, whole pages, that holds zeros and costs memory only where it is touched. One of this name that was left is
         no more. Raises JobError or OSError when there can be none."""
         ...
 
@@ -79,7 +79,7 @@ class Arenas:
 
     def open(self, name: str, reserve_bytes: int | None = None) -> Arena:
         """The one that was left, as large as it is, or a new one. ``reserve_bytes``: as much as the machine has, unless given."""
-        size = whole_pages(reserve_bytes or psutil.virtual_memory().total)
+        size = pages(reserve_bytes or psutil.virtual_memory().total)
         if name in self._left:
             return Arena(name, fd=self._left.pop(name))
         if self._memory is None:

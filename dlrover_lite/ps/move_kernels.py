@@ -3,10 +3,10 @@
 They run between the requests of training, a bounded number of rows at a time. As in ``table_kernels``, rows go in chunks whose cache
 misses overlap.
 
-The process may be killed at any instruction, and another take up its arenas: what has a table there is a row. So a row gets its table last
-and loses it first, with fences between. A row that moves within the arena has it in both places for a moment: two rows that are the same,
-of which the follower frees one (``restore_kernels``). One that is overwritten is gone for a moment; its slot isn't owned here, and whoever takes
-over has its move begin anew.
+The process may be killed at any instruction, and another take up its arenas: what has a table there is a row. So a row gets its table
+last and loses it first, with fences between. A row that moves within the arena has it in both places for a moment: two rows that are the
+same, of which the follower frees one (``restore_kernels``). One that is overwritten is gone for a moment; its slot isn't owned here, and
+whoever takes over has its move begin anew.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """What a parameter server knows beside its rows, in memory that outlives its process: the arena ``state``.
 
-Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal has an arena of its own. Everything
-that becomes true at one moment does so by one store of one word, made last: processes are killed between two of them.
+Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal has an arena of its own.
+Everything that becomes true at one moment does so by one store of one word, made last: processes are killed between two of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -15,12 +14,14 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.ps.journal import Journal
+from dlrover_lite.ps.mark_entries import MarkEntries
 from dlrover_lite.ps.memory import Arenas
 from dlrover_lite.ps.rows import NUMBERS
+from dlrover_lite.ps.state_words import Header, damaged
 from dlrover_lite.slots import BITMAP_BYTES
 from dlrover_lite.wire.ps_messages import Configure
 
-__all__ = ["MAJOR", "MINOR", "GROUPS_MOST", "Header", "MarkEntries", "State"]
+__all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
 
 MAJOR, MINOR = 1, 0
 """Of this layout. A newer minor version has more in places that were zero; of a newer major one nothing is known."""
@@ -28,76 +29,9 @@ MAJOR, MINOR = 1, 0
 _MAGIC = int.from_bytes(b"dl-state", "little")
 
 
-class Header:
-    """Words by their positions."""
-
-    MAGIC, FORMAT, CONFIGURATION_BYTES, CONFIGURATION_DIGEST, PUSHES, UNDER_WAY, EPOCH, K, BEFORE, PROGRESS, MARKS = range(11)
-    COVERS = 16
-    GROUPS = 512
-    CONFIGURATION = 1 << 17
-    ENTRIES = 1 << 22
-    END = ENTRIES + (1 << 26)
-
-
 GROUPS_MOST = (Header.CONFIGURATION - Header.GROUPS) // NUMBERS
-_CONFIGURATION_MOST = 8 * (Header.ENTRIES - Header.CONFIGURATION)
+_CONFIGURATION_MOST = 8 * (Header.MARKS - Header.CONFIGURATION)
 _BITMAP_WORDS = BITMAP_BYTES // 8
-
-Name = tuple[int, int, int]
-"""Epoch, number of the minibatch, and how many of the first groups it was applied to."""
-
-
-class MarkEntries:
-    """Sets of slots by name. An entry: whether there is one, the name, the set's words."""
-
-    _WORDS = 4 + _BITMAP_WORDS
-    _MOST = (Header.END - Header.ENTRIES) // _WORDS
-
-    def __init__(self, words: NDArray[np.uint64]) -> None:
-        self._words = words
-        self._places: dict[Name, int] = {}
-        self._free: list[int] = []
-        for place in range(self._used):
-            entry = self._entry(place)
-            if entry[0]:
-                self._places[int(entry[1]), int(entry[2]), int(entry[3])] = place
-            else:
-                self._free.append(place)
-
-    def items(self) -> Iterator[tuple[Name, int]]:
-        for name, place in self._places.items():
-            yield name, int.from_bytes(self._entry(place)[4:].tobytes(), "little")
-
-    def put(self, name: Name, slots: int) -> None:
-        """Its set from now on. In between the entry holds some of what the old and some of what the new one has: sets only grow by what has
-        been applied, and shrink by what others have taken over, so that any such mixture is as true."""
-        bitmap = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
-        place = self._places.get(name)
-        if place is not None:
-            self._entry(place)[4:] = bitmap
-            return
-        place = self._free.pop() if self._free else self._used
-        if place >= self._MOST:
-            raise JobError(f"{place} minibatches are open: there is no room to note another")
-        entry = self._entry(place)
-        entry[1:4] = name
-        entry[4:] = bitmap
-        self._words[Header.MARKS] = max(self._used, place + 1)
-        entry[0] = 1
-        self._places[name] = place
-
-    def remove(self, name: Name) -> None:
-        place = self._places.pop(name)
-        self._entry(place)[0] = 0
-        self._free.append(place)
-
-    @property
-    def _used(self) -> int:
-        return int(self._words[Header.MARKS])
-
-    def _entry(self, place: int) -> NDArray[np.uint64]:
-        start = Header.ENTRIES + place * self._WORDS
-        return self._words[start : start + self._WORDS]
 
 
 class State:
@@ -127,11 +61,11 @@ class State:
             return None
         encoded = self._configuration_bytes(min(size, _CONFIGURATION_MOST)).tobytes()
         if size > _CONFIGURATION_MOST or _digest(encoded) != int(self._words[Header.CONFIGURATION_DIGEST]):
-            raise _damaged("its configuration's checksum is wrong")
+            raise damaged("its configuration's checksum is wrong")
         try:
             return msgspec.msgpack.decode(encoded, type=Configure)
         except msgspec.MsgspecError as error:
-            raise _damaged(f"its configuration can't be read: {error}") from error
+            raise damaged(f"its configuration can't be read: {error}") from error
 
     def configure(self, configuration: Configure, groups: int) -> None:
         """Before anything else of these groups is written. Raises UsageError for more than finds room."""
@@ -143,7 +77,7 @@ class State:
         self._words[Header.CONFIGURATION_BYTES] = len(encoded)
 
     def _configuration_bytes(self, size: int) -> NDArray[np.uint8]:
-        return self._words[Header.CONFIGURATION : Header.ENTRIES].view(np.uint8)[:size]
+        return self._words[Header.CONFIGURATION : Header.MARKS].view(np.uint8)[:size]
 
     # --- the push under way ---------------------------------------------------------------------------------------------
 
@@ -158,7 +92,7 @@ class State:
         words[Header.EPOCH], words[Header.K], words[Header.BEFORE] = epoch, k, self.pushes
         covers = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
         words[Header.COVERS : Header.COVERS + _BITMAP_WORDS] = covers
-        self.journal.begin()
+        self.journal.begin(0)
         words[Header.UNDER_WAY] = 1
 
     def push_under_way(self) -> tuple[int, int, int] | None:
@@ -178,19 +112,15 @@ class State:
 
 def _check(words: NDArray[np.uint64]) -> None:
     if int(words[Header.MAGIC]) != _MAGIC:
-        raise _damaged("it doesn't begin as one does")
+        raise damaged("it doesn't begin as one does")
     major, minor = divmod(int(words[Header.FORMAT]), 1 << 32)
     if major > MAJOR:
         raise JobError(
             f"the memory of a parameter server has format {major}.{minor}, and this version reads up to {MAJOR}.{MINOR}",
             hint="Run the job with the version of dlrover-lite that it was started with, or a newer one.",
         )
-    if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.MARKS]) > MarkEntries._MOST:
-        raise _damaged("its header makes no sense")
-
-
-def _damaged(why: str) -> JobError:
-    return JobError(f"the state of a parameter server that has ended is damaged: {why}")
+    if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.ENTRIES]) > MarkEntries.MOST:
+        raise damaged("its header makes no sense")
 
 
 def _digest(data: bytes) -> int:

@@ -2,14 +2,14 @@
 
 A row is a number; ids (uint64), values (float32 [dim]), state (float32 [dim x parts]) and metadata (uint32: table, count of
 updates, last change, last logged) each lie in an arena of their own, so that a pull touches one cache line of the index and the values
-alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads as its
-initial value, and its row is made at the first push.
+alone (with a row's parts next to each other, pulls of random rows took 3 to 4 times as long). A pull never writes: an unknown key reads
+as its initial value, and its row is made at the first push.
 
 Slots move while all this goes on: rows of some slots are found, copied, logged when they change, and dropped, a bounded number at
 a time. Row numbers that become free are used again first; ``compact`` closes the gaps.
 
-Arenas and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there. What isn't there,
-index, free numbers, rows of each slot, it finds out from them.
+Arenas and a few numbers can outlive the process (``Kept``): the group that follows in another process finds its rows there. What isn't
+there, index, free numbers, rows of each slot, it finds out from them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import psutil
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.ps import move_kernels, optimizers, table_kernels
+from dlrover_lite.ps import journal_kernels, move_kernels, optimizers, table_kernels
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
-from dlrover_lite.ps.index import Index
+from dlrover_lite.ps.index import CHUNK, Index
 from dlrover_lite.ps.journal import Journal, halting, stopped
 from dlrover_lite.ps.memory import Arenas
 from dlrover_lite.ps.row_arenas import RowArenas
@@ -107,6 +107,10 @@ class TableGroup:
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = _no_rows()
+        journal = self._kept.journal
+        self._journal = (
+            journal.arguments(self._kept.number, self._store) if journal else (None, np.uint64(0), np.uint64(CHUNK))
+        )
         self._tracking = False
         if self.used:
             self._restore()
@@ -192,12 +196,19 @@ class TableGroup:
         flat = as_input(grads, np.float32).reshape(-1)
         arguments = (keys, counts, self._hashes, flat, self._store, self._index.entries, self._book)
         optimizer = (self._kind, self._hyper, np.float32(learning_rate_factor), np.uint32(self._clock), self._round)
-        if self._kept.journal is None:
-            table_kernels.update(*arguments, *optimizer)
-        else:
-            self._kept.journal.update(self._kept.number, *arguments, *optimizer)
+        stopped(table_kernels.update(*arguments, *self._journal, *optimizer))
         self._index.advance(self.rows - rows, self.rows, self.used)
         self._slots.count(keys, counts, self._store.salts, updated=True)
+
+    def changed_last(self, most: int) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+        """Tables and hashes of the keys that the last update has changed. Raises JobError when there aren't ``most``."""
+        tables, hashes = np.empty(most, np.uint16), np.empty(most, np.uint64)
+        if not most:
+            return tables, hashes  # the group's clock may still be that of a push before
+        found = journal_kernels.changed_at(self._store, np.uint64(self.used), np.uint32(self._clock), tables, hashes)
+        if found != most:
+            raise JobError(f"the journal is damaged: {most} keys were updated, and {found} rows changed")
+        return tables, hashes
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.kernels import fence, kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
+from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
@@ -28,7 +29,6 @@ __all__ = [
     "make_row",
     "prefetch_row",
     "take_row",
-    "touch_meta",
     "update",
 ]
 
@@ -37,6 +37,9 @@ _META = np.uint64(META_WORDS)
 _LINE = np.uint64(16)
 """float32 values in a cache line."""
 _SHIFT = np.uint64(SLOT_SHIFT)
+
+JOURNALLED, COUNTED, HALF_CHANGED, CHANGED_ROWS, ADVANCED = (np.uint64(step) for step in range(1, 6))
+"""Steps of a chunk, for ``Book.halt``."""
 _ANY = np.uint64(255)
 
 
@@ -147,13 +150,14 @@ def gather(keys, counts, store, entries, slot_flags, out):  # type: ignore[no-un
 
 
 @kernel
-def update(  # type: ignore[no-untyped-def]
-    keys, counts, hashes, grads, store, entries, book, kind, hyper, factor, clock, log_round
+def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so many arrays costs more than a row
+    keys, counts, hashes, grads, store, entries, book, journal, base, limit, kind, hyper, factor, clock, log_round
 ):
     """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
 
     The caller has made sure that index, arenas and log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is
-    tracked.
+    tracked. ``journal``: what can be undone, or None; ``base`` is the group in its word of progress, ``limit`` how many rows it holds: at
+    most CHUNK. Returns 0, or the step at which it was stopped.
     """
     meta, values, state, dim = store.meta, store.values, store.state, store.dim
     words, mask = entries.words, entries.mask
@@ -165,7 +169,7 @@ def update(  # type: ignore[no-untyped-def]
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         while start < end:
-            n = min(np.uint64(CHUNK), end - start)
+            n = min(limit, end - start)
             for i in range(n):
                 prefetch(words, np.int64((hashes[start + i] & mask) * _U2))
             for i in range(n):
@@ -182,18 +186,43 @@ def update(  # type: ignore[no-untyped-def]
                     if row < swept:
                         enter(key_hash, t, row, next_words, next_mask)
                     slot_rows[key_hash >> _SHIFT] += 1
-                    make_row(row, keys[start + i], key_hash, t, store, kind, hyper)
+                    row |= NEW
                 rows[i] = row
+            if journal is not None:
+                save(rows, n, store, journal)
+                fence()
+                if halts(JOURNALLED, book.halt):
+                    return JOURNALLED
+                journal.progress[0] = base | (start << DONE_SHIFT) | n
+                fence()
+                if halts(COUNTED, book.halt):
+                    return COUNTED
             for i in range(n):
-                at = rows[i] * _META
+                row = rows[i]
+                if row & NEW != _U0:
+                    row ^= NEW
+                    rows[i] = row
+                    make_row(row, keys[start + i], hashes[start + i], t, store, kind, hyper)
+                at = row * _META
                 steps[i] = meta[at + COUNT] + np.uint32(1)
                 meta[at + COUNT] = steps[i]
                 meta[at + CHANGED] = clock
+            if halts(HALF_CHANGED, book.halt):
+                return HALF_CHANGED
             if log_round != np.uint32(0):
                 for i in range(n):
                     log_row(rows[i], hashes[start + i], log_round, meta, numbers, log, slot_flags)
             update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
             start += n
+            if journal is not None:
+                fence()
+                if halts(CHANGED_ROWS, book.halt):
+                    return CHANGED_ROWS
+                journal.progress[0] = base | (start << DONE_SHIFT)
+                fence()
+                if halts(ADVANCED, book.halt):
+                    return ADVANCED
+    return _U0
 
 
 @kernel
