@@ -62,9 +62,9 @@ class Watch:
 
 
 class Job(Watch):
-    """Tables of ``table_bytes``, on two PS; trains until it is stopped."""
+    """Tables of ``table_bytes``, on so many PS; trains until it is stopped."""
 
-    def __init__(self, home: Path, table_bytes: int) -> None:
+    def __init__(self, home: Path, table_bytes: int, *, servers: int = 2) -> None:
         from dlrover_lite.backends.local.options import KeeperOptions
         from dlrover_lite.jobs.handle import launch
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
@@ -84,7 +84,7 @@ class Job(Watch):
                     "optimizer": {"use": "adagrad", "learning_rate": 0.02},
                 },
                 "resources": {
-                    "ps": {"count": 2, "cores": 1, "memory": 4 * GIB},
+                    "ps": {"count": servers, "cores": 1, "memory": 4 * GIB},
                     "worker": {"count": 1, "cores": 1.5, "memory": GIB},
                 },
                 "export": {"format": "none"},

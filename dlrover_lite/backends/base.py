@@ -27,7 +27,7 @@ class NodeSpec(msgspec.Struct, frozen=True):
     resources: Resources
     master_endpoint: str
     follows: str = ""
-    """An ended node of the same role whose limits, and the memory still charged to them, this one takes over."""
+    """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
@@ -81,8 +81,11 @@ class Backend(Protocol):
         Raises BackendError for a node that was never launched, and for a memory limit below what the node uses.
         """
 
-    def terminate(self, node: str, *, grace_seconds: float) -> None:
-        """Ask the node to end, and kill it after the grace period. Returns at once; the end is an event."""
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        """Ask the node to end, and kill it after the grace period. Returns at once; the end is an event.
+
+        Memory that would outlive the node, for one that follows it, ends with it, or now if it has ended; with ``keep_memory`` it stays.
+        """
 
     def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
         """Events numbered above ``after``, in order; waits up to the timeout for the first one."""

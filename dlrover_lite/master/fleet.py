@@ -1,8 +1,8 @@
 """All nodes of a job and the plan they are to follow, as a pure state machine: events in, instructions out.
 
 The backend's reports are believed, nothing else. A worker that ends before the job is done comes back as its reason and the budget allow;
-its leases are to do again. A PS that owns slots takes their parameters with it when it ends, so the job fails; one that owns none comes
-back like a worker, unless it was to leave. The person's own error is never tried again.
+its leases are to do again. A PS that owns slots is followed by one that finds its memory, and owns them from then on; one that owns none
+comes back like a worker, with nothing, unless it was to leave. The person's own error is never tried again.
 
 A fleet is a value, and is kept with the ledger after each change, before what follows from it is done: a master that was restarted
 goes on from there (``restored``), and asks for what may not have been done once more.
@@ -28,7 +28,9 @@ __all__ = [
     "Launch",
     "Note",
     "Pending",
+    "ServerDown",
     "ServerGone",
+    "ServerReplaced",
     "Terminate",
     "WorkerGone",
     "describe",
@@ -44,8 +46,11 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Terminate(msgspec.Struct, frozen=True):
+    """``keep_memory``: what it has left is for the node that follows it; else that is let go, also of a node that has ended."""
+
     node: str
     gently: bool
+    keep_memory: bool = False
 
 
 class WorkerGone(msgspec.Struct, frozen=True):
@@ -58,6 +63,19 @@ class ServerGone(msgspec.Struct, frozen=True):
     """A PS that owned no slot: its moves are off."""
 
     node: str
+
+
+class ServerDown(msgspec.Struct, frozen=True):
+    """A PS that owns slots has ended, and is going to be followed: nothing moves to it or from it till then."""
+
+    node: str
+
+
+class ServerReplaced(msgspec.Struct, frozen=True):
+    """The slots of ``old`` are those of ``new``. To be known, and durable, before ``new`` is launched."""
+
+    old: str
+    new: str
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -75,7 +93,7 @@ class FailJob(msgspec.Struct, frozen=True):
     nodes: list[str] = []
 
 
-Instruction = Launch | Terminate | WorkerGone | ServerGone | Note | FailJob
+Instruction = Launch | Terminate | WorkerGone | ServerGone | ServerDown | ServerReplaced | Note | FailJob
 Next = tuple["Fleet", list[Instruction]]
 
 
@@ -85,6 +103,7 @@ class Pending(msgspec.Struct, frozen=True):
     due: float
     resources: Resources
     role: WorkRole = "worker"
+    follows: str = ""
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -127,8 +146,15 @@ class Fleet(msgspec.Struct, frozen=True):
             node for node in self.of(role) if node.state in ("launched", "started", "up") and node.id not in leaving
         ]
 
-    def coming_back(self, role: Role) -> list[Pending]:
-        return [late for late in self.pending if late.role == role]
+    def coming_back(self, role: Role, leaving: Collection[str] = ()) -> list[Pending]:
+        """Those that follow one of the ``leaving`` leave too."""
+        return [
+            late for late in self.pending if late.role == role and (not late.follows or late.follows not in leaving)
+        ]
+
+    def following(self, leaving: Collection[str] = ()) -> int:
+        """How many PS are still to follow others, and stay."""
+        return sum(bool(late.follows) for late in self.coming_back("ps", leaving))
 
     def planned(self, role: Role) -> RolePlan:
         return self.plan.ps if role == "ps" else self.plan.worker
@@ -153,7 +179,7 @@ class Fleet(msgspec.Struct, frozen=True):
         again: dict[State, Callable[[Node], Instruction]] = {
             "launched": Launch,
             "draining": lambda node: Terminate(node.id, gently=True),
-            "ending": lambda node: Terminate(node.id, gently=False),
+            "ending": _kill,
         }
         return fleet, [again[node.state](node) for node in fleet.running if node.state in again]
 
@@ -209,7 +235,7 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet = msgspec.structs.replace(self, pending=[late for late in self.pending if late.due > now])
         done: list[Instruction] = []
         for late in due:
-            fleet, instructions = fleet._launch(late.role, late.resources, now)
+            fleet, instructions = fleet._launch(late.role, late.resources, now, late.follows)
             done += instructions
         return fleet, done
 
@@ -240,7 +266,8 @@ class Fleet(msgspec.Struct, frozen=True):
         return fleet, done + instructions
 
     def resize(self, node: str, wanted: Resources) -> Next:
-        """One node is to have other limits. Whoever takes its place later has the plan's again."""
+        """One node is to have other limits. Whoever takes its place later has the plan's again, and a PS no less memory
+        than the one whose memory it takes over."""
         known = self.by_id[node]
         changed = msgspec.structs.replace(known, wanted=None if wanted == known.resources else wanted)
         if changed == known:
@@ -280,7 +307,7 @@ class Fleet(msgspec.Struct, frozen=True):
         after, actions = found
         instructions: list[Instruction] = [Note(node_id, note)] if note else []
         if "kill" in actions:
-            instructions.append(Terminate(node_id, gently=False))
+            instructions.append(_kill(after))
         if "ask_to_leave" in actions:
             instructions.append(Terminate(node_id, gently=True))
         return self._with(after), True, instructions
@@ -289,8 +316,10 @@ class Fleet(msgspec.Struct, frozen=True):
         """The plan has ``count`` of a role, and no more come back than there is room for."""
         planned = msgspec.structs.replace(self.planned(role), count=count)
         plan = msgspec.structs.replace(self.plan, **{role: planned})
-        room = max(0, count - len(self.staying_of(role, leaving)))
-        kept = [late for late in self.pending if late.role != role] + self.coming_back(role)[:room]
+        following = self.following(leaving) if role == "ps" else 0
+        room = max(0, count - len(self.staying_of(role, leaving)) - following)
+        kept = [late for late in self.pending if late.role != role or late.follows]
+        kept += [late for late in self.coming_back(role) if not late.follows][:room]
         return msgspec.structs.replace(self, plan=plan, pending=kept)
 
     def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = ()) -> Next:
@@ -298,7 +327,7 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet: Fleet = self
         done: list[Instruction] = []
         plan = self.planned(role)
-        for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role))):
+        for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role, leaving))):
             fleet, instructions = fleet._launch(role, plan.each, now)
             done += instructions
         return fleet, done
@@ -321,23 +350,30 @@ class Fleet(msgspec.Struct, frozen=True):
             return self, []
         if not owns:
             gone = ServerGone(node.id)
-            if before.state == "draining" or node.id in leaving:
+            if before.state == "draining":
                 return self, [gone]
+            gone_for_good: list[Instruction] = [gone, Terminate(node.id, gently=False)]  # nobody follows it
+            if node.id in leaving:
+                return self, gone_for_good
             fleet, instructions = self._come_back(node, now, 0, leaving)
-            return fleet, [gone, *instructions]
-        hint = "Its log: dlrover-lite logs JOB --role ps."
-        if node.reason == "OOMKilled":
-            hint = f"Give ps more memory than {format_bytes(node.resources.memory)} each, or use more of them. {hint}"
-        return self, [
-            FailJob(f"{node.id} has ended ({describe_end(node)}) and its parameters are lost", hint, [node.id])
-        ]
+            return fleet, [*gone_for_good, *instructions]
+        if node.reason == "UserError":
+            hint = "Its log: dlrover-lite logs JOB --role ps."
+            return self, [
+                FailJob(f"{node.id} has ended ({describe_end(node)}) and its parameters are lost", hint, [node.id])
+            ]
+        fleet, instructions = self._come_back(node, now, 0, leaving, follows=node.id)
+        return fleet, [ServerDown(node.id), *instructions]
 
-    def _come_back(self, node: Node, now: float, left: int, leaving: Collection[str] = ()) -> Next:
+    def _come_back(
+        self, node: Node, now: float, left: int, leaving: Collection[str] = (), *, follows: str = ""
+    ) -> Next:
         role: WorkRole = "ps" if node.role == "ps" else "worker"
         plan, reason = self.planned(role), node.reason or "Unknown"
         policy, before = POLICIES[reason], self.comebacks.get(role, {}).get(reason, 0)
         room = self._room_beside(node)
-        if len(self.staying_of(role, leaving)) + len(self.coming_back(role)) >= plan.count - left:
+        there = len(self.staying_of(role, leaving)) + len(self.coming_back(role, leaving))
+        if there >= plan.count - left and not follows:
             return self, []
         if before >= policy.budget:
             ended = [other.id for other in self.of(role) if other.reason == reason]
@@ -354,12 +390,14 @@ class Fleet(msgspec.Struct, frozen=True):
         planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
         grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
         fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)
+        if follows and each.memory < node.resources.memory:  # it was given more, and what it leaves may need that
+            each = msgspec.structs.replace(each, memory=node.resources.memory)
         delay = delay_seconds(policy, before)
-        how = describe_growth(node.resources, each)
+        how = describe_growth(node.resources, each, followed=bool(follows))
         if not delay:
-            fleet, instructions = fleet._launch(role, each, now)
+            fleet, instructions = fleet._launch(role, each, now, follows)
             return fleet, [Note(node.id, f"{list(fleet.by_id)[-1]} takes its place{how}"), *instructions]
-        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role)])
+        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role, follows)])
         another = "parameter server" if role == "ps" else "worker"
         return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
 
@@ -372,10 +410,12 @@ class Fleet(msgspec.Struct, frozen=True):
         """Memory that is left for another in place of ``node``."""
         return self.capacity.memory - self.memory_beside(node)
 
-    def _launch(self, role: WorkRole, resources: Resources, now: float) -> Next:
-        node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now)
-        note = Note(node.id, f"launched with {describe(resources)}")
-        return self._with(node), [note, Launch(node)]
+    def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "") -> Next:
+        node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows)
+        whose = f" in the place of {follows}" if follows else ""
+        note = Note(node.id, f"launched with {describe(resources)}{whose}")
+        replaced = [ServerReplaced(follows, node.id)] if follows else []
+        return self._with(node), [note, *replaced, Launch(node)]
 
     def _with(self, node: Node) -> Fleet:
         return msgspec.structs.replace(self, by_id={**self.by_id, node.id: node})
@@ -390,6 +430,10 @@ def describe_end(node: Node) -> str:
     """``OOMKilled: over its memory limit of 1 GiB``."""
     reason = node.reason or "Unknown"
     return f"{reason}: {node.detail}" if node.detail else reason
+
+
+def _kill(node: Node) -> Terminate:
+    return Terminate(node.id, gently=False, keep_memory=node.role == "ps")
 
 
 def _least_missed(workers: list[Node]) -> list[Node]:

@@ -57,6 +57,8 @@ class Node(msgspec.Struct, frozen=True):
     since: float = 0.0
     """When it came into this state, on the caller's clock."""
     endpoint: str = ""
+    follows: str = ""
+    """The node whose place it took, with the memory that one has left."""
     verdict: ExitReason | None = None
     """Our own word on why it ends, which goes before the backend's."""
     reason: ExitReason | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
+import msgspec
 import numpy as np
 
 from dlrover_lite import slots
@@ -141,11 +142,13 @@ class ParameterServers:
         return PsOrders(state.version, self._owned[node], moves, *consumed(self._shards))
 
     def topology(self, fleet: Fleet) -> Topology | None:
-        """Those that own slots; None before there is a map."""
+        """Those that own slots; None before there is a map, and while one of them is still to come up."""
         state = self.state
         if not state.version:
             return None
         used, owners = np.unique(state.positions(), return_inverse=True)
+        if any(fleet.by_id[state.ps[at]].state != "up" for at in used.tolist()):
+            return None
         servers = [(state.ps[at], fleet.by_id[state.ps[at]].endpoint) for at in used.tolist()]
         return Topology(state.version, servers, owners.astype("<u2").tobytes())
 
@@ -156,7 +159,7 @@ class ParameterServers:
         state, notes = following
         if state is self.state:
             return False
-        if state.owners != self.state.owners:
+        if (state.owners, state.ps) != (self.state.owners, self.state.ps):
             self._map_version = state.version
             self._owned.clear()
         self.state = state
@@ -182,6 +185,16 @@ class ParameterServers:
         """It has ended, and held no slots."""
         self.reports.pop(node, None)
         self.take(self.state.gone(node))
+
+    def down(self, node: str) -> None:
+        """It has ended, holds slots, and is going to be followed. Durable with the next commit."""
+        self.take(self.state.down(node))
+
+    def replaced(self, old: str, new: str) -> None:
+        """``new`` holds all that ``old`` held. Durable with the next commit."""
+        if (report := self.reports.pop(old, None)) is not None:
+            self.reports[new] = msgspec.structs.replace(report, node=new, version=0, tidy=False)
+        self.take(self.state.replaced(old, new))
 
 
 def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:

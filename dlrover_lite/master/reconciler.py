@@ -16,7 +16,9 @@ from dlrover_lite.master.fleet import (
     Launch,
     Next,
     Note,
+    ServerDown,
     ServerGone,
+    ServerReplaced,
     Terminate,
     WorkerGone,
     describe,
@@ -56,6 +58,12 @@ class Servers(Protocol):
 
     def gone(self, node: str) -> None:
         """It has ended, and held no slots."""
+
+    def down(self, node: str) -> None:
+        """It has ended, holds slots, and is going to be followed. Durable with the fleet."""
+
+    def replaced(self, old: str, new: str) -> None:
+        """What ``old`` held is held by ``new``. Durable with the fleet."""
 
 
 class Reconciler:
@@ -98,7 +106,13 @@ class Reconciler:
     def begin(self) -> None:
         """Launch the plan; or go on with the nodes that an earlier master has left."""
         now = self._clock()
-        self._take(self.fleet.restored(now) if self.fleet.by_id else self.fleet.begin(now))
+        if not self.fleet.by_id:
+            self._take(self.fleet.begin(now))
+            return
+        self._take(self.fleet.restored(now))
+        for node in self.fleet.of("ps"):
+            if node.state == "ended" and not self._servers.owns(node.id):
+                self._let_go(node.id)
 
     def hello(self, node: str, endpoint: str) -> None:
         self._take(self.fleet.hello(node, endpoint, self._clock()))
@@ -223,34 +237,51 @@ class Reconciler:
 
     def _take(self, following: Next) -> None:
         fleet, instructions = following
+        for instruction in instructions:
+            self._note(instruction)
         if fleet is not self.fleet:
             self.fleet = fleet
             self._keep(fleet)
         for instruction in instructions:
             self._follow(instruction)
 
+    def _note(self, instruction: Instruction) -> None:
+        """What is to be as durable as the fleet itself, and the story of it."""
+        match instruction:
+            case ServerDown(node):
+                self._servers.down(node)
+            case ServerReplaced(old, new):
+                self._servers.replaced(old, new)
+            case Note(node, text):
+                self._story.node(node, text)
+
     def _follow(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(node):
                 self._launch(node)
-            case Terminate(node, gently):
-                try:
-                    self._backend.terminate(node, grace_seconds=GRACE_SECONDS if gently else 0.0)
-                except BackendError as error:
-                    print(f"{node} can't be ended: {error.message}", flush=True)
+            case Terminate(node, gently, keep_memory):
+                self._terminate(node, GRACE_SECONDS if gently else 0.0, keep_memory=keep_memory)
             case WorkerGone(node):
                 self._on_gone(node)
             case ServerGone(node):
                 self._servers.gone(node)
-            case Note(node, text):
-                self._story.node(node, text)
             case FailJob():
                 self._on_failure(instruction)
+
+    def _terminate(self, node: str, grace_seconds: float, *, keep_memory: bool) -> None:
+        try:
+            self._backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
+        except BackendError as error:
+            print(f"{node} can't be ended: {error.message}", flush=True)
+
+    def _let_go(self, node: str) -> None:
+        """Of the memory of one that has ended: an earlier master may have had no time to. If it has been followed there is none."""
+        self._terminate(node, 0.0, keep_memory=False)
 
     def _launch(self, node: Node) -> None:
         if not self.fleet.done:
             try:
-                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint))
+                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows))
             except BackendError as error:
                 self._on_refusal(error)
             else:

@@ -1,4 +1,4 @@
-"""Whether, when and how large a worker comes back, by the reason for which it ended. Data and pure functions."""
+"""Whether, when and how large a node comes back, by the reason for which it ended. Data and pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger"]
 
 class Policy(msgspec.Struct, frozen=True):
     budget: int
-    """How many workers of one job may come back for this reason."""
+    """How many nodes of a role may come back for this reason in one job."""
     first_delay_seconds: float = 0.5
     """Before the second one; doubles with each further one. The first comes back at once."""
     longest_delay_seconds: float = 30.0
@@ -36,7 +36,7 @@ _LEAST_GROWTH = 1.2
 
 
 def delay_seconds(policy: Policy, before: int) -> float:
-    """How long to wait when ``before`` workers have come back for the same reason."""
+    """How long to wait when ``before`` nodes have come back for the same reason."""
     if before == 0:
         return 0.0
     return min(policy.longest_delay_seconds, policy.first_delay_seconds * 2.0 ** (before - 1))
@@ -50,7 +50,10 @@ def larger(each: Resources, factor: float, room: int) -> Resources | None:
     return Resources(each.cores, max(memory, each.memory))
 
 
-def describe_growth(before: Resources, after: Resources) -> str:
-    if after.memory == before.memory:
-        return ""
-    return f" with {format_bytes(after.memory)} of memory instead of {format_bytes(before.memory)}"
+def describe_growth(before: Resources, after: Resources, *, followed: bool = False) -> str:
+    """``followed``: by one that takes its memory over."""
+    limits = f"{format_bytes(after.memory)} {'' if followed else 'of memory '}instead of {format_bytes(before.memory)}"
+    grown = after.memory != before.memory
+    if followed:
+        return " with its memory" + (f", of which it may have {limits}" if grown else "")
+    return f" with {limits}" if grown else ""

@@ -198,7 +198,7 @@ class SlotControl:
         why = f"scaled to {_servers(count)}"
         state, fleet = self._state, self._fleet
         staying = fleet.staying_of("ps", state.leaving)
-        missing = count - len(staying) - len(fleet.coming_back("ps"))
+        missing = count - len(staying) - len(fleet.coming_back("ps", state.leaving))
         if missing > 0:
             called_back = [node for node in fleet.staying_of("ps") if node.id in state.leaving]
             kept = [node.id for node in self._least_held(called_back)[::-1][:missing]]
@@ -207,7 +207,13 @@ class SlotControl:
             launched = self._reconciler.scale_ps(count)
             rest = ["slots move when all parameter servers are up"] if self._state.version else []
             return [f"{node} stays" for node in kept] + launched + rest
-        chosen = [node.id for node in self._least_held(staying)[: max(0, len(staying) - count)]]
+        surplus = max(0, len(staying) + fleet.following(state.leaving) - count)
+        if surplus > len(staying):
+            raise JobError(
+                f"there can't be {_servers(count)} before those that follow others are up",
+                hint="Try again in a moment.",
+            )
+        chosen = [node.id for node in self._least_held(staying)[:surplus]]
         return self._let_go(chosen, why) + self._reconciler.scale_ps(count)
 
     def _let_go(self, nodes: Collection[str], why: str) -> list[str]:

@@ -216,6 +216,31 @@ class SlotState(msgspec.Struct, frozen=True):
             state = state._with(leaving=[other for other in state.leaving if other != node])
         return state, told
 
+    def down(self, node: str) -> Next:
+        """A PS that owns slots has ended, and will be followed: its moves under way are called off, and wait to begin anew."""
+        broken = [move for move in self.moves if move.state == "copying" and move.involves(node)]
+        state, told = self.cancel(f"{node} has ended", [move.id for move in broken])
+        state, more = state.want([(move.source, move.target, move.members) for move in broken])
+        return state, told + more
+
+    def replaced(self, old: str, new: str) -> Next:
+        """All that ``old`` was, ``new`` is from now on. Raises ValueError for one that owned nothing, and for a name that is known."""
+        if not self.owns(old) or new in self.ps or self.busy(new):
+            raise ValueError(f"{new} can't take the place of {old}")
+        state, told = self.down(old)
+
+        def renamed(nodes: Iterable[str]) -> list[str]:
+            return [new if node == old else node for node in nodes]
+
+        moves = []
+        for move in state.moves:
+            source, target = renamed([move.source, move.target])
+            moves.append(_changed(move, source=source, target=target, tidied=renamed(move.tidied)))
+        version, ps, leaving = state.version + 1, renamed(state.ps), renamed(state.leaving)
+        state = state._with(version=version, ps=ps, moves=moves, leaving=leaving)
+        count = _slots(int(state.owned(new).sum()))
+        return state, [*told, Note(new, f"owns what {old} owned: {count} (map {version})")]
+
     def leave(self, nodes: Collection[str], why: str) -> Next:
         """These PS are to be emptied and ended: nothing more moves to them."""
         fresh = [node for node in nodes if node not in self.leaving]

@@ -50,6 +50,8 @@ class Engine:
     ) -> None:
         """``memory``: None for an engine that nobody follows. Raises JobError for what was left and can't be taken up."""
         self._arenas = Arenas(memory)
+        self.found = self._arenas.left("state")
+        """A predecessor has left its state, if only that there was none yet."""
         self._state = State(self._arenas)
         self.configuration: Configure | None = None
         self.groups: list[TableGroup] = []

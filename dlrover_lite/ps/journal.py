@@ -98,14 +98,19 @@ class Journal:
     def undo(self, group: int, store: Store, used: int) -> None:
         """Put back what a chunk of this group had half done when its process was killed. Raises JobError for a journal that can't be."""
         progress = self.progress
-        if progress.group != group or not progress.rows:
-            return
+        n = progress.rows if progress.group == group else 0
+        if n:
+            self._check(n, store, used)
+        # also without any, so that the kernel is compiled before there is need of it
+        journal_kernels.undo(store, self._words, np.uint64(n))
+        if n:
+            failpoint("ps.attach.undone")
+            self._words.progress[0] = (group << int(GROUP_SHIFT)) | (progress.keys << int(DONE_SHIFT))
+
+    def _check(self, n: int, store: Store, used: int) -> None:
         words = int(journal_kernels.entry_words(store.dim, store.parts))
-        if progress.rows * words * 4 > self._bytes:
-            raise JobError(f"the journal is damaged: {progress.rows} rows in {self._bytes} bytes")
-        rows = self._words.rows[: progress.rows * words // 2 : words // 2] & ~NEW
+        if n * words * 4 > self._bytes:
+            raise JobError(f"the journal is damaged: {n} rows in {self._bytes} bytes")
+        rows = self._words.rows[: n * words // 2 : words // 2] & ~NEW
         if rows.max() >= used:
             raise JobError(f"the journal is damaged: row {rows.max()} of {used}")
-        journal_kernels.undo(store, self._words, np.uint64(progress.rows))
-        failpoint("ps.attach.undone")
-        self._words.progress[0] = (group << int(GROUP_SHIFT)) | (progress.keys << int(DONE_SHIFT))

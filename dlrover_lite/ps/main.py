@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import suppress
+import traceback
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.errors import JobError
 from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.kept_memory import open_memory
 from dlrover_lite.ps.service import PsService
 from dlrover_lite.wire import listen_endpoint
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import Hello, MasterReplies, PsOrders
+from dlrover_lite.wire.messages import Hello, MasterReplies, NodeFailed, PsOrders
 from dlrover_lite.wire.ps_messages import PsReplies, PsRequests
 from dlrover_lite.wire.server import Server
 
 __all__ = ["main"]
+
+
+class ParametersLost(JobError):
+    """Nobody has them any more."""
+
+    def __init__(self, follows: str, why: str, hint: str = "") -> None:
+        super().__init__(f"the parameters of {follows} are lost: {why}", hint=hint)
 
 
 def _terminate(_signal: int, _frame: object) -> None:
@@ -36,21 +46,41 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     def connect(endpoint: str, peer: str) -> Client:
         return Client(endpoint, PsReplies, context=context, peer=peer)
 
-    service = PsService(spec.id, Engine(), server, connect, say=_log)
     try:
-        master.call(Hello(spec.id, "ps", server.endpoint))
-        while True:
-            _turn(service, server, master)
+        with closing(PsService(spec.id, _engine(spec), server, connect, say=_log)) as service:
+            master.call(Hello(spec.id, "ps", server.endpoint))
+            while True:
+                _turn(service, server, master, spec)
+    except ParametersLost as error:
+        _log(f"{error}\n{traceback.format_exc()}")
+        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc()))
+        return 1
     finally:
-        service.close()
         server.close()
         master.close()
         context.term()
 
 
-def _turn(service: PsService, server: Server, master: Client) -> None:
+def _engine(spec: NodeSpec) -> Engine:
+    """With all that the PS had which this one follows. Raises ParametersLost when that can't be taken up."""
+    began = time.monotonic()
+    try:
+        engine = Engine(memory=open_memory(spec.id))
+    except JobError as error:
+        if not spec.follows:
+            raise
+        raise ParametersLost(spec.follows, error.message, error.hint) from error
+    if spec.follows and engine.configuration is not None:
+        rows = sum(int(group.slot_rows.sum()) for group in engine.groups)
+        _log(f"has taken up {rows:,} rows of {spec.follows} in {time.monotonic() - began:.3f} s")
+    return engine
+
+
+def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) -> None:
     while (reply := master.receive(0)) is not None:
         if isinstance(reply.body, PsOrders):
+            if spec.follows and not service.engine.found and any(reply.body.owned):
+                raise ParametersLost(spec.follows, "nothing of its memory is left")
             service.follow(reply.body)
     wait_seconds = service.work()
     if not service.report_in:

@@ -139,6 +139,8 @@ class PsService:
         return slices
 
     def _scan(self, group: int, start: int, limit: int, state: bool) -> tuple[Any, list[Any]]:
+        if not self.orders.version:
+            raise NotOwned  # nothing yet, which isn't all there is
         if not 0 <= group < len(self.engine.groups):
             raise ValueError(f"there is no table group {group}")
         tables = self.engine.groups[group]

@@ -88,7 +88,7 @@ class TopologyRequest(Message, frozen=True):
 
 class Topology(Message, frozen=True):
     """The slot map: those PS that own slots, ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each
-    slot's owner. ``version`` 0: not all parameter servers are up yet. It rises with every change."""
+    slot's owner. ``version`` rises with every change. The answer waits until all of them are up."""
 
     version: int
     ps: list[tuple[str, str]] = []

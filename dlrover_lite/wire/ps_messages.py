@@ -96,7 +96,8 @@ class Pushed(Message, frozen=True):
 
 
 class Scan(Message, frozen=True):
-    """Rows of a group that are in slots this PS owns, from row number ``start``; about ``limit`` rows are looked at. Answer Rows; frames:
+    """Rows of a group that are in slots this PS owns, from row number ``start``; about ``limit`` rows are looked at. Answer Rows, or Moved
+    from a PS that doesn't know yet what it owns; frames:
     uint64 keys, uint16 position of the row's table within the group, float32 values [rows, dim]; with ``state`` also uint32 counts of
     updates, and float32 optimizer state [rows, dim x parts]."""
 

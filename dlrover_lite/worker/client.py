@@ -48,8 +48,10 @@ __all__ = ["PsClient"]
 DEADLINE_SECONDS = 120.0
 MOVED_SECONDS = 0.005
 """Between attempts when a PS turns something away that by the newest map is its own: it has yet to hear of that map."""
-CHECK_SECONDS = 0.5
-"""Between looks for what has had no answer; the map is asked for when that was so for one: the PS may have left the job."""
+_NO_MAP = -1
+CHECK_SECONDS = 0.1
+"""Between looks for what has had no answer; the map is asked for when that was so for one: the PS may be another by now. The master holds
+its answer back until whoever takes the place of one that has ended can be reached."""
 
 
 class _Link:
@@ -120,14 +122,12 @@ class PsClient:
         self._begin(ticket, pull.keys.map, grads)
         return ticket
 
-    def scan(self, ps: str, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
-        """Some rows of a group that this PS owns; waits. Raises JobError when it leaves the job meanwhile."""
+    def scan(self, members: slots.SlotSet, group: int, start: int, limit: int, *, state: bool = False) -> Scanned:
+        """Some rows of a group, of the PS that owns all these slots; waits. Whoever takes its place has the rows in the same order. Raises
+        JobError when these slots are no longer one's own."""
         ticket = ScanTicket(Scan(group, start, limit, state))
-        if ps not in self._links:
-            raise _left(ps, Scan.__name__)
-        nothing = slots.none()
         ticket.missing = 1
-        self._dispatch(Piece(ticket, 0, ps, self.map.version, nothing, slots.pack(nothing), [], [], []))
+        self._dispatch(Piece(ticket, 0, "", _NO_MAP, members, slots.pack(members), [], [], []))
         self.finish(ticket)
         assert ticket.found is not None
         return ticket.found
@@ -195,9 +195,12 @@ class PsClient:
         if piece.version == self.map.version:
             self._send(piece)
             return
-        if not piece.slots.any():
-            raise _left(piece.ps, _request(piece))
         pieces = split(piece, self.map)
+        if isinstance(piece.ticket, ScanTicket) and np.ptp(self.map.owners[piece.slots]):
+            raise JobError(
+                "slots have moved while the model was written",
+                hint="Nothing should move then: please report this with the job's directory.",
+            )
         piece.ticket.missing += len(pieces) - 1
         for one in pieces:
             self._send(one)
@@ -268,6 +271,7 @@ class PsClient:
         self._connect()
         for piece in homeless:
             piece.detoured = True
+            piece.first_sent_at = -1.0  # somebody else is asked now, with as much patience
             self._dispatch(piece)
 
     def _connect(self) -> None:
@@ -306,10 +310,3 @@ def _check_deadline(piece: Piece, now: float, who: str) -> None:
 
 def _request(piece: Piece) -> str:
     return type(piece.ticket.body(piece)).__name__
-
-
-def _left(ps: str, request: str) -> JobError:
-    return JobError(
-        f"{ps} has left the job before it answered {request}",
-        hint="Nothing should move while the model is written: please report this with the job's directory.",
-    )

@@ -57,10 +57,10 @@ def export(
 
 def _scan(ps: PsClient, group: int, state: bool, mark: Callable[[str], None]) -> Iterator[ScannedRows]:
     """All rows of a group, PS after PS. Nothing moves meanwhile: the master has seen to it before it asked for the export."""
-    for name in ps.map.names:
+    for members in [ps.map.members(part) for part in range(ps.map.parts)]:
         start: int | None = 0
         while start is not None:
             mark("the export")
-            found = ps.scan(name, group, start, _ROWS_A_SCAN, state=state)
+            found = ps.scan(members, group, start, _ROWS_A_SCAN, state=state)
             yield found
             start = found.next_start

@@ -45,6 +45,7 @@ LEFT_EARLY = 128 + signal.SIGTERM
 """Asked to end while there was still something to do: whether by us or by others, the backend knows."""
 
 _PS_DEADLINE_SECONDS = 300.0
+_ASK_SECONDS = 2.0
 _LEAVE_SECONDS = 5.0
 
 
@@ -183,12 +184,13 @@ def _meet_parameter_servers(
 
 
 def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
-    """The slot map, once all parameter servers are up. The master answers when they are, or after a while with version 0."""
+    """The slot map, once all parameter servers that own slots can be reached: the master answers when they can."""
     end = time.monotonic() + _PS_DEADLINE_SECONDS
     while time.monotonic() < end and not stop():
-        body = master.call(TopologyRequest(spec.id)).body
-        if isinstance(body, Topology) and body.version:
-            return body
+        with suppress(DeadlineExceeded):  # its answer waits for all of them, the stop doesn't
+            body = master.call(TopologyRequest(spec.id), deadline_seconds=_ASK_SECONDS).body
+            if isinstance(body, Topology) and body.version:
+                return body
     if stop():
         return None
     raise DeadlineExceeded(f"the parameter servers were not up within {_PS_DEADLINE_SECONDS:g} s")

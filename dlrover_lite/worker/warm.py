@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dlrover_lite.ps import table_warmup
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.ps.memory import PrivateMemory
 from dlrover_lite.ps.moving import Incoming, Outgoing, Tidying
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
@@ -24,14 +26,15 @@ __all__ = ["compile_kernels"]
 
 def compile_kernels() -> None:
     """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them; then
-    all rows move to another engine."""
+    another engine takes up what this one has left, and all rows move to a third."""
     table_warmup.compile_kernels()
     schema = Schema((), ("a", "b"))
     layout = EmbeddingLayout([EmbeddingField("a", 1), EmbeddingField("b", 1)], schema)
     ids = np.zeros((2, 2), np.uint64)
     layout.keys(ids, np.arange(SLOTS, dtype=np.uint16) % 2, 2)
     groups = layout.keys(ids, np.zeros(SLOTS, np.uint16), 1)
-    engine = Engine(owned=ALL_SLOTS)
+    memory = PrivateMemory() if sys.platform == "linux" else None
+    engine = Engine(owned=ALL_SLOTS, memory=memory)
     number = _received(np.zeros(1, np.uint64))
     block = _received(np.zeros((1, BLOCK), np.float32))
     configuration = Configure(0, layout.tables, DenseSpec(1, 0), Optimizer(), Optimizer())
@@ -41,6 +44,10 @@ def compile_kernels() -> None:
     embedded = layout.embed(groups, [rows], 2)
     pushed = _received(layout.collect(groups, embedded)[0])
     engine.push(0, 0, 1.0, ALL_SLOTS, [(keys, counts, pushed), (number, [1], block)])
+    if memory is not None:
+        with memory.hand_over() as left:
+            engine = Engine(owned=ALL_SLOTS, memory=left)
+    engine.own(ALL_SLOTS)
     _move(engine, Engine())
 
 

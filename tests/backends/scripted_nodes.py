@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.ps.kept_memory import open_memory
 
 _STEP = 1 << 22
+_KEPT_FILES = 3
 _HOLD = """
 import signal, sys, time
 held = bytearray(int(sys.argv[1]))
@@ -52,6 +54,10 @@ def main(spec: NodeSpec, job_directory: Path) -> int | None:
             _stay()
         case "children":
             _start_children(job_directory)
+        case "keep":
+            _keep(spec.id, argument)
+        case "look":
+            _look(spec.id)
         case "torch":
             _show_what_is_imported()
     return None
@@ -87,6 +93,27 @@ def _share(size: int) -> None:
     for at in range(0, size, 4096):
         shared[at] = 1
     print("shared", flush=True)
+    _stay()
+
+
+def _keep(node: str, text: str) -> None:
+    """Memory that outlives the node, several files of it."""
+    memory = open_memory(node)
+    assert memory is not None
+    for number in range(_KEPT_FILES):
+        descriptor = memory.create(f"notes-{number}", _STEP)
+        os.pwrite(descriptor, f"{text} {number}".encode().ljust(_STEP), 0)
+    print("kept", flush=True)
+    _stay()
+
+
+def _look(node: str) -> None:
+    memory = open_memory(node)
+    assert memory is not None
+    left = memory.left()
+    texts = [os.pread(left[name], _STEP, 0).decode().strip() for name in sorted(left)]
+    assert all(os.fstat(descriptor).st_size == _STEP for descriptor in left.values())
+    print("found", len(left), "files:", *texts[:2], flush=True)
     _stay()
 
 

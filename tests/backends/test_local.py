@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class TestLocalBackendWatchdog(BackendContract):
 
     limits: Limits = "watchdog"
     enforces_fractions = False
+    overlooks_unmapped_memory = True
 
 
 def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) -> None:
@@ -168,6 +170,47 @@ def test_the_groups_of_ended_workers_go_and_those_of_ended_ps_stay(context: zmq.
         assert groups
         until(lambda: not any((group / worker).exists() for group in groups), "removal of the worker's groups")
         assert all((group / ps).exists() for group in groups)
+
+
+def test_memory_is_held_until_nobody_is_to_follow(context: zmq.Context[Any]) -> None:
+    with running_job("watchdog", context) as (handle, scripted):
+        first, other = scripted.launch("keep:something", "ps"), scripted.launch("keep:else", "ps")
+        for node in (first, other):
+            scripted.wait_for_output(node, "kept")
+        assert files_held(handle) == 6
+        scripted.backend.terminate(first, grace_seconds=0, keep_memory=True)
+        scripted.event(first, "exited")
+        follower = scripted.launch("look", "ps", follows=first)
+        scripted.wait_for_output(follower, "found 3 files")
+        assert files_held(handle) == 6
+        scripted.end(follower)
+        assert files_held(handle) == 3
+        scripted.end(other)
+        assert files_held(handle) == 0
+
+
+def test_a_killed_keeper_frees_what_it_held(context: zmq.Context[Any]) -> None:
+    handle = start("idle")
+    scripted = scripted_backend(handle, context)
+    node = scripted.launch("keep:something", "ps")
+    scripted.wait_for_output(node, "kept")
+    keeper = handle.job.record().keeper
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    scripted.close()
+    assert handle.wait(20).state == "lost"
+    assert_nothing_runs(handle.job)
+
+
+def files_held(handle: JobHandle) -> int:
+    """Anonymous files that the keeper has descriptors of."""
+    keeper = handle.job.record().keeper
+    assert keeper is not None
+    links = []
+    for entry in Path(f"/proc/{keeper.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(str(entry.readlink()))
+    return sum(link.startswith("/memfd:") for link in links)
 
 
 def test_limits_that_cannot_be_had_fail_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

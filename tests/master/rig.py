@@ -56,6 +56,10 @@ class Backend:
     def __init__(self) -> None:
         self.launched: list[NodeSpec] = []
         self.terminated: list[str] = []
+        self.kept: list[str] = []
+        """Of those, the ones whose memory is for others."""
+        self.let_go: list[str] = []
+        """Terminated when they had ended: nobody wants their memory."""
         self.refuses = False
         self.resized: list[tuple[str, Resources]] = []
         self.refuses_to_resize = ""
@@ -83,7 +87,14 @@ class Backend:
                 self.launched.append(spec)
                 self._add(spec.id, "started")
 
-    def terminate(self, node: str, *, grace_seconds: float) -> None:
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        if keep_memory:
+            self.kept.append(node)
+        with self._changed:
+            ended = any((event.node, event.kind) == (node, "exited") for event in self._events)
+        if ended:
+            self.let_go.append(node)
+            return
         self.terminated.append(node)
         self.ends(node, "Succeeded")
 
@@ -184,7 +195,7 @@ class Rig:
     def kill(self) -> None:
         """The master ends between two turns."""
         self.killed = True
-        self._join_killed()
+        self.join_killed()
 
     def kill_before_the_answer(self, node: str, body: Any) -> int:
         """The master applies and commits what ``node`` asks, and ends before it can answer; returns the request's number."""
@@ -194,7 +205,7 @@ class Rig:
 
         self.server.reply = reply  # type: ignore[method-assign]
         sequence = self.client(node).send(body)
-        self._join_killed()
+        self.join_killed()
         return sequence
 
     def kill_in_resize(self, node: str, body: Any) -> None:
@@ -206,10 +217,23 @@ class Rig:
 
         self.backend.resize = dies  # type: ignore[method-assign]
         self.client(node).send(body)
-        self._join_killed()
+        self.join_killed()
         self.backend.resize = resize  # type: ignore[method-assign]
 
-    def _join_killed(self) -> None:
+    def kill_at(self, step: str) -> None:
+        """The master ends when it next comes to ``keep_slots``, ``keep_fleet`` or ``launch``, and before it does that."""
+        owner, name = {
+            "keep_slots": (self.master.servers, "_keep"),
+            "keep_fleet": (self.master.reconciler, "_keep"),
+            "launch": (self.master.reconciler, "_launch"),
+        }[step]
+
+        def die(*_: Any) -> None:
+            raise _Killed
+
+        setattr(owner, name, die)
+
+    def join_killed(self) -> None:
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
         self.server.close()

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from dlrover_lite.backends.base import NodeEvent
 from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master.fleet import FailJob, Fleet, Launch, Note, ServerGone, Terminate, WorkerGone
+from dlrover_lite.master.fleet import (
+    FailJob,
+    Fleet,
+    Launch,
+    Note,
+    ServerDown,
+    ServerGone,
+    ServerReplaced,
+    Terminate,
+    WorkerGone,
+)
 from dlrover_lite.master.relaunch import POLICIES, delay_seconds, larger
 from dlrover_lite.units import Resources
 
@@ -129,14 +139,91 @@ def test_the_persons_own_error_is_not_tried_again() -> None:
     assert not of(Launch, instructions)
 
 
-@pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "UserError", "Succeeded", None])
-def test_a_server_that_ends_takes_the_job_with_it(reason: str | None) -> None:
-    _, instructions = ends(begun(), "ps-1", reason)
+@pytest.mark.parametrize("reason", ["Killed", "OOMKilled", "Preempted", "Unknown", "Succeeded", None])
+def test_a_server_with_slots_is_followed_by_another(reason: str | None) -> None:
+    fleet, instructions = ends(begun(), "ps-1", reason)
+    kinds = [type(each) for each in instructions if not isinstance(each, Note)]
+    assert kinds == [ServerDown, ServerReplaced, Launch]  # who owns what is known before anybody is launched
+    assert of(ServerReplaced, instructions) == [ServerReplaced("ps-1", "ps-2")]
+    (launch,) = of(Launch, instructions)
+    memory = 150 if reason == "OOMKilled" else 100
+    assert (launch.node.id, launch.node.follows, launch.node.resources) == ("ps-2", "ps-1", Resources(1.0, memory))
+    told = [note.text for note in of(Note, instructions)]
+    more = ", of which it may have 150 B instead of 100 B" if reason == "OOMKilled" else ""
+    assert f"ps-2 takes its place with its memory{more}" in told
+    assert ends(fleet, "ps-1", reason) == (fleet, [])
+
+
+def test_who_follows_a_server_that_was_resized_has_room_for_what_it_holds() -> None:
+    larger, _ = begun().resized("ps-1", Resources(3.0, 250))
+    fleet, instructions = ends(larger, "ps-1")
+    assert of(Launch, instructions)[0].node.resources == Resources(1.0, 250)
+    assert fleet.planned("ps").each == Resources(1.0, 100)  # that was for this one alone
+    smaller, _ = begun().resized("ps-1", Resources(1.0, 60))
+    assert of(Launch, ends(smaller, "ps-1")[1])[0].node.resources == Resources(1.0, 100)
+
+
+def test_a_follower_that_dies_is_followed_with_a_delay_and_in_the_end_not() -> None:
+    fleet, now, follows = begun(), 1.0, "ps-1"
+    for i in range(POLICIES["Unknown"].budget):
+        fleet, instructions = ends(fleet, follows, "Unknown", now)
+        assert of(ServerDown, instructions) == [ServerDown(follows)]
+        if i:
+            assert not of(ServerReplaced, instructions)  # nobody knows its name yet
+            assert len(fleet.staying_of("ps")) == fleet.following() == 1
+            now = fleet.pending[0].due
+            fleet, instructions = fleet.tick(now)
+        (replaced,) = of(ServerReplaced, instructions)
+        assert replaced == ServerReplaced(follows, f"ps-{2 + i}")
+        assert of(Launch, instructions)[0].node.follows == follows
+        follows = replaced.new
+    fleet, instructions = ends(fleet, follows, "Unknown", now)
+    assert "parameter servers keep ending" in of(FailJob, instructions)[0].message
+    assert not of(Launch, instructions)
+
+
+def test_a_server_that_leaves_is_followed_until_it_is_empty() -> None:
+    fleet, _ = begun().scale_ps(1, 1.0, leaving=["ps-1"])
+    fleet, instructions = fleet.event(exited("ps-1"), 2.0, leaving=["ps-1"])
+    assert of(Launch, instructions)[0].node.follows == "ps-1"
+    assert [node.id for node in fleet.staying_of("ps", ["ps-2"])] == ["ps-0"]
+    fleet, _ = fleet.event(exited("ps-2"), 3.0, leaving=["ps-2"])
+    (late,) = fleet.pending
+    assert (late.follows, fleet.coming_back("ps", ["ps-2"])) == ("ps-2", [])
+    again, instructions = fleet.scale_ps(2, 4.0, leaving=["ps-2"])
+    assert again.pending == [late]
+    assert [launch.node.follows for launch in of(Launch, instructions)] == [""]
+
+
+def test_who_follows_is_never_one_too_many() -> None:
+    fleet, _ = ends(begun(), "ps-1")
+    fleet, _ = ends(fleet, "ps-2")
+    fleet, _ = fleet.scale_ps(1, 2.0)
+    assert [late.follows for late in fleet.pending] == ["ps-2"]
+
+
+def test_the_memory_of_a_server_that_nobody_follows_is_let_go() -> None:
+    _, instructions = begun().event(exited("ps-1"), 1.0, owns=False)
+    assert of(Terminate, instructions) == [Terminate("ps-1", gently=False)]
+    fleet, _ = begun().hello("ps-1", "", 1.0)
+    fleet, instructions = fleet.give_up("ps-1", "stuck", "silent", 2.0)
+    assert of(Terminate, instructions) == [Terminate("ps-1", gently=False, keep_memory=True)]
+    assert Terminate("ps-1", gently=False, keep_memory=True) in fleet.restored(3.0)[1]
+    _, instructions = ends(fleet, "ps-1")
+    assert of(Launch, instructions)[0].node.follows == "ps-1"
+
+
+def test_without_room_for_a_larger_server_the_job_fails_and_says_so() -> None:
+    _, instructions = ends(begun(Resources(8.0, 100 + 3 * 200 + 110)), "ps-0", "OOMKilled")
+    assert "ps-0 needs more memory than its 100 B, and 110 B are left" in of(FailJob, instructions)[0].message
+    assert not of(Launch, instructions)
+
+
+def test_a_servers_own_error_takes_the_job_with_it() -> None:
+    _, instructions = ends(begun(), "ps-1", "UserError")
     (failure,) = of(FailJob, instructions)
     assert failure.nodes == ["ps-1"]
-    assert str(reason or "Unknown") in failure.message
-    assert "parameters are lost" in failure.message
-    assert ("more memory than 100 B" in failure.hint) == (reason == "OOMKilled")
+    assert "UserError) and its parameters are lost" in failure.message
 
 
 def test_a_server_that_holds_nothing_comes_back_like_a_worker() -> None:
@@ -258,7 +345,7 @@ def test_delays_and_growth_are_bounded() -> None:
     assert larger(Resources(1.0, 100), 1.0, 100) == Resources(1.0, 100)
 
 
-NAMES = st.sampled_from(["ps-0", "ps-1", *(f"worker-{i}" for i in range(8)), "stranger"])
+NAMES = st.sampled_from(["ps-0", "ps-1", "ps-2", "ps-3", *(f"worker-{i}" for i in range(8)), "stranger"])
 REASONS = st.sampled_from(["Killed", "Succeeded", "OOMKilled", "Unknown", "Preempted", None])
 EVENTS = st.one_of(
     st.builds(started, NAMES),
@@ -291,8 +378,14 @@ def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[A
         assert all(node.id not in known and fleet.by_id[node.id] == node for node in launched)
         failed = failed or bool(of(FailJob, instructions))
         leaving = sum(node.state == "ending" for node in fleet.of("worker"))
-        assert len(fleet.staying) + len(fleet.pending) + leaving >= fleet.plan.worker.count - fleet.left or failed
-        assert len(fleet.staying) + len(fleet.pending) <= fleet.plan.worker.count
+        coming = len(fleet.coming_back("worker"))
+        assert len(fleet.staying) + coming + leaving >= fleet.plan.worker.count - fleet.left or failed
+        assert len(fleet.staying) + coming <= fleet.plan.worker.count
+        servers = len(fleet.staying_of("ps")) + fleet.following() + sum(n.state == "ending" for n in fleet.of("ps"))
+        assert servers == 2 or failed
+        chains = [node.follows for node in fleet.by_id.values() if node.follows]
+        assert len(chains) == len({*chains})
+        assert all(fleet.by_id[followed].state == "ended" for followed in chains)
         assert all(
             fleet.comebacks.get("worker", {}).get(reason, 0) <= policy.budget for reason, policy in POLICIES.items()
         )

@@ -81,12 +81,12 @@ def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
     assert about == ["leased to worker-1", "to do again, after the end of worker-1", "leased to worker-2"]
     with pytest.raises(RemoteError, match="worker-9"):
         rig.ask("cli", StoryRequest("worker-9"))
-    rig.backend.ends("ps-0", "OOMKilled")
+    rig.backend.ends("ps-0", "UserError")
     outcome = rig.ended()
     assert "Its story:" in outcome.message
-    assert "ps-0: ended: OOMKilled" in outcome.message
+    assert "ps-0: ended: UserError" in outcome.message
     written = stories.read(rig.directory).entries
-    assert {"leased to worker-2", "ended: OOMKilled"} <= {entry.text for entry in written}
+    assert {"leased to worker-2", "ended: UserError"} <= {entry.text for entry in written}
 
 
 def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:

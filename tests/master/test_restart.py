@@ -233,3 +233,57 @@ def test_a_server_that_died_while_there_was_no_master(make: Any) -> None:
     rig.up("ps-3")
     rig.follow(*PAIR, "ps-3", until=lambda status: not status.moves and len(owners(rig)) == 3)
     assert sorted(owners(rig)) == [*PAIR, "ps-3"]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_server_with_slots_that_died_while_there_was_no_master(make: Any, seen: bool) -> None:
+    """``seen``: the master before knew of its death, and had asked for another one."""
+    rig = make(ps=2, workers=1, samples=400)
+    copying = moving(rig)
+    if seen:
+        rig.backend.ends("ps-0")
+        rig.backend.wait_for_launch("ps-2")
+        rig.kill()
+    else:
+        rig.kill()
+        rig.backend.ends("ps-0")
+    rig.start()
+    rig.up("ps-2")
+    assert [(spec.id, spec.follows) for spec in rig.backend.launched if spec.role == "ps"] == [
+        ("ps-0", ""),
+        ("ps-1", ""),
+        ("ps-2", "ps-0"),
+    ]
+    assert rig.report("ps-2").version > copying.version
+    rig.follow("ps-1", "ps-2", until=lambda status: not status.moves)
+    assert owners(rig) == {"ps-2": 2046, "ps-1": 2050}
+
+
+@pytest.mark.parametrize("step", ["keep_slots", "keep_fleet", "launch"])
+def test_a_master_that_dies_while_it_lets_a_server_be_followed(make: Any, step: str) -> None:
+    """Before each thing it does about it; what had been kept by then is found by the next one."""
+    rig = make(ps=2, workers=1, samples=400)
+    moving(rig)
+    rig.kill_at(step)
+    rig.backend.ends("ps-0")
+    rig.join_killed()
+    rig.start()
+    rig.up("ps-2")
+    rig.follow("ps-1", "ps-2", until=lambda status: not status.moves)
+    assert owners(rig) == {"ps-2": 2046, "ps-1": 2050}
+    assert [spec.follows for spec in rig.backend.launched] == ["", "", "", "ps-0"]
+    assert rig.backend.let_go in ([], ["ps-0"])
+
+
+def test_a_master_that_dies_while_a_follower_is_waited_for(make: Any) -> None:
+    rig = make(ps=2, workers=1, samples=400)
+    rig.up(*PAIR, "worker-0")
+    rig.backend.ends("ps-0")
+    rig.up("ps-2")
+    rig.backend.ends("ps-2")  # the second time it takes a moment
+    while "ended (Killed)" not in [node.state for node in rig.ask("cli", StatusRequest()).nodes if node.id == "ps-2"]:
+        pass
+    restart(rig)
+    rig.up("ps-3")
+    assert rig.backend.launched[-1].follows == "ps-2"
+    assert owners(rig) == {"ps-3": 2048, "ps-1": 2048}

@@ -137,13 +137,13 @@ def test_what_a_dead_worker_had_is_leased_again(rig: Rig) -> None:
     assert isinstance(rig.ask("worker-1", LeaseRequest("worker-1")), Finished)  # its ghost
 
 
-def test_a_server_that_dies_fails_the_job(rig: Rig) -> None:
+def test_a_server_that_finds_the_job_at_fault_fails_it(rig: Rig) -> None:
     rig.up("ps-0", "worker-0")
     rig.lease("worker-0")
-    rig.backend.ends("ps-0", "OOMKilled")
+    rig.backend.ends("ps-0", "UserError")
     outcome = rig.ended()
     assert outcome.state == "failed"
-    assert "ps-0 has ended (OOMKilled)" in outcome.message
+    assert "ps-0 has ended (UserError) and its parameters are lost" in outcome.message
     assert {"worker-0", "worker-1"} <= set(rig.backend.terminated)
 
 

@@ -145,6 +145,50 @@ def test_nothing_moves_to_who_leaves_nor_off_who_stays_after_all() -> None:
     assert (state.moves, state.leaving) == ([], [])
 
 
+def test_who_follows_is_all_that_the_other_was() -> None:
+    state = wanted(wanted(wanted(begun(), "ps-0", "ps-1", 1, 2), "ps-1", "ps-0", 3000), "ps-0", "ps-1", 7)
+    state, _ = state.leave(["ps-0"], "drained")
+    state, _ = state.start(BOTH, 0.0)
+    assert states(state) == [(1, "copying"), (3, "queued")]
+    before = state.owned("ps-0")
+    down, notes = state.down("ps-0")
+    assert states(down) == [(1, "cancelled"), (3, "queued"), (4, "queued")]
+    assert slots.describe(down.moves[2].members) == "1-2"
+    assert "move 1 is cancelled, ps-0 has ended: 2 slots to ps-1" in [note.text for note in notes]
+    assert down.down("ps-0") == (down, [])
+    after, notes = down.replaced("ps-0", "ps-2")
+    after.validate()
+    assert after.version > down.version > state.version
+    assert after == state.replaced("ps-0", "ps-2")[0]
+    assert (after.owned("ps-2") == before).all() and not after.owns("ps-0")
+    assert (after.leaving, after.ps) == (["ps-2"], ["ps-2", "ps-1"])
+    assert {move.source for move in after.moves} == {"ps-2"}
+    assert (notes[-1].node, notes[-1].text) == ("ps-2", f"owns what ps-0 owned: 2,048 slots (map {after.version})")
+    assert after.start({"ps-0", "ps-1", "ps-2"}, 1.0)[0] == after  # neither is tidy yet
+    for node in ("ps-1", "ps-2"):
+        after, _ = after.report(node, after.version, True)
+    assert states(after.start({"ps-1", "ps-2"}, 1.0)[0]) == [(3, "copying"), (4, "queued")]
+
+
+def test_a_follower_tidies_up_what_the_other_had_to() -> None:
+    state, _ = wanted(begun(), "ps-0", "ps-1", 1).start(BOTH, 0.0)
+    state, _ = state.ready("ps-1", [1], 1.0)
+    state, _ = state.report("ps-1", state.version, True)
+    state, _ = state.replaced("ps-1", "ps-2")
+    assert state.owned("ps-2")[1]
+    state, _ = state.replaced("ps-0", "ps-3")
+    assert states(state) == [(1, "committed")]
+    assert state.report("ps-2", state.version, True)[0] == state
+    assert state.report("ps-3", state.version, True)[0].moves == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("ps-2", "ps-3"), ("ps-0", "ps-1"), ("ps-0", "ps-2")])
+def test_nobody_takes_the_place_of_one_without_slots_or_two_places(old: str, new: str) -> None:
+    state = wanted(begun(), "ps-1", "ps-2", 3000)
+    with pytest.raises(ValueError, match="can't take the place"):
+        state.replaced(old, new)
+
+
 def test_a_state_survives_as_text() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-2", 3, 4).start(ALL, 10.0)
     assert msgspec.json.decode(msgspec.json.encode(state), type=SlotState) == state
@@ -165,6 +209,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("leave"), node),
     st.tuples(st.just("stay"), node),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("dies"), node, st.booleans()),
 )
 
 
@@ -200,6 +245,14 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
                 return state
             alive.discard(who)
             return state.gone(who)[0]
+        case ("dies", who, at_once) if state.owns(who):
+            state, _ = state.down(who)
+            if at_once:
+                alive.discard(who)
+                new = f"ps-{100 + state.version}"
+                alive.add(new)
+                state, _ = state.replaced(who, new)
+            return state
         case ("leave", who):
             return state.leave([who], "so")[0]
         case ("stay", who):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from tests.backends.support import assert_nothing_runs
 
 HERE = Path(__file__).parent
 WAIT_SECONDS = 100.0
+SEED = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10_000)
+"""Another one with each run; the same in all processes of a run, which must collect the same tests."""
 
 SYNTHETIC = {"format": "synthetic", "samples": 8_192, "eval_samples": 2_048, "ids_per_field": 100, "seed": 3}
 SMALL_WIDE_DEEP = {"use": "wide_deep", "options": {"embedding_dim": 4, "hidden": [16]}}
@@ -39,6 +42,7 @@ def start(
     export: str = "npz",
     health: dict[str, float] | None = None,
     memory: dict[str, str] | None = None,
+    total: dict[str, Any] | None = None,
     **training: Any,
 ) -> JobHandle:
     return dlrover_lite.run(
@@ -48,7 +52,7 @@ def start(
             "model": model,
             "data": data,
             "training": {"batch_size": 64, **training},
-            "resources": nodes(ps, workers, memory or {}),
+            "resources": {**nodes(ps, workers, memory or {}), **({"total": total} if total else {})},
             "export": {"format": export},
             "health": health or {},
             "directory": str(HERE),

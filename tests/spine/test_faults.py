@@ -61,18 +61,6 @@ def test_a_worker_that_is_asked_to_end_is_replaced_when_it_was_the_last(tmp_path
     assert_exactly_once(handle, samples=1_500, batch_size=16, epochs=1)
 
 
-def test_the_death_of_a_server_fails_the_job(tmp_path: Path) -> None:
-    handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 60_000), ps=2, workers=1, batch_size=16, epochs=10)
-    until_trained(handle, 500)
-    kill(handle, "ps-1")
-    result = end(handle)
-    assert result.state == "failed"
-    assert "ps-1" in result.message
-    assert "parameters are lost" in result.message
-    assert "--role ps" in result.hint
-    assert result.export is None
-
-
 def test_stop_in_the_middle(tmp_path: Path) -> None:
     handle = start(CENSUS, write_csv(tmp_path / "numbers.csv", 60_000), workers=2, batch_size=16, epochs=10)
     until_trained(handle, 500)

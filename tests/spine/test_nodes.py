@@ -11,7 +11,7 @@ from typing import Any
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.processes import is_alive
 from tests.backends.support import until
-from tests.spine.support import end, kill, pid_of, start, succeeded, until_trained, write_csv
+from tests.spine.support import kill, pid_of, start, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
 
 SAMPLES = 20_000
@@ -106,20 +106,3 @@ def test_a_worker_out_of_memory_comes_back_with_more(tmp_path: Path) -> None:
     told = [entry.text for entry in handle.story(killed["id"]).entries]
     assert "worker-2 takes its place with 768 MiB of memory instead of 512 MiB" in told
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=1)
-
-
-def test_a_server_out_of_memory_fails_the_job_with_that_reason() -> None:
-    model = {"use": "wide_deep", "options": {"embedding_dim": 64, "hidden": [16]}}
-    data = {
-        "format": "synthetic",
-        "samples": 200_000,
-        "eval_samples": 0,
-        "ids_per_field": 100_000,
-        "zipf_exponent": 0.5,
-    }
-    result = end(start(model, data, memory={"ps": "128MiB"}, batch_size=512))
-    assert result.state == "failed"
-    first, *story = result.message.splitlines()
-    assert first.startswith("ps-0 has ended (OOMKilled: over its memory limit of 128 MiB")
-    assert any("ps-0: is up" in line for line in story)
-    assert "Give ps more memory than 128 MiB" in result.hint

@@ -14,7 +14,7 @@ from dlrover_lite import slots
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.wire.messages import Status
 from tests.backends.support import until
-from tests.spine.support import kill, pid_of, succeeded, until_trained
+from tests.spine.support import SEED, kill, pid_of, succeeded, until_trained
 from tests.spine.test_faults import assert_exactly_once
 from tests.spine.test_nodes import census, kill_master
 
@@ -77,7 +77,7 @@ def test_operators_move_and_drain(tmp_path: Path) -> None:
     exactly_once(handle)
 
 
-@pytest.mark.parametrize("seed", [random.randrange(10_000)])
+@pytest.mark.parametrize("seed", [SEED])
 def test_the_master_is_killed_while_slots_move(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)

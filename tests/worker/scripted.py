@@ -239,6 +239,19 @@ class ScriptedJob:
         assert not (self.owners == ps.name).any()
         del self.here[ps.name]
 
+    def follow(self, dead: ScriptedPs) -> ScriptedPs:
+        """It dies, and another takes its place with its memory; what it held back is lost with it."""
+        follower = self.join()
+        follower.configuration, follower.rows, follower.marks = dead.configuration, dead.rows, dead.marks
+        follower.pushes = dead.pushes
+        self.here = {
+            ps.name: ps for ps in (follower if ps is dead else ps for ps in self.here.values() if ps is not follower)
+        }
+        self.owners[self.owners == dead.name] = follower.name
+        self.version += 1
+        follower.hear()
+        return follower
+
     def move(self, moving: np.ndarray, target: ScriptedPs, *, heard: bool = True) -> None:
         """Commit a move; its sources know at once, the target unless ``heard`` is False."""
         self.version += 1

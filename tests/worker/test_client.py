@@ -191,17 +191,17 @@ def test_scans_give_every_row_in_pieces(servers: Servers) -> None:
     servers.step(trainer, batch(0, samples=200), 0)
     trainer.ps.pumped = True  # type: ignore[attr-defined]
     found = []
-    for name in trainer.ps.map.names:
-        start: int | None = 0
+    for part in range(trainer.ps.map.parts):
+        members, start = trainer.ps.map.members(part), 0
         while start is not None:
-            scanned = trainer.ps.scan(name, 0, start, 7, state=True)
+            scanned = trainer.ps.scan(members, 0, start, 7, state=True)
             assert len(scanned.values) == len(scanned.state) == 3 * len(scanned.keys)
             assert len(scanned.updates) == len(scanned.keys) <= 7
             assert set(scanned.tables.tolist()) <= {0}
             found += scanned.keys.tolist()
             start = scanned.next_start
     assert sorted(found) == list(range(20))
-    assert not len(trainer.ps.scan(trainer.ps.map.names[0], 0, 0, 7).state)
+    assert not len(trainer.ps.scan(trainer.ps.map.members(0), 0, 0, 7).state)
 
 
 def test_a_loss_that_is_not_finite_pushes_nothing(servers: Servers) -> None:

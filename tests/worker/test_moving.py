@@ -322,14 +322,60 @@ def test_refresh_learns_the_map_of_now(job: ScriptedJob, worker: Worker) -> None
     assert job.topology_requests == 2
 
 
-def test_a_scan_of_one_that_leaves_is_an_error(job: ScriptedJob, worker: Worker) -> None:
+def test_a_scan_of_slots_that_move_is_an_error(job: ScriptedJob, worker: Worker) -> None:
     worker.ps.pumped = True
-    job.move(EVERYTHING, job.all[1])
+    members = worker.ps.map.members(0)
+    job.move(HALF, job.join())
+    job.move(~HALF, job.all[1])
     job.leave(job.all[0])
     worker.ps.seconds_a_wait = 0.1
     for _ in range(2):  # while it is asked, and when it is known
-        with pytest.raises(JobError, match="ps-0 has left the job before it answered Scan"):
-            worker.ps.scan("ps-0", 0, 0, 10)
+        with pytest.raises(JobError, match="slots have moved while the model was written"):
+            worker.ps.scan(members, 0, 0, 10)
+
+
+def test_a_scan_goes_on_with_who_follows(job: ScriptedJob, worker: Worker) -> None:
+    step(worker, 0)
+    worker.ps.pumped = True
+    members = worker.ps.map.members(0)
+    whole = worker.ps.scan(members, 0, 0, 100).keys.tolist()
+    assert len(whole) > 4
+    first = worker.ps.scan(members, 0, 0, 4)
+    job.follow(job.all[0])
+    worker.ps.seconds_a_wait = 0.1
+    assert first.next_start is not None
+    rest = worker.ps.scan(members, 0, first.next_start, 100)
+    assert first.keys.tolist() + rest.keys.tolist() == whole
+
+
+def test_who_takes_the_place_of_a_dead_server_is_found_without_delay(job: ScriptedJob, worker: Worker) -> None:
+    """It had applied a push, and its answer was lost with it; another push it never saw."""
+    for k in range(2):
+        job.finish(worker.pull(k, worker.keys(k)))
+    pushes = [worker.push(), worker.push()]
+    dead = job.all[0]
+    dead.answer(dead.received()[0], lose_reply=True)
+    follower = job.follow(dead)
+    before = job.now
+    job.finish(*pushes)
+    assert job.now - before < 0.3
+    assert follower.asked["Push"] == 2
+    assert worker.ps.map.names == (follower.name, "ps-1")
+    check_applied(job, [worker])
+
+
+def test_patience_begins_anew_with_each_follower(job: ScriptedJob, worker: Worker) -> None:
+    """None of them answers for long before it dies, too: the worker waits as long for the next."""
+    ticket = worker.pull(0, worker.keys(0))
+    for _ in range(5):
+        job.now += 100.0
+        worker.ps.wait()
+        for ps in list(job.here.values()):
+            ps.received()
+            job.follow(ps)
+        job.answer_master()
+        worker.ps.wait()
+    job.finish(ticket)
 
 
 # --- anything at any moment -------------------------------------------------------------------------------------------
@@ -337,7 +383,7 @@ def test_a_scan_of_one_that_leaves_is_an_error(job: ScriptedJob, worker: Worker)
 ACTIONS = [
     *["read", "read", "pull", "pull", "push", "answer", "answer", "wait", "wait", "wait"],
     *["lose requests", "lose replies", "master", "lose master", "move", "move unheard", "hear"],
-    *["freeze", "thaw", "full", "join", "leave", "later", "much later"],
+    *["freeze", "thaw", "full", "join", "leave", "die", "later", "much later"],
 ]
 
 
@@ -378,6 +424,8 @@ def act(job: ScriptedJob, workers: list[Worker], action: str, number: int) -> No
         case "leave" if len(job.here) > 1:
             job.move(job.owners == ps.name, next(other for other in job.here.values() if other is not ps))
             job.leave(ps)
+        case "die":
+            job.follow(ps)
         case "later":
             job.now += 0.006
         case "much later":

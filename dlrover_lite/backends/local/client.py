@@ -53,8 +53,8 @@ class LocalBackend:
     def resize(self, node: str, resources: Resources) -> None:
         self._ask(Resize(node, resources), Done)
 
-    def terminate(self, node: str, *, grace_seconds: float) -> None:
-        self._ask(Terminate(node, grace_seconds), Done)
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        self._ask(Terminate(node, grace_seconds, keep_memory), Done)
 
     def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
         return self._ask(ReadEvents(after, timeout_seconds), EventList, extra_seconds=timeout_seconds).events

@@ -26,6 +26,7 @@ import zmq
 from dlrover_lite.backends.local import children, linux
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.backends.local.limits.fences import Fences
+from dlrover_lite.backends.local.memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
@@ -74,6 +75,7 @@ class Keeper:
         # Before there are children: it may move this process, and them with it, to another control group.
         name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
         self.fences = Fences(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
+        self.memory = HeldMemory(runtime, self.nodes)
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
             job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
@@ -103,6 +105,8 @@ class Keeper:
         poller.register(channel, zmq.POLLIN)
         if tie is not None:
             poller.register(tie, zmq.POLLIN)
+        if (memory := self.memory.fileno()) is not None:
+            poller.register(memory, zmq.POLLIN)
         while self.phase != "done":
             ready = dict(poller.poll(self._timeout_milliseconds()))
             if self._wakeup.fileno() in ready:
@@ -119,6 +123,7 @@ class Keeper:
             self.fences.act(self._clock())
             self.send(self.nodes.due(self._clock()))
             self._advance()
+            self.memory.serve()
             self.service.serve(self._clock())
 
     def _timeout_milliseconds(self) -> int | None:
@@ -165,8 +170,9 @@ class Keeper:
         else:
             self._unsent.append(fork)
 
-    def terminate(self, node: str, grace_seconds: float) -> None:
-        self.send(self.nodes.terminate(node, grace_seconds, now=self._clock()))
+    def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None:
+        self.send(self.nodes.terminate(node, grace_seconds, now=self._clock(), keep_memory=keep_memory))
+        self._let_go(node)
         for fork in [fork for fork in self._unsent if fork.spec.id == node]:
             self._unsent.remove(fork)
             self._node_ended(node, None)
@@ -174,6 +180,13 @@ class Keeper:
     def _node_ended(self, node: str, exit_code: int | None, detail: str = "") -> None:
         over_memory = self.fences.ended(node, now=self._clock())
         self.nodes.ended(node, exit_code, at=time.time(), detail=detail, over_memory=over_memory)
+        self._let_go(node)
+
+    def _let_go(self, node: str) -> None:
+        """Of the memory of a node that has ended and is followed by nobody."""
+        known = self.nodes.by_id[node]
+        if known.phase == "ended" and known.leaves_nothing:
+            self.memory.release(node)
 
     def send(self, signals: list[SendSignal]) -> None:
         for due in signals:
@@ -310,6 +323,7 @@ class Keeper:
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
         self.fences.close()
+        self.memory.close()
         self._context.destroy(linger=_LAST_WORDS_MILLISECONDS)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())

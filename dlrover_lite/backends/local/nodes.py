@@ -27,6 +27,8 @@ class Node:
     phase: Literal["starting", "running", "ended"] = "starting"
     pid: int | None = None
     asked_to_end: bool = False
+    leaves_nothing: bool = False
+    """Its memory is not to outlive it."""
     grace_seconds: float = 0.0
     kill_at: float | None = None
     """When the grace period is over, on the clock of the caller."""
@@ -97,9 +99,12 @@ class Nodes:
         reason, why = _exit_reason(node, exit_code, over_memory)
         self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
 
-    def terminate(self, node_id: str, grace_seconds: float, *, now: float) -> list[SendSignal]:
+    def terminate(
+        self, node_id: str, grace_seconds: float, *, now: float, keep_memory: bool = False
+    ) -> list[SendSignal]:
         """Raises BackendError for a node that was never launched."""
         node = self.known(node_id)
+        node.leaves_nothing = node.leaves_nothing or not keep_memory
         node.grace_seconds = min(grace_seconds, node.grace_seconds) if node.asked_to_end else grace_seconds
         node.asked_to_end = True
         return self._ask_to_end(node, now) if node.phase == "running" else []

@@ -31,6 +31,7 @@ class Resize(_Message, frozen=True):
 class Terminate(_Message, frozen=True):
     node: str
     grace_seconds: float
+    keep_memory: bool = False
 
 
 class ReadEvents(_Message, frozen=True):
@@ -98,6 +99,8 @@ class Fork(_Message, frozen=True):
     """``module:function``."""
     enter: Enter = Enter()
     """How the node gets within its limits."""
+    memory: str = ""
+    """Where its memory is kept: ``ps.kept_memory``."""
 
 
 class Signal(_Message, frozen=True):

@@ -12,6 +12,7 @@ import zmq
 from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.backends.local.limits.fences import Fences
 from dlrover_lite.backends.local.machine import machine_resources
+from dlrover_lite.backends.local.memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
@@ -49,11 +50,12 @@ class Supervisor(Protocol):
     options: KeeperOptions
     nodes: Nodes
     fences: Fences
+    memory: HeldMemory
     phase: Any
 
     def launch(self, fork: Fork) -> None: ...
 
-    def terminate(self, node: str, grace_seconds: float) -> None: ...
+    def terminate(self, node: str, grace_seconds: float, *, keep_memory: bool = False) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ class KeeperService:
                 _check_resources(node, resources)
                 self._keeper.fences.resize(node, resources)
                 return Done()
-            case Terminate(node, grace_seconds):
-                self._keeper.terminate(node, grace_seconds)
+            case Terminate(node, grace_seconds, keep_memory):
+                self._keeper.terminate(node, grace_seconds, keep_memory=keep_memory)
                 return Done()
             case ReadUsage(node):
                 return UsageAnswer(self._keeper.fences.usage(node))
@@ -135,7 +137,8 @@ class KeeperService:
         self._keeper.nodes.check(spec)
         enter = self._keeper.fences.create(spec)
         self._keeper.nodes.launch(spec)
-        self._keeper.launch(Fork(spec, entry, enter))
+        self._keeper.memory.take_over(spec.id, spec.follows)
+        self._keeper.launch(Fork(spec, entry, enter, self._keeper.memory.address))
 
     def _capacity(self) -> Resources:
         machine, total = machine_resources(), self._keeper.job.recipe.resources.total

@@ -35,6 +35,7 @@ from dlrover_lite.backends.local.protocol import (
     node_log,
 )
 from dlrover_lite.backends.local.threads import ThreadPools
+from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE
 
 __all__ = ["main"]
 
@@ -176,6 +177,7 @@ def run_node(request: Fork, job_directory: Path, threads: ThreadPools | None = N
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     (threads or ThreadPools()).resize(request.spec.resources.cores)
+    os.environ[MEMORY_VARIABLE] = request.memory
     # Named by what is loaded: this module doesn't import it.
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # or all nodes would draw the same numbers from its global generator

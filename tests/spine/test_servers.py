@@ -1,0 +1,111 @@
+"""Parameter servers of a real job that die with all they hold, and come back with it."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.jobs.handle import JobHandle
+from tests.backends.support import until
+from tests.spine.support import SEED, end, kill, pid_of, start, succeeded, until_trained
+from tests.spine.test_nodes import census, kill_master
+from tests.spine.test_slots import exactly_once, slots_by_ps, until_placed
+
+EPOCHS = 2
+MUCH = {
+    "format": "synthetic",
+    "samples": 40_000,
+    "eval_samples": 0,
+    "ids_per_field": 100_000,
+    "zipf_exponent": 0.5,
+}
+
+
+def newest_server(handle: JobHandle, servers: int) -> str | None:
+    """Of so many that own slots and run, in the eyes of the master and in fact."""
+    owning = [name for name, owned in slots_by_ps(handle.status()).items() if owned]
+    return owning[-1] if len(owning) == servers and all(pid_of(handle, name) for name in owning) else None
+
+
+def until_gone(handle: JobHandle, node: str) -> None:
+    until(lambda: pid_of(handle, node) is None, f"the end of {node}")
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("seed", [SEED])
+def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, seed: int) -> None:
+    print(f"seed {seed}")
+    moments = sorted(random.Random(seed).sample(range(1_000, 30_000, 500), 3))
+    handle = census(tmp_path, ps=servers, epochs=EPOCHS)
+    for samples in moments:
+        until_trained(handle, samples)
+        victim = until(lambda: newest_server(handle, servers), f"{servers} parameter servers")
+        kill(handle, victim)
+        until_gone(handle, victim)
+    status = exactly_once(handle, epochs=EPOCHS)
+    nodes = {node["id"]: node for node in status["nodes"] if node["role"] == "ps"}
+    assert len(nodes) == servers + 3
+    assert sum("Killed" in node["state"] for node in nodes.values()) == 3
+    assert len([node for node in status["nodes"] if node["role"] == "worker"]) == 2  # they have only waited
+    first = next(name for name, node in nodes.items() if "Killed" in node["state"])
+    told = [entry.text for entry in handle.story(first).entries]
+    assert f"ps-{servers} takes its place with its memory" in told
+
+
+def test_servers_that_are_killed_while_slots_move(tmp_path: Path) -> None:
+    """The source, the target, and both."""
+    handle = census(tmp_path, ps=2, epochs=EPOCHS)
+    until_trained(handle, 1_000)
+    source, target, next_number = "ps-0", "ps-1", 2
+    for moving, victims in (("0-999", ["source"]), ("1000-1499", ["target"]), ("1500-1999", ["target", "source"])):
+        handle.move(slots.parse(moving), target)
+        until(lambda: handle.status().moves, "the move")
+        for victim in victims:
+            kill(handle, source if victim == "source" else target)
+            until(lambda: pid_of(handle, f"ps-{next_number}"), f"ps-{next_number}")  # noqa: B023 - at once
+            source, target = (f"ps-{next_number}", target) if victim == "source" else (source, f"ps-{next_number}")
+            next_number += 1
+        until_placed(handle, 2)
+    assert slots_by_ps(handle.status()) == {source: 48, target: 4048}  # each move was begun anew
+    exactly_once(handle, epochs=EPOCHS)
+
+
+def test_a_server_that_is_killed_while_there_is_no_master(tmp_path: Path) -> None:
+    handle = census(tmp_path, ps=2)
+    until_trained(handle, 2_000)
+    kill(handle, "ps-0")
+    kill_master(handle)
+    assert exactly_once(handle, epochs=1)["master_restarts"] == 1
+
+
+def test_a_server_that_is_stopped_is_given_up_and_followed(tmp_path: Path) -> None:
+    handle = census(tmp_path, ps=2, epochs=EPOCHS, health={"heartbeat_seconds": 3})
+    until_trained(handle, 2_000)
+    kill(handle, "ps-1", signal.SIGSTOP)
+    states = {node["id"]: node["state"] for node in exactly_once(handle, epochs=EPOCHS)["nodes"]}
+    assert states["ps-1"] == "ended (Hung: no heartbeat for 3 s)"
+
+
+def test_a_server_out_of_memory_comes_back_with_more() -> None:
+    model = {"use": "wide_deep", "options": {"embedding_dim": 32, "hidden": [16]}}
+    handle = start(model, MUCH, memory={"ps": "160MiB"}, batch_size=512, export="none")
+    status = succeeded(handle)
+    servers = [node for node in status["nodes"] if node["role"] == "ps"]
+    assert "OOMKilled: over its memory limit of 160 MiB" in servers[0]["state"]
+    assert servers[1]["memory"] == 240 << 20
+    told = [entry.text for entry in handle.story("ps-0").entries]
+    assert "ps-1 takes its place with its memory, of which it may have 240 MiB instead of 160 MiB" in told
+
+
+def test_a_server_out_of_memory_without_room_for_more_fails_the_job() -> None:
+    model = {"use": "wide_deep", "options": {"embedding_dim": 32, "hidden": [16]}}
+    total = {"cores": 4, "memory": f"{160 + 1024 + 20}MiB"}
+    result = end(start(model, MUCH, memory={"ps": "160MiB"}, batch_size=512, total=total))
+    assert result.state == "failed"
+    first, *story = result.message.splitlines()
+    assert first == "ps-0 needs more memory than its 160 MiB, and 180 MiB are left for it beside the other nodes"
+    assert any("ps-0: is up" in line for line in story)
