@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _train_worker import BATCH_SIZE
-from migrate import FEATURES, Job
+from _train_worker import BATCH_SIZE, FEATURES
+from migrate import Job
 
 USUAL_SECONDS = 3.0
 """Of training before the kill."""
