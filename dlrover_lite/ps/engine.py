@@ -48,7 +48,7 @@ class Engine:
         """Rows changed in these are logged, for a move."""
         self.marks = Marks()
         self.loads = Loads(clock)
-        self._clock = clock
+        self.clock = clock
         self._specs: list[GroupSpec] = []
 
     @property
@@ -146,9 +146,9 @@ class Engine:
             raise UsageError(f"a pull of {len(keys)} table groups where there are {len(self.groups)}")
         found = []
         for g, (of_group, counts) in enumerate(keys):
-            began = self._clock()
+            began = self.clock()
             found.append(self.groups[g].gather(of_group, np.array(counts, np.int64)))
-            self.loads.gathered(g, self._clock() - began)
+            self.loads.gathered(g, self.clock() - began)
         return found
 
     def push(self, epoch: int, k: int, learning_rate_factor: float, covers: int, groups: Sequence[Slice]) -> PushResult:
@@ -164,10 +164,10 @@ class Engine:
         if to_do != covers:
             groups = [self._only(spec, of_group, to_do) for spec, of_group in zip(self._specs, groups, strict=True)]
         for g, (keys, counts, grads) in enumerate(groups):
-            began = self._clock()
+            began = self.clock()
             factor = learning_rate_factor if self._specs[g].scheduled else 1.0
             self._update(g, keys, counts, grads, factor)
-            self.loads.updated(g, self._clock() - began)
+            self.loads.updated(g, self.clock() - began)
         self.marks.add(epoch, k, to_do)
         self.version += 1
         return PushResult(self.version - 1, applied=True)
