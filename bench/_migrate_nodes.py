@@ -72,7 +72,9 @@ def parameter_server(master_endpoint: str, node: str) -> int:
     from dlrover_lite.backends.base import NodeSpec
     from dlrover_lite.ps.main import main
     from dlrover_lite.units import GIB, Resources
+    from dlrover_lite.worker.warm import compile_kernels
 
+    compile_kernels()  # nodes are forked from a template that has done so
     return main(NodeSpec(node, "ps", Resources(1.0, 4 * GIB), master_endpoint), Path())
 
 

@@ -29,6 +29,8 @@ SILENCE_SECONDS = 10.0
 """After so long without an answer the copying begins anew."""
 AGAIN_SECONDS = 0.02
 """The source may not have its orders yet."""
+PAUSE = 1.0
+"""Beside training, the next chunk is asked for after so many times as long as the last one took: a move is to leave workers their CPU."""
 
 
 class Copier:
@@ -54,7 +56,8 @@ class Copier:
         self._under_way = 0
         self._begin_sent = False
         self._heard_at = clock()
-        self._begin_at = clock()
+        self._begin_at = self._next_at = clock()
+        self._answered_before = engine.loads.answered
 
     @property
     def socket(self) -> zmq.Socket[Any]:
@@ -80,6 +83,8 @@ class Copier:
             return None
         if self._incoming is None:
             return self._begin(now, may_begin)
+        if now < self._next_at and not self._incoming.freeze:
+            return self._next_at - now
         while self._under_way < WINDOW:
             self._client.send(CopyNext(self._incoming.session, self._number, self._incoming.freeze))
             self._number += 1
@@ -118,10 +123,16 @@ class Copier:
     def _put_away(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
         if incoming.complete:
             return
+        began = self._clock()
         try:
             incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
         except (ValueError, IndexError) as error:
             raise DlroverLiteError(f"{self.order.source} sends rows that make no sense: {error}") from error
+        answered = self._engine.loads.answered
+        if copied.busy or answered != self._answered_before:
+            now = self._clock()
+            self._next_at = max(self._next_at, now) + PAUSE * (now - began + copied.seconds)
+        self._answered_before = answered
 
     def _anew(self, at: float) -> None:
         if self._incoming is not None:

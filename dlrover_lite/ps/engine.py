@@ -62,7 +62,7 @@ class Engine:
         """Rows changed in these are logged, for a move."""
         self.marks = Marks(self._state.marks)
         self.loads = Loads(clock)
-        self._clock = clock
+        self.clock = clock
         self._specs: list[GroupSpec] = []
         self._unsettled = 0
         """Slots of which there may be rows and marks, owned or not: a predecessor has left them."""
@@ -188,9 +188,9 @@ class Engine:
             raise UsageError(f"a pull of {len(keys)} table groups where there are {len(self.groups)}")
         found = []
         for g, (of_group, counts) in enumerate(keys):
-            began = self._clock()
+            began = self.clock()
             found.append(self.groups[g].gather(of_group, np.array(counts, np.int64)))
-            self.loads.gathered(g, self._clock() - began)
+            self.loads.gathered(g, self.clock() - began)
         return found
 
     def push(self, epoch: int, k: int, learning_rate_factor: float, covers: int, groups: Sequence[Slice]) -> PushResult:
@@ -243,13 +243,13 @@ class Engine:
 
     def _update(self, g: int, of_group: Slice, learning_rate_factor: float) -> None:
         keys, counts, grads = of_group
-        began = self._clock()
+        began = self.clock()
         factor = learning_rate_factor if self._specs[g].scheduled else 1.0
         try:
             self.groups[g].update(keys, np.array(counts, np.int64), grads, learning_rate_factor=factor, unique=True)
         except NotOwned as error:
             raise UsageError("a push with keys outside the slots it covers") from error
-        self.loads.updated(g, self._clock() - began)
+        self.loads.updated(g, self.clock() - began)
 
     def _admit(self, covers: int) -> None:
         if covers & ~self.owned:

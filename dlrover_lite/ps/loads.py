@@ -26,12 +26,15 @@ class Loads:
         self._update_seconds: dict[int, float] = {}
         self._rates: NDArray[np.float64] | None = None
         self._requests = 0
+        self.answered = 0
+        """Pulls and pushes, ever."""
         self.requests_per_second = 0.0
         """Of the last window that has ended, smoothed as the rates of slots."""
 
     def requested(self) -> None:
         """A pull or a push has been answered."""
         self._requests += 1
+        self.answered += 1
 
     def gathered(self, group: int, seconds: float) -> None:
         self._gather_seconds[group] = self._gather_seconds.get(group, 0.0) + seconds

@@ -45,6 +45,7 @@ class Outgoing:
         self._cursors: list[int] = []
         self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
         self._told_configuration = engine.configuration is not None
+        self._answered_before = engine.loads.answered
         engine.track(0)  # a session before this one may have left a log
         engine.track(slots)
 
@@ -62,6 +63,7 @@ class Outgoing:
         if number != self._next_number:
             return None
         self._next_number += 1
+        began = self._engine.clock()
         if freeze:
             self._engine.frozen = self.slots
         found = self._scan() or self._changed()
@@ -74,7 +76,8 @@ class Outgoing:
         if found is None:
             return self._copied(-1, 0), []
         g, rows = found
-        return self._copied(g, len(rows)), list(self._engine.groups[g].read(rows))
+        data = list(self._engine.groups[g].read(rows))
+        return self._copied(g, len(rows), seconds=self._engine.clock() - began), data
 
     def _scan(self) -> tuple[int, NDArray[np.uint64]] | None:
         """Of round 1."""
@@ -115,12 +118,14 @@ class Outgoing:
         waiting = sum(len(rows) * groups[g].row_bytes for g, rows in self._to_send)
         return waiting + sum(group.logged() * group.row_bytes for group in groups)
 
-    def _copied(self, group: int, rows: int, *, complete: bool = False) -> Copied:
+    def _copied(self, group: int, rows: int, *, complete: bool = False, seconds: float = 0.0) -> Copied:
         news = None
         if not self._told_configuration and self._engine.configuration is not None:
             self._told_configuration = True
             news = self._engine.configuration
-        return Copied(self.session, group, rows, self._round, self._left_bytes(), complete, news)
+        answered = self._engine.loads.answered
+        busy, self._answered_before = answered != self._answered_before, answered
+        return Copied(self.session, group, rows, self._round, self._left_bytes(), complete, news, seconds, busy)
 
 
 class Incoming:

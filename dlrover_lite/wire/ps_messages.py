@@ -154,6 +154,10 @@ class Copied(Message, frozen=True):
     """The source is frozen and this was the last: the target holds all there is."""
     configuration: Configure | None = None
     """If it has changed since ``Copying``."""
+    seconds: float = 0.0
+    """That it took the source to gather them."""
+    busy: bool = False
+    """The source has been asked by workers since the chunk before."""
 
 
 class NotNow(Message, frozen=True):
