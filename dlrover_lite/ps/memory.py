@@ -19,8 +19,8 @@ class Memory(Protocol):
     """Files that can be mapped, by name. Each call gives file descriptors of the caller's own: it closes them."""
 
     def create(self, name: str, reserve_bytes: int) -> int:
-        """A file of ``reserve_bytes``, whole pages, that holds zeros and costs memory only where it is touched. One of this name that was left is
-        no more. Raises JobError or OSError when there can be none."""
+        """A file of ``reserve_bytes``, whole pages, that holds zeros and costs memory only where it is touched. One of this name that was
+        left is no more. Raises JobError or OSError when there can be none."""
         ...
 
     def left(self) -> dict[str, int]:
