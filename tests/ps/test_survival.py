@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import struct
 import sys
@@ -14,13 +13,16 @@ from contextlib import contextmanager, suppress
 from mmap import mmap
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.memory import PrivateMemory
+from dlrover_lite.ps.state_words import Header
 from tests.ps.survival import (
     OPTIMIZERS,
     Push,
@@ -185,23 +187,24 @@ def test_any_history_with_deaths_is_the_history_without(
 
 KILLS = 50
 """Of each optimizer."""
-LENGTH = 40
+LENGTH = 24
 LONG = [step for k in range(LENGTH // 2) for step in (Push(k, 1), Push(k))]
 LONG[10:10] = [Receive(1)]
 LONG[16:16] = [Receive(2), Tidy()]
-LONG[30:30] = [Receive(3), Receive(4), Tidy()]
+LONG[26:26] = [Receive(3), Receive(4), Tidy()]
 
 
 @pytest.mark.parametrize("use", OPTIMIZERS)
 def test_it_survives_kill_9_at_any_moment(use: str) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # shown when it fails
-    chance, keys = random.Random(seed), 600
+    chance, keys = random.Random(seed), 1500
     expected = undisturbed(use, LONG, keys)
     kills = 0
     while kills < KILLS:
         with life(use, keys) as it:
             it.follow()
+            it.memory = it.memory.hand_over()
             shared = mmap(-1, 8)
             while not _lives(it, shared, chance):
                 kills += 1
@@ -212,25 +215,22 @@ def test_it_survives_kill_9_at_any_moment(use: str) -> None:
 
 
 def _lives(it: Life, shared: mmap, chance: random.Random) -> bool:
-    """A child takes over and goes on, and is killed some milliseconds later. Whether it had come to the end."""
+    """A child takes over and goes on, and is killed amid one of the next steps. Whether it had come to the end."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            it.follow()
-            os.write(write, b"a")
-            (done,) = struct.unpack("Q", shared[:8])
-            for i in range(max(0, done - 2), len(LONG)):  # as clients would that haven't heard
-                it.do(LONG[i])
-                shared[:8] = struct.pack("Q", i + 1)
+            _go_on(it, shared, write)
             os._exit(0)
         finally:
             os._exit(1)
     os.close(write)
     try:
-        if chance.random() < 0.9:  # else while it takes over
-            select.select([read], [], [], 20.0)
-        _wait(read, chance.uniform(0, 0.02))
+        for _ in range(chance.randint(0, 6)):  # 0: while it takes over
+            os.read(read, 1)
+        if chance.random() < 0.6:
+            _see_a_chunk(it.memory, child)
+        _spin(chance.uniform(0, 0.0001 if chance.random() < 0.5 else 0.004))
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -240,9 +240,27 @@ def _lives(it: Life, shared: mmap, chance: random.Random) -> bool:
     return status == 0
 
 
-def _wait(read: int, seconds: float) -> None:
-    """Until the child has ended, or so long."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and select.select([read], [], [], left)[0]:
-        if not os.read(read, 1):
+def _see_a_chunk(memory: PrivateMemory, child: int) -> None:
+    """Until rows are in the journal, or the child has ended, or is about to be killed for nothing."""
+    state = Arena("state", fd=memory.left()["state"]).bytes.view(np.uint64)
+    until = time.perf_counter() + 0.02
+    while not int(state[Header.PROGRESS]) & 0xFFFF and time.perf_counter() < until:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return
+
+
+def _spin(seconds: float) -> None:
+    """There is nothing to wait for that would be as exact."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def _go_on(it: Life, shared: mmap, write: int) -> None:
+    """A byte says that a step begins."""
+    it.follow()
+    (done,) = struct.unpack("Q", shared[:8])
+    for i in range(max(0, done - 1), len(LONG)):  # as clients would that haven't heard
+        os.write(write, b".")
+        it.do(LONG[i])
+        shared[:8] = struct.pack("Q", i + 1)
