@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.rows import RowData
+
 __all__ = ["META_WORDS", "RowData", "Store", "as_input"]
 
 META_WORDS = 4
@@ -14,23 +16,6 @@ META_WORDS = 4
 TABLE, COUNT, CHANGED, LOGGED = (np.uint64(word) for word in range(META_WORDS))
 """Position of the row's table + 1, or 0 if the row is free (as untouched memory is: so an arena alone tells which rows are live); count of
 updates; the group's clock at the last change; the round in which it was last logged."""
-
-
-class RowData(NamedTuple):
-    """Copies of n rows of a group, in the order of its wire frames. ``ages``: pushes since the last change."""
-
-    ids: NDArray[np.uint64]
-    """[n]"""
-    tables: NDArray[np.uint16]
-    """[n]: positions of their tables within the group."""
-    counts: NDArray[np.uint32]
-    """[n]: of updates."""
-    ages: NDArray[np.uint32]
-    """[n]"""
-    values: NDArray[np.float32]
-    """[n, dim]"""
-    state: NDArray[np.float32]
-    """[n, dim x parts]: of the optimizer."""
 
 
 class Store(NamedTuple):
