@@ -118,7 +118,7 @@ def troubled(doing: str, where: str, error: BaseException) -> JobError:
         what, hint = "The checkpoint's destination is gone", "Is it mounted, and reachable?"
     else:
         what, hint = "The checkpoint's destination fails", "See whether it works otherwise."
-    if doing != "read":
+    if doing not in ("list", "read"):
         hint = f"{hint} {_TRY_AGAIN}"
     return JobError(f"{what}: can't {doing} {where}: {why}", hint=hint)
 

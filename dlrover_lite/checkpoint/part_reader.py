@@ -150,7 +150,7 @@ class PartReader:
         if len(payload) < rows * shape.stored_row_bytes:
             raise self._damaged_block(number, "it is too short")
         slots, data = block_arrays(payload, rows, shape)
-        if owned is not None and not (chosen := owned[slots]).all():
+        if owned is not None and len(chosen := np.flatnonzero(owned[slots])) < rows:
             slots, data = slots[chosen], _chosen(data, chosen)
         return Block(self.head.cut, group, slots, data)
 
@@ -180,6 +180,6 @@ class PartReader:
         self.close()
 
 
-def _chosen(rows: RowData, which: NDArray[np.bool_]) -> RowData:
+def _chosen(rows: RowData, which: NDArray[np.intp]) -> RowData:
     narrow = rows.ids[which], rows.tables[which], rows.counts[which], rows.ages[which]
-    return RowData(*narrow, rows.values[which], rows.state[which])
+    return RowData(*narrow, rows.values.take(which, axis=0), rows.state.take(which, axis=0))

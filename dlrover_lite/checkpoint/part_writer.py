@@ -121,9 +121,10 @@ class PartWriter:
             self._group = group
         numbers = (slots >> BUCKET_SHIFT).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
-        ends = np.cumsum(np.bincount(numbers, minlength=BUCKETS))
-        for number in np.unique(numbers).tolist():
-            left = order[ends[number - 1] if number else 0 : ends[number]]
+        counts = np.bincount(numbers, minlength=BUCKETS)
+        ends = np.cumsum(counts)
+        for number in np.flatnonzero(counts).tolist():
+            left = order[ends[number] - counts[number] : ends[number]]
             while len(left):
                 bucket = self._bucket(number)
                 left = left[bucket.take(rows, slots, left) :]

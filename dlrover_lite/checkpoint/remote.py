@@ -35,7 +35,7 @@ class RemoteDirectory:
 
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
-        with _troubles("read", self.url):
+        with _troubles("list", self.url):
             self._system.invalidate_cache()
             for path, details in self._system.find(self._path, detail=True).items():
                 directory, slash, name = path[len(self._path) :].lstrip("/").partition("/")

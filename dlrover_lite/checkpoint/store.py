@@ -14,7 +14,7 @@ from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.destination import damaged, open_destination
 from dlrover_lite.checkpoint.layout import Block
-from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, read_manifest
+from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, configure, read_manifest
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.retention import CutFacts, retained
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
@@ -171,11 +171,9 @@ class CheckpointStore:
             if below >= found[-1].cut:
                 raise damaged(f"{self.url}/{directory_of(found[-1].cut)}/{MANIFEST}", f"it builds on cut {below}")
             found.append(self.manifest(below))
-            if (found[-1].configuration, found[-1].job) != (found[0].configuration, found[0].job):
-                raise damaged(
-                    f"{self.url}/{directory_of(below)}/{MANIFEST}",
-                    f"cut {cut} can't build on it: its tables are others",
-                )
+            if configure(found[-1]) != configure(found[0]):
+                where = f"{self.url}/{directory_of(below)}/{MANIFEST}"
+                raise damaged(where, f"cut {cut} can't build on it: its tables are others")
         return found[::-1]
 
     def rows(
