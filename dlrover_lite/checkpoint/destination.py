@@ -73,6 +73,8 @@ class Destination(Protocol):
     def create(self) -> None:
         """Makes the destination itself, if need be. Nothing else does: one that has vanished isn't replaced by an empty one."""
 
+    def exists(self) -> bool: ...
+
     def directories(self) -> dict[str, dict[str, int]]:
         """Names and sizes in bytes of the files in each directory."""
 

@@ -30,6 +30,9 @@ class LocalDirectory:
         with _troubles("create", self.url):
             os.makedirs(self.url, exist_ok=True)  # noqa: PTH103
 
+    def exists(self) -> bool:
+        return os.path.isdir(self.url)  # noqa: PTH112
+
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
         with _troubles("list", self.url), os.scandir(self.url) as entries:

@@ -33,6 +33,10 @@ class RemoteDirectory:
         with _troubles("create", self.url):
             self._system.makedirs(self._path, exist_ok=True)
 
+    def exists(self) -> bool:
+        with _troubles("list", self.url):
+            return bool(self._system.exists(self._path))
+
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
         with _troubles("list", self.url):

@@ -7,7 +7,7 @@ Nothing is ever overwritten: names of parts end with random letters, so that a w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from dlrover_lite import slots as slot_sets
@@ -67,6 +67,10 @@ class CheckpointStore:
     def create(self) -> None:
         """Makes the destination if there is none yet: once, when a job starts."""
         self._destination.create()
+
+    def exists(self) -> bool:
+        """Whether the destination is there; one at an object store is once there is something in it."""
+        return self._destination.exists()
 
     # Writing
 
@@ -212,9 +216,7 @@ class CheckpointStore:
                     found.append(error)
         return found
 
-    def newest_good(
-        self, *, before: int | None = None, usable: Callable[[Cut], bool] = lambda cut: True, thorough: bool = True
-    ) -> NewestGood | None:
+    def newest_good(self, *, before: int | None = None, thorough: bool = True) -> NewestGood | None:
         """The newest cut (with a number lower than ``before``) that is whole, and those newer ones that aren't; None if none is.
 
         ``thorough`` reads all of it, as ``verify`` does; else a block may still turn out to be damaged when it is read.

@@ -32,6 +32,8 @@ COMMANDS = {
     "move": LazyCommand("dlrover_lite.cli.scale:move", "Move slots to another parameter server."),
     "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
+    "checkpoints": LazyCommand("dlrover_lite.cli.checkpoints:checkpoints", "List the checkpoints of a job."),
+    "checkpoint": LazyCommand("dlrover_lite.cli.checkpoints:checkpoint", "Check checkpoints."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),
