@@ -153,6 +153,19 @@ def test_a_full_destination(store: CheckpointStore, small_files: None) -> None:
     assert parts == []  # nothing half-written takes the room
 
 
+def test_a_part_with_a_block_missing_is_never_finished(store: CheckpointStore, small_files: None) -> None:
+    """Even if whoever writes it takes no notice of errors."""
+    below, above = halves()
+    slots, rows = rows_of(keys(3000), 0, 1)
+    with store.begin(2).part("job-1", 0, below | above, SHAPES, block_bytes=600) as part:
+        with pytest.raises(JobError, match="destination is full"):
+            part.add(0, rows, slots)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        for _ in range(20):
+            with pytest.raises(JobError):
+                part.finish()
+
+
 def test_a_destination_that_goes_and_comes_back(store: CheckpointStore) -> None:
     path = Path(store.url)
     writer = store.begin(2)
