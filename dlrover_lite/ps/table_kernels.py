@@ -165,13 +165,13 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
     numbers, free, log, slot_flags, slot_rows = book.numbers, book.free, book.log, book.slot_flags, book.slot_rows
     rows = np.empty(CHUNK, np.uint64)
     steps = np.empty(CHUNK, np.uint32)
-    start = _U0
+    start, fetched, total = _U0, _U0, np.uint64(keys.shape[0])
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         while start < end:
             n = min(limit, end - start)
-            for i in range(n):
-                prefetch(words, np.int64((hashes[start + i] & mask) * _U2))
+            for i in range(max(start, fetched), start + n):
+                prefetch(words, np.int64((hashes[i] & mask) * _U2))
             for i in range(n):
                 key_hash = hashes[start + i]
                 position = probe(key_hash, t, words, mask)
@@ -189,7 +189,8 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                     row |= NEW
                 rows[i] = row
             if journal is not None:
-                save(rows, n, store, journal)
+                fetched = min(start + n + n, total)
+                save(rows, n, store, journal, words, mask, hashes, start + n, fetched)
                 fence()
                 if halts(JOURNALLED, book.halt):
                     return JOURNALLED
