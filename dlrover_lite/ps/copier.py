@@ -83,18 +83,25 @@ class Copier:
             return None
         if self._incoming is None:
             return self._begin(now, may_begin)
-        if now < self._next_at and not self._incoming.freeze:
-            return self._next_at - now
-        while self._under_way < WINDOW:
-            self._client.send(CopyNext(self._incoming.session, self._number, self._incoming.freeze))
-            self._number += 1
-            self._under_way += 1
+        if (pause := self._ask(self._incoming)) is not None:
+            return pause
         if now - self._heard_at > SILENCE_SECONDS:
             self._anew(now)
         return SILENCE_SECONDS
 
     def close(self) -> None:
         self._client.close()
+
+    def _ask(self, incoming: Incoming) -> float | None:
+        """For as many chunks as may be under way; or how long to wait with it."""
+        now = self._clock()
+        if now < self._next_at and not incoming.freeze:
+            return self._next_at - now
+        while self._under_way < WINDOW:
+            self._client.send(CopyNext(incoming.session, self._number, incoming.freeze))
+            self._number += 1
+            self._under_way += 1
+        return None
 
     def _begin(self, now: float, may_begin: bool) -> float | None:
         if now < self._begin_at:
@@ -116,6 +123,8 @@ class Copier:
             case Copied() as copied:
                 if self._incoming is not None and copied.session == self._incoming.session:
                     self._under_way -= 1
+                    if not copied.complete:
+                        self._ask(self._incoming)  # so that the source has something to do meanwhile
                     self._put_away(self._incoming, copied, reply)
             case _:  # NotNow, or a failure: what there is may not fit together any more
                 self._anew(self._heard_at + AGAIN_SECONDS)
