@@ -29,8 +29,8 @@ SILENCE_SECONDS = 10.0
 """After so long without an answer the copying begins anew."""
 AGAIN_SECONDS = 0.02
 """The source may not have its orders yet."""
-PAUSE = 1.0
-"""Beside training, the next chunk is asked for after so many times as long as the last one took: a move is to leave workers their CPU."""
+PAUSE = 0.5
+"""Beside training, the next chunk is asked for after this share of the time that the last one took: workers are to keep their CPU."""
 
 
 class Copier:
