@@ -69,6 +69,8 @@ class Engine:
         if (configuration := self._state.configuration()) is not None:
             self._open(configuration)
             self._unsettled = ALL_SLOTS
+            for group in self.groups:
+                group.set_owned(self._owned_set())  # tables own all slots until they are told
         self._arenas.close()
         self._end_interrupted()
 

@@ -1,0 +1,321 @@
+"""What a server leaves and finds: memory, header, configuration, marks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps.arena import Arena
+from dlrover_lite.ps.engine import Engine, NotOwned
+from dlrover_lite.ps.layout import hashes_of, slots_of
+from dlrover_lite.ps.marks import ALL_SLOTS, Marks, Part, mask_of, to_bitmap
+from dlrover_lite.ps.memory import PrivateMemory
+from dlrover_lite.ps.rows import USED
+from dlrover_lite.ps.state import MAJOR, MINOR
+from dlrover_lite.ps.state_words import Header
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory that outlives its process")
+
+SGD = Optimizer(use="sgd", learning_rate=1.0)
+CONFIGURATION = Configure(1, [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0)], DenseSpec(0, 0), SGD, SGD)
+LOWER = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
+
+
+@pytest.fixture
+def memories() -> Iterator[list[PrivateMemory]]:
+    """The last one is the one in use."""
+    made = [PrivateMemory()]
+    yield made
+    for memory in made:
+        memory.close()
+
+
+def start(memories: list[PrivateMemory]) -> Engine:
+    engine = Engine(owned=ALL_SLOTS, memory=memories[-1])
+    engine.configure(CONFIGURATION, ALL_SLOTS)
+    return engine
+
+
+def follow(memories: list[PrivateMemory]) -> Engine:
+    memories.append(memories[-1].hand_over())
+    engine = Engine(memory=memories[-1])
+    engine.own(ALL_SLOTS)
+    return engine
+
+
+def words(memories: list[PrivateMemory]) -> np.ndarray:
+    """Of the state that was left."""
+    memories.append(memories[-1].hand_over())
+    return Arena("state", fd=memories[-1].left()["state"]).bytes.view(np.uint64)
+
+
+def push(engine: Engine, k: int, keys: range = range(300), covers: int = ALL_SLOTS) -> bool:
+    """A gradient of one for each of these keys, in both tables."""
+    groups = []
+    for table, dim in (("a", 2), ("b", 3)):
+        ids = np.array(keys, np.uint64)
+        ids = ids[slot_sets.unpack(to_bitmap(covers))[slots_of(table, ids)]]
+        groups.append((ids, [len(ids)], np.ones((len(ids), dim), np.float32)))
+    return engine.push(0, k, 1.0, covers, groups).applied
+
+
+def values(engine: Engine, keys: range = range(300)) -> list[np.ndarray]:
+    ids = np.array(keys, np.uint64)
+    return engine.pull([(ids, [len(ids)]), (ids, [len(ids)])])
+
+
+def all_are(engine: Engine, value: float) -> bool:
+    return all((found == value).all() for found in values(engine))
+
+
+def dies_at(memories: list[PrivateMemory], failpoint: str, act: Callable[[Engine], object]) -> None:
+    with armed(f"{failpoint}=raise"):
+        engine = follow(memories)
+        with pytest.raises(Died):
+            act(engine)
+
+
+def test_private_memory_gives_what_it_was_handed(memories: list[PrivateMemory]) -> None:
+    memory = memories[0]
+    assert memory.left() == {}
+    Arena("x", fd=memory.create("x", 1 << 20)).bytes[5] = 7
+    assert memory.left() == {}, "it is its own"
+    memories.append(memory.hand_over())
+    left = memories[1].left()
+    assert list(left) == ["x"]
+    assert Arena("x", fd=left["x"]).bytes[5] == 7
+    new = Arena("x", fd=memories[1].create("x", 1 << 20))
+    assert (new.bytes[5], memories[1].left()) == (0, {})
+
+
+def test_one_that_follows_goes_on_with_everything(memories: list[PrivateMemory]) -> None:
+    engine = start(memories)
+    for k in range(3):
+        assert push(engine, k)
+    marks = len(engine.marks)
+    engine = follow(memories)
+    assert (engine.version, engine.configuration, len(engine.marks)) == (3, CONFIGURATION, marks)
+    assert not push(engine, 2)
+    assert push(engine, 3)
+    assert all_are(engine, -4.0)
+    engine = follow(memories)
+    assert all_are(engine, -4.0)
+    ages = engine.groups[0].read(np.arange(300, dtype=np.uint64)).ages
+    assert not ages.any(), "the clock goes on"
+
+
+def test_it_owns_nothing_until_it_is_told_and_gives_up_what_it_does_not_own(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    memories.append(memories[-1].hand_over())
+    engine = Engine(memory=memories[-1])
+    with pytest.raises(NotOwned):
+        values(engine)
+    assert engine.own(LOWER) == ALL_SLOTS & ~LOWER
+    assert engine.own(LOWER) == 0
+    assert engine.marks.applied(0, 0) == LOWER
+
+
+def test_one_that_was_not_configured_is_followed_by_one_that_is_not(memories: list[PrivateMemory]) -> None:
+    Engine(memory=memories[-1])
+    engine = follow(memories)
+    assert engine.configuration is None
+    assert engine.own(0) == ALL_SLOTS
+    engine.own(ALL_SLOTS)
+    engine.configure(CONFIGURATION, ALL_SLOTS)
+    assert push(engine, 0)
+
+
+def test_rows_logged_before_are_logged_again_for_a_new_move(memories: list[PrivateMemory]) -> None:
+    engine = start(memories)
+    engine.track(ALL_SLOTS)
+    push(engine, 0)
+    assert engine.groups[0].logged() == 300
+    engine = follow(memories)
+    assert engine.groups[0].logged() == 0
+    engine.track(ALL_SLOTS)
+    push(engine, 1)
+    assert engine.groups[0].logged() == 300
+
+
+# --- what can't be taken up -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "why"),
+    [
+        (Header.MAGIC, 1, "doesn't begin as one"),
+        (Header.FORMAT, (MAJOR + 1) << 32, rf"format {MAJOR + 1}\.0, and this version reads up to {MAJOR}\.{MINOR}"),
+        (Header.FORMAT, 0, "makes no sense"),
+        (Header.UNDER_WAY, 2, "makes no sense"),
+        (Header.ENTRIES, 1 << 40, "makes no sense"),
+        (Header.CONFIGURATION_BYTES, 5, "checksum"),
+        (Header.CONFIGURATION_BYTES, 1 << 50, "checksum"),
+        (Header.CONFIGURATION_DIGEST, 5, "checksum"),
+        (Header.CONFIGURATION, 5, "checksum"),
+        (Header.PARTS, 7 << 32 | 5, "no such interrupted pushes"),
+        (Header.PARTS, 5, "can't be read"),
+        (Header.GROUPS + int(USED), 1 << 50, "group-0 is damaged"),
+        (Header.GROUPS + int(USED), 301, None),
+    ],
+)
+def test_a_state_that_is_damaged_is_refused(
+    memories: list[PrivateMemory], word: int, value: int, why: str | None
+) -> None:
+    push(start(memories), 0)
+    words(memories)[word] = value
+    if why is None:
+        assert all_are(follow(memories), -1.0), "a number that no row has got yet"
+        return
+    with pytest.raises(JobError, match=why):
+        follow(memories)
+
+
+def test_a_newer_minor_version_is_read(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    words(memories)[Header.FORMAT] = MAJOR << 32 | (MINOR + 1)
+    assert all_are(follow(memories), -1.0)
+
+
+def test_a_damaged_journal_or_rows_of_no_table_are_refused(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    for progress, why in ((60_000, "journal is damaged"), (1, "row .* of 300"), (7 << 16, "7 keys were updated")):
+        state = words(memories)
+        journal = Arena("journal", fd=memories[-1].left()["journal"]).bytes.view(np.uint64)
+        journal[0] = 1 << 40
+        state[Header.UNDER_WAY], state[Header.PROGRESS] = 1, progress
+        with pytest.raises(JobError, match=why):
+            follow(memories)
+    words(memories)[Header.UNDER_WAY] = 0
+    Arena("meta", fd=memories[-1].left()["group-1-meta"]).bytes.view(np.uint32)[4 * 17] = 9
+    with pytest.raises(JobError, match="row 17 of 300"):
+        follow(memories)
+
+
+def test_an_arena_that_is_gone_is_said(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    left = memories[-1].hand_over().left()
+    memories.append(PrivateMemory({name: fd for name, fd in left.items() if name != "group-1-values"}))
+    with pytest.raises(JobError, match="gone: group-1-values"):
+        follow(memories)
+
+
+# --- marks of interrupted pushes --------------------------------------------------------------------------------------
+
+
+def test_the_repeat_of_an_interrupted_push_does_the_rest_of_it(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
+    engine = follow(memories)
+    (part,) = engine.marks.parts(0, 1)
+    assert (part.groups, len(part.done(0)), len(part.done(1)), engine.marks.applied(0, 1)) == (0, 128, 0, 0)
+    changed = [(found == -2.0).all(1).sum() for found in values(engine)]
+    assert changed == [128, 0]
+    assert engine.version == 1
+    assert push(engine, 1, covers=LOWER)
+    assert push(engine, 1)
+    assert not push(engine, 1)
+    assert all_are(engine, -2.0)
+    assert engine.marks.parts(0, 1) == []
+    assert all_are(follow(memories), -2.0)
+
+
+def test_other_pushes_in_between_change_nothing_about_that(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
+    engine = follow(memories)
+    assert push(engine, 2)
+    engine = follow(memories)
+    assert push(engine, 3)
+    assert push(engine, 1)
+    assert all_are(engine, -4.0)
+
+
+def test_a_push_interrupted_twice_is_applied_once(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
+    dies_at(memories, "ps.push.group", lambda engine: push(engine, 1, covers=LOWER))
+    dies_at(memories, "ps.chunk.half", lambda engine: push(engine, 1))
+    dies_at(memories, "ps.push.applied", lambda engine: push(engine, 1))
+    engine = follow(memories)
+    assert not push(engine, 1)
+    assert engine.version == 2
+    assert all_are(engine, -2.0)
+
+
+def test_half_a_push_goes_with_a_move(memories: list[PrivateMemory]) -> None:
+    push(start(memories), 0)
+    dies_at(memories, "ps.chunk.done", lambda engine: push(engine, 1))
+    source = follow(memories)
+    target = Engine()
+    target.configure(CONFIGURATION)
+    for mine, other in zip(source.groups, target.groups, strict=True):
+        rows, _ = mine.find(slot_sets.unpack(to_bitmap(LOWER)), 0, scan_limit=1000, row_limit=1000)
+        other.write(mine.read(rows))
+    target.marks.unpack(source.marks.parcel(LOWER))
+    target.own(LOWER)
+    source.own(ALL_SLOTS & ~LOWER)
+    for engine in (source, target):
+        assert push(engine, 1, covers=engine.owned)
+        for group in engine.groups:
+            found, _ = group.scan(0, 1000)
+            assert (found.values == -2.0).all()
+    assert source.rows + target.rows == 600
+
+
+def part(slots: int, groups: int = 1, keys: int = 0) -> Part:
+    hashes = hashes_of("a", np.arange(keys, dtype=np.uint64))
+    return Part(0, 3, to_bitmap(slots), groups, np.zeros(keys, np.uint16).tobytes(), hashes.tobytes())
+
+
+def test_parts_go_with_what_they_are_about() -> None:
+    for end in ("consumed", "below", "forgotten", "applied"):
+        marks = Marks()
+        marks.add_part(part(ALL_SLOTS, keys=50))
+        marks.add_part(part(ALL_SLOTS, keys=50))
+        assert len(marks.parts(0, 3)) == 1
+        marks.forget(LOWER)
+        (left,) = marks.parts(0, 3)
+        assert left.mask == ALL_SLOTS & ~LOWER
+        assert 0 < len(left.done(0)) < 50
+        match end:
+            case "consumed":
+                marks.consumed(0, [(0, [(3, 4)])])
+            case "below":
+                marks.consumed(1, [])
+            case "forgotten":
+                marks.forget(ALL_SLOTS)
+            case "applied":
+                marks.add(0, 3, ALL_SLOTS & ~LOWER)
+        assert marks.parts(0, 3) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Part(0, 1, b"short", 1),
+        Part(-1, 1, to_bitmap(1), 1),
+        Part(0, 1, to_bitmap(1), 1, b"ab", b"12345"),
+        Part(0, 1, to_bitmap(1), 1, b"abc", b"123456789012"),
+    ],
+)
+def test_parts_that_make_no_sense_are_refused(bad: Part) -> None:
+    source = Marks()
+    source._parts = [bad]  # as a broken peer's
+    marks = Marks()
+    with pytest.raises(ValueError, match=r"make no sense|a set of slots"):
+        marks.unpack(_raw_parcel(source))
+    assert marks.parts(0, 1) == []
+
+
+def _raw_parcel(marks: Marks) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode([0, [], [], marks._parts])

@@ -1,0 +1,73 @@
+"""Failpoints: what the environment says happens where it says, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.failpoints import Died, active, armed, failpoint, parse
+
+_COMES_THREE_TIMES = """
+from dlrover_lite.failpoints import failpoint
+for number in range(3):
+    failpoint("here")
+    failpoint("there")
+    print(number, flush=True)
+"""
+
+
+def run(points: str) -> tuple[int, str]:
+    environment = {**os.environ, "DLROVER_LITE_FAILPOINTS": points}
+    command = [sys.executable, "-c", _COMES_THREE_TIMES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.replace("\n", "")
+
+
+def test_a_process_is_killed_where_and_when_the_variable_says() -> None:
+    assert run("") == (0, "012")
+    assert run("elsewhere=kill") == (0, "012")
+    assert run("here=kill") == (-signal.SIGKILL, "")
+    assert run("elsewhere=kill,there=kill:3") == (-signal.SIGKILL, "01")
+    assert run("here=kill:4,there=slow:0.001") == (0, "012")
+
+
+def test_with_a_file_it_happens_once(tmp_path: Path) -> None:
+    point = f"there=kill:2@{tmp_path / 'once'}"
+    assert run(point) == (-signal.SIGKILL, "0")
+    assert run(point) == (0, "012")
+
+
+def test_a_process_is_paused() -> None:
+    environment = {**os.environ, "DLROVER_LITE_FAILPOINTS": "here=pause:2"}
+    process = subprocess.Popen([sys.executable, "-c", _COMES_THREE_TIMES], env=environment, stdout=subprocess.PIPE)
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=20)
+        assert output.split() == [b"0", b"1", b"2"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_in_one_process_it_is_an_exception() -> None:
+    failpoint("here")
+    with armed("here=raise:2"):
+        failpoint("here")
+        with pytest.raises(Died):
+            failpoint("here")
+        failpoint("here")
+    assert active("here") is None
+
+
+@pytest.mark.parametrize("text", ["here", "here=", "=kill", "here=burn", "here=kill:0", "here=kill:x", "here=kill:-1"])
+def test_what_is_no_failpoint_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no failpoint"):
+        parse(text)
