@@ -17,6 +17,7 @@ from dlrover_lite.wire.server import send_frames
 
 DEFAULT_DEADLINE_SECONDS = 30.0
 RETRY_SECONDS = 2.0
+RECONNECT_RETRIES = 4
 
 
 class Client:
@@ -51,6 +52,8 @@ class Client:
         if key is not None and self._guarded:
             present_key(self.socket, key)
         self._endpoint = endpoint
+        self._unanswered_since: float | None = None
+        self._reconnect_after = 0.0
         self.socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
@@ -61,20 +64,36 @@ class Client:
             self._sequence += 1
             sequence = self._sequence
         message = [self._codec.encode(self.session, sequence, body), *frames]
+        if self._guarded:
+            self._look_for_another()
         try:
             send_frames(self.socket, message)
         except zmq.Again:
-            # Who answered there doesn't speak as we do, so ZeroMQ has given up for good. It may be another one by now.
-            self.socket.disconnect(self._endpoint)
-            self.socket.connect(self._endpoint)
+            self._reconnect()
             send_frames(self.socket, message)
         return sequence
+
+    def _reconnect(self) -> None:
+        """Who answered there doesn't speak as we do, so ZeroMQ has given up for good. It may be another one by now."""
+        self.socket.disconnect(self._endpoint)
+        self.socket.connect(self._endpoint)
+
+    def _look_for_another(self) -> None:
+        """ZeroMQ doesn't always say that it has given a peer up: one in some hundred times it goes on taking messages that nobody gets. So
+        silence is taken for it, ever longer each time, as the answer may just be slow, and what is on its way is lost."""
+        now = self._clock()
+        if self._unanswered_since is None:
+            self._unanswered_since, self._reconnect_after = now, RECONNECT_RETRIES * RETRY_SECONDS
+        elif now - self._unanswered_since > self._reconnect_after:
+            self._unanswered_since, self._reconnect_after = now, 2 * self._reconnect_after
+            self._reconnect()
 
     def receive(self, timeout_seconds: float | None) -> Reply | None:
         """The next reply, whichever request it answers; None after the timeout. Replies that make no sense are dropped."""
         while self._poller.poll(None if timeout_seconds is None else max(0, int(timeout_seconds * 1000))):
             try:
                 (header,), frames = receive_frames(self.socket, copied=1)
+                self._unanswered_since = None
                 return self._codec.decode(header, frames)
             except MalformedMessage:
                 continue

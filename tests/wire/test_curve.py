@@ -190,6 +190,19 @@ def test_the_right_server_is_found_where_a_wrong_one_was(context: zmq.Context[An
             assert client.call(StopRequest("served"), deadline_seconds=PATIENCE).body == Ack()
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_server_is_found_where_nobody_ever_answered(context: zmq.Context[Any]) -> None:
+    """The connection to who says nothing stays open, and so would be all that there is to ZeroMQ."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        endpoint = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        client = stack.enter_context(asking(endpoint, context, KEY))
+        mute, _ = listening.accept()
+        stack.enter_context(mute)
+        listening.close()
+        with serving(endpoint, KEY):
+            assert client.call(StopRequest("served"), deadline_seconds=PATIENCE).body == Ack()
+
+
 @pytest.mark.parametrize("bytes_sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03", bytes(5000)])
 def test_bytes_that_are_no_handshake_hurt_nobody(server: Server, context: zmq.Context[Any], bytes_sent: bytes) -> None:
     host, _, port = server.endpoint.removeprefix("tcp://").rpartition(":")
