@@ -115,6 +115,8 @@ class Copier:
 
     def _take(self, reply: Reply) -> None:
         self._heard_at = self._clock()
+        if self.complete:
+            return  # asked for ahead; the source may have heard of the commit, and have nothing to say any more
         match reply.body:
             case Copying() as copying:
                 if self._incoming is None:
@@ -130,8 +132,6 @@ class Copier:
                 self._anew(self._heard_at + AGAIN_SECONDS)
 
     def _put_away(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
-        if incoming.complete:
-            return
         began = self._clock()
         try:
             incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])

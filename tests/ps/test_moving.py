@@ -218,6 +218,33 @@ def test_a_target_that_starts_over_gets_all_of_it() -> None:
         assert rows_of(rig.engine(1)) == before
 
 
+def test_what_was_received_stays_when_the_source_hears_of_the_commit_first() -> None:
+    """While a request for more, sent ahead, is on its way to it."""
+    with rig_of(2) as rig:
+        rig.configure_all()
+        grads = gradients(np.random.default_rng(4))
+        rig.push_everywhere(0, 0, grads)
+        before = rows_of(rig.engine(0))
+        move = rig.move(0, 1)
+        for _ in range(200):
+            if move in rig.ready:
+                break
+            rig.turn(0)
+            rig.turn(1)
+            rig.hear(0)
+            rig.hear(1)
+        rig.commit(move)
+        rig.hear(0)
+        rig.turn(0)
+        for _ in range(3):
+            rig.turn(1)
+        rig.hear(1)
+        rig.settle()
+        assert rows_of(rig.engine(1)) == before
+        rig.push_everywhere(0, 0, grads)
+        assert rows_of(rig.engine(1)) == before
+
+
 def test_dropped_rows_give_their_memory_back() -> None:
     with rig_of(2) as rig:
         rig.configure_all()
