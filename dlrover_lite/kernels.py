@@ -124,28 +124,28 @@ def _make_fence() -> Any:
 fence = _make_fence()
 
 
-def _make_copy_line() -> Any:
+def _make_copy(words: int) -> Any:
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic
 
     @intrinsic
-    def copy_line(_context, target, to, source, at):  # type: ignore[no-untyped-def]
-        """16 values from ``source[at]`` on to ``target[to]`` (1-d, contiguous, of 4 bytes each): a loop of so few would go one by
+    def copy(_context, target, to, source, at):  # type: ignore[no-untyped-def]
+        """So many values of 4 bytes from ``source[at]`` on to ``target[to]`` (1-d, contiguous), at once: a loop of so few would go one by
         one."""
 
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            line = ir.VectorType(ir.IntType(32), 16).as_pointer()
+            kind = ir.VectorType(ir.IntType(32), words).as_pointer()
             pointers = []
             for array, index in ((0, 1), (2, 3)):
                 proxy = cgutils.create_struct_proxy(signature.args[array])(context, builder, value=arguments[array])  # type: ignore[no-untyped-call]
-                pointers.append(builder.bitcast(builder.gep(proxy.data, [arguments[index]]), line))
+                pointers.append(builder.bitcast(builder.gep(proxy.data, [arguments[index]]), kind))
             builder.store(builder.load(pointers[1], align=4), pointers[0], align=4)
             return context.get_dummy_value()
 
         return types.none(target, types.uint64, source, types.uint64), codegen
 
-    return copy_line
+    return copy
 
 
-copy_line = _make_copy_line()
+copy_4, copy_16 = _make_copy(4), _make_copy(16)

@@ -12,7 +12,7 @@ from dlrover_lite.failpoints import active, failpoint
 from dlrover_lite.ps import journal_kernels, move_kernels, table_kernels
 from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.index import CHUNK
-from dlrover_lite.ps.journal_kernels import DONE_SHIFT, GROUP_SHIFT, NEW, JournalWords
+from dlrover_lite.ps.journal_kernels import DONE_SHIFT, GROUP_SHIFT, NEW, JournalWords, journal_bytes
 from dlrover_lite.ps.rows import Store
 
 __all__ = ["ANY_STEP", "STEPS", "Journal", "Progress", "halting", "stopped"]
@@ -89,10 +89,10 @@ class Journal:
 
     def arguments(self, group: int, store: Store) -> tuple[JournalWords, np.uint64, np.uint64]:
         """What ``table_kernels.update`` takes of it."""
-        row_bytes = 4 * int(journal_kernels.entry_words(store.dim, store.parts))
-        limit = max(1, min(CHUNK, _CHUNK_BYTES // row_bytes, self._bytes // row_bytes))
-        if row_bytes > self._bytes:
-            raise JobError(f"a row of {row_bytes} bytes is too long for the journal of {self._bytes}")
+        dim, parts = int(store.dim), int(store.parts)
+        if journal_bytes(dim, parts) > self._bytes:
+            raise JobError(f"rows of {dim} values are too long for the journal of {self._bytes} bytes")
+        limit = max(1, min(CHUNK, _CHUNK_BYTES // (4 * dim * (1 + parts))))
         return self._words, np.uint64(group) << GROUP_SHIFT, np.uint64(limit)
 
     def undo(self, group: int, store: Store, used: int) -> None:
@@ -100,17 +100,16 @@ class Journal:
         progress = self.progress
         n = progress.rows if progress.group == group else 0
         if n:
-            self._check(n, store, used)
+            self._check(n, used)
         # also without any, so that the kernel is compiled before there is need of it
         journal_kernels.undo(store, self._words, np.uint64(n))
         if n:
             failpoint("ps.attach.undone")
             self._words.progress[0] = (group << int(GROUP_SHIFT)) | (progress.keys << int(DONE_SHIFT))
 
-    def _check(self, n: int, store: Store, used: int) -> None:
-        words = int(journal_kernels.entry_words(store.dim, store.parts))
-        if n * words * 4 > self._bytes:
-            raise JobError(f"the journal is damaged: {n} rows in {self._bytes} bytes")
-        rows = self._words.rows[: n * words // 2 : words // 2] & ~NEW
+    def _check(self, n: int, used: int) -> None:
+        if n > CHUNK:
+            raise JobError(f"the journal is damaged: {n} rows in a chunk of {CHUNK}")
+        rows = self._words.rows[:n] & ~NEW
         if rows.max() >= used:
             raise JobError(f"the journal is damaged: row {rows.max()} of {used}")

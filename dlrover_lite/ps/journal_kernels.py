@@ -24,11 +24,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import copy_line, kernel
+from dlrover_lite.kernels import copy_4, copy_16, kernel, prefetch
 from dlrover_lite.ps.hashing import mix64
+from dlrover_lite.ps.index import CHUNK
 from dlrover_lite.ps.rows import CHANGED, META_WORDS, TABLE
 
-__all__ = ["DONE_SHIFT", "GROUP_SHIFT", "NEW", "JournalWords", "changed_at", "entry_words", "save", "undo"]
+__all__ = ["DONE_SHIFT", "GROUP_SHIFT", "NEW", "JournalWords", "changed_at", "journal_bytes", "save", "undo"]
 
 NEW = np.uint64(1 << 63)
 """Beside a row's number: it was free."""
@@ -37,10 +38,16 @@ GROUP_SHIFT, DONE_SHIFT = np.uint64(48), np.uint64(16)
 
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
-_HEAD = np.uint64(2 + META_WORDS)
-"""Words of 4 bytes before a row's values in the journal: its number, its metadata."""
+_ROWS, _METAS = np.uint64(CHUNK), np.uint64(CHUNK * 2)
+_VALUES = _METAS + _ROWS * _META
+"""Where the rows' metadata and values begin in the journal, in words of 4 bytes: behind the numbers of a chunk, and behind its metadata."""
 _LINE = np.uint64(16)
 _LINES = ~np.uint64(15)
+
+
+def journal_bytes(dim: int, parts: int) -> int:
+    """That it takes for rows of this length."""
+    return 4 * (int(_VALUES) + CHUNK * dim * (1 + parts))
 
 
 class JournalWords(NamedTuple):
@@ -54,58 +61,50 @@ class JournalWords(NamedTuple):
 
 
 @kernel
-def entry_words(dim, parts):  # type: ignore[no-untyped-def]
-    """Words of 4 bytes that a row takes in the journal: an even number."""
-    words = _HEAD + dim + dim * parts
-    return words + (words & _U1)
-
-
-@kernel
-def save(rows, n, store, journal):  # type: ignore[no-untyped-def]
-    """The first n rows as they are, into the journal."""
+def save(rows, n, store, journal, words, mask, hashes, ahead, stop):  # type: ignore[no-untyped-def]
+    """The first n rows as they are, into the journal. Meanwhile the index entries of the next keys, ``hashes[ahead:stop]``, are fetched:
+    that hides some of what the copying costs."""
     meta, values, state, saved = store.meta, store.values, store.state, journal.values
     dim, row_state = store.dim, store.dim * store.parts
     dim_lines, state_lines = dim & _LINES, row_state & _LINES
-    size = entry_words(dim, store.parts)
+    saved_state = _VALUES + _ROWS * dim
     for i in range(n):
+        if ahead < stop:
+            prefetch(words, np.int64((hashes[ahead] & mask) * _U2))
+            ahead += _U1
         row = rows[i]
-        at = i * size
-        journal.rows[at >> _U1] = row
+        journal.rows[i] = row
         if row & NEW == _U0:
-            for j in range(_META):
-                journal.meta[at + _U2 + j] = meta[row * _META + j]
-            at += _HEAD
+            copy_4(journal.meta, _METAS + i * _META, meta, row * _META)
+            to, at = _VALUES + i * dim, row * dim
             for j in range(_U0, dim_lines, _LINE):
-                copy_line(saved, at + j, values, row * dim + j)
+                copy_16(saved, to + j, values, at + j)
             for j in range(dim_lines, dim):
-                saved[at + j] = values[row * dim + j]
-            at += dim
+                saved[to + j] = values[at + j]
+            to, at = saved_state + i * row_state, row * row_state
             for j in range(_U0, state_lines, _LINE):
-                copy_line(saved, at + j, state, row * row_state + j)
+                copy_16(saved, to + j, state, at + j)
             for j in range(state_lines, row_state):
-                saved[at + j] = state[row * row_state + j]
+                saved[to + j] = state[at + j]
 
 
 @kernel
 def undo(store, journal, n):  # type: ignore[no-untyped-def]
     """Put back the first n rows of the journal. It may be done again."""
-    meta, values, state = store.meta, store.values, store.state
+    meta, values, state, saved = store.meta, store.values, store.state, journal.values
     dim, row_state = store.dim, store.dim * store.parts
-    size = entry_words(dim, store.parts)
+    saved_state = _VALUES + _ROWS * dim
     for i in range(n):
-        at = i * size
-        row = journal.rows[at >> _U1]
+        row = journal.rows[i]
         if row & NEW != _U0:
             meta[(row ^ NEW) * _META + TABLE] = np.uint32(0)
             continue
         for j in range(_META):
-            meta[row * _META + j] = journal.meta[at + _U2 + j]
-        at += _HEAD
+            meta[row * _META + j] = journal.meta[_METAS + i * _META + j]
         for j in range(dim):
-            values[row * dim + j] = journal.values[at + j]
-        at += dim
+            values[row * dim + j] = saved[_VALUES + i * dim + j]
         for j in range(row_state):
-            state[row * row_state + j] = journal.values[at + j]
+            state[row * row_state + j] = saved[saved_state + i * row_state + j]
 
 
 @kernel

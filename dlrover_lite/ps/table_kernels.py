@@ -168,13 +168,13 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
     new = 0
     rows = np.empty(CHUNK, np.uint64)
     steps = np.empty(CHUNK, np.uint32)
-    start = _U0
+    start, fetched, total = _U0, _U0, np.uint64(keys.shape[0])
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         while start < end:
             n = min(limit, end - start)
-            for i in range(n):
-                prefetch(words, np.int64((hashes[start + i] & mask) * _U2))
+            for i in range(max(start, fetched), start + n):
+                prefetch(words, np.int64((hashes[i] & mask) * _U2))
             for i in range(n):
                 key_hash = hashes[start + i]
                 position = probe(key_hash, t, words, mask)
@@ -193,8 +193,10 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                     row |= NEW
                 rows[i] = row
             if journal is not None:
+                fetched = min(start + n + n, total)
                 saved_rows, saved_meta, saved_values, progress = journal
-                save(rows, n, group, JournalWords(saved_rows, saved_meta, saved_values, progress))
+                saved = JournalWords(saved_rows, saved_meta, saved_values, progress)
+                save(rows, n, group, saved, words, mask, hashes, start + n, fetched)
                 fence()
                 if halts(JOURNALLED, halt):
                     return -np.int64(JOURNALLED)
