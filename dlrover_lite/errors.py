@@ -8,6 +8,8 @@
     ├── DataError               training data that can't be read               exit code 1
     ├── ModelError              a model that can't be built or trained         exit code 1
     ├── JobError                a job that failed, or can't be found           exit code 1
+    │   ├── CheckpointDamaged   a cut whose files aren't as they were written
+    │   └── CheckpointForeign   a cut in a format that this version can't read
     ├── BackendError            nodes that can't be launched or reached        exit code 1
     └── WireError               a peer that can't be reached or understood     exit code 1
         ├── DeadlineExceeded    no answer within the deadline
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "CheckpointDamaged",
+    "CheckpointForeign",
     "DataError",
     "DeadlineExceeded",
     "DlroverLiteError",
@@ -77,6 +81,18 @@ class ModelError(DlroverLiteError):
 
 class JobError(DlroverLiteError):
     pass
+
+
+class CheckpointDamaged(JobError):
+    """``file`` is the damaged one; an older cut may be whole."""
+
+    def __init__(self, message: str, *, file: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+
+
+class CheckpointForeign(JobError):
+    """Nothing is wrong with it: it was written by a version of another major format."""
 
 
 class BackendError(DlroverLiteError):

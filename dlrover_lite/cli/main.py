@@ -34,6 +34,8 @@ COMMANDS = {
     "resize": LazyCommand("dlrover_lite.cli.scale:resize", "Give a running node more or less."),
     "slots": LazyCommand("dlrover_lite.cli.slots:slots", "Show which slots keep parameter servers busy."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
+    "checkpoints": LazyCommand("dlrover_lite.cli.checkpoints:checkpoints", "List the checkpoints of a job."),
+    "checkpoint": LazyCommand("dlrover_lite.cli.checkpoints:checkpoint", "Check checkpoints."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),

@@ -10,6 +10,7 @@
         status.json    the master's status a few seconds ago, for when nothing can be asked any more
         story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
+        checkpoints/   its cuts (``checkpoint.store``), unless the recipe names another place
         export/        the trained model
 """
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.rows import RowData
+
 __all__ = ["META_WORDS", "NUMBERS", "RowData", "Store", "as_input", "empty_rows", "flat_inputs", "no_rows", "with_room"]
 
 META_WORDS = 4
@@ -20,23 +22,6 @@ USED, FREE, LOG_LENGTH, CLOCK, LOG_ROUND, TOUCHED = (np.uint64(number) for numbe
 advances; rounds of logging so far; row numbers that have memory. Only FREE and LOG_LENGTH mean nothing to the process that follows."""
 NUMBERS = 8
 """Words they take."""
-
-
-class RowData(NamedTuple):
-    """Copies of n rows of a group, in the order of its wire frames. ``ages``: pushes since the last change."""
-
-    ids: NDArray[np.uint64]
-    """[n]"""
-    tables: NDArray[np.uint16]
-    """[n]: positions of their tables within the group."""
-    counts: NDArray[np.uint32]
-    """[n]: of updates."""
-    ages: NDArray[np.uint32]
-    """[n]"""
-    values: NDArray[np.float32]
-    """[n, dim]"""
-    state: NDArray[np.float32]
-    """[n, dim x parts]: of the optimizer."""
 
 
 class Store(NamedTuple):

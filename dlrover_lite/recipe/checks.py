@@ -16,6 +16,7 @@ from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
 from dlrover_lite.recipe.problems import Place, nearest
 from dlrover_lite.recipe.schema import (
     CensusData,
+    Checkpoint,
     CriteoData,
     CsvData,
     Data,
@@ -84,7 +85,11 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
         if machine is not None:
             _fits(value, machine, given, tree)
 
+    def checkpoint(value: Checkpoint, given: Given, tree: Node) -> None:
+        _destination(value.directory, directory, given, check=check_files)
+
     return {
+        Checkpoint: checkpoint,
         CriteoData: file_data,
         CsvData: file_data,
         Export: export,
@@ -200,6 +205,27 @@ def _doubles(names: list[str]) -> list[str]:
 def _needs_pyarrow(field: str, what: str, given: Given) -> None:
     if importlib.util.find_spec("pyarrow") is None:
         given.add(field, f"{what} needs pyarrow: pip install 'dlrover-lite[parquet]'")
+
+
+def _destination(written: str, directory: Path, given: Given, *, check: bool) -> None:
+    """Where checkpoints go: a path that is or may become a directory, or a URL for which there is a package."""
+    scheme, colon, rest = written.partition("://")
+    if colon and scheme != "file":
+        from fsspec.registry import get_filesystem_class, known_implementations
+
+        if scheme not in known_implementations:
+            given.add(
+                "directory", f"{scheme}:// is nothing that fsspec knows; write a path, or a URL as s3://bucket/folder"
+            )
+        elif check:
+            try:
+                get_filesystem_class(scheme)
+            except ImportError as error:
+                given.add("directory", f"{scheme}:// can't be used here: {error}")
+        return
+    path = directory / Path(rest if colon else written).expanduser()
+    if check and path.exists() and not path.is_dir():
+        given.add("directory", f"{path} is a file; expected a directory")
 
 
 # Files

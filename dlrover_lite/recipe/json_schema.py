@@ -51,7 +51,9 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
     elif kind.get("type") == "boolean":
         other = {"enum": [*YES, *NO]}
     elif field == "checkpoint":
-        return {**kind, "enum": ["off", False]}  # YAML 1.1 reads off as false
+        words = {"enum": [*YES, *NO, True, False, None]}  # YAML 1.1 reads off as false
+        section = next(choice for choice in kind["anyOf"] if "$ref" in choice)
+        return {"anyOf": [words, section]}
     if other is None:
         return kind
     outer: dict[str, Any] = {key: kind[key] for key in ("description", "default") if key in kind}

@@ -11,6 +11,7 @@ from dlrover_lite.units import Resources
 
 __all__ = [
     "CensusData",
+    "Checkpoint",
     "CriteoData",
     "CsvData",
     "Data",
@@ -149,6 +150,23 @@ class ResourceLimits(_Section, frozen=True, kw_only=True):
     worker: RoleResources | None = None
 
 
+class Checkpoint(_Section, frozen=True, kw_only=True):
+    """What a job can go on from when memory is lost. ``checkpoint: off`` takes none."""
+
+    directory: str = ""
+    """A path (relative ones are taken from the recipe's directory) or an fsspec URL such as ``s3://bucket/folder``, in which each job
+    gets a directory of its own; empty: in the job's directory."""
+    every_seconds: Positive = 600.0
+    """Between the beginnings of two cuts."""
+    keep: Count = 2
+    """The newest cuts, and what they build on."""
+    keep_every_hours: Positive | None = None
+    """Beside those, one for each so many hours."""
+    full_every: Count = 10
+    """Each so many cuts, one has all rows; the others have those changed since the cut before."""
+    compress: bool = False
+
+
 class Export(_Section, frozen=True, kw_only=True):
     """Tables as npz or Parquet (needs the ``parquet`` extra); ``none`` writes no model at the end."""
 
@@ -177,7 +195,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     data: Data
     training: Training = Training()
     resources: ResourceLimits = ResourceLimits()
-    checkpoint: Literal["off"] = "off"
+    checkpoint: Checkpoint | Literal["off"] = Checkpoint()
     backend: Literal["local"] = "local"
     export: Export = Export()
     health: Health = Health()

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect as mi
 
 from dlrover_lite.recipe.problems import Place, Problems, nearest
-from dlrover_lite.recipe.schema import Recipe, RoleResources
+from dlrover_lite.recipe.schema import Checkpoint, Recipe, RoleResources
 from dlrover_lite.recipe.source import List, Node, Scalar, Section
 from dlrover_lite.recipe.words import expected, found
 from dlrover_lite.units import parse_memory
@@ -92,6 +92,9 @@ class Walker:
             roles = isinstance(members[0], mi.StructType) and members[0].cls is RoleResources
             if node.value is None or (roles and node.value == "auto"):
                 return None
+        if any(isinstance(member, mi.LiteralType) for member in members):  # a word in place of the section: see _field
+            (section,) = (member for member in members if isinstance(member, mi.StructType))
+            return self._struct(section, node, key)
         if len(members) > 1:
             chosen = self._tagged([member for member in members if isinstance(member, mi.StructType)], node, key)
             return INVALID if chosen is None else self._struct(chosen, node, key)
@@ -175,12 +178,8 @@ class Walker:
                 return self._memory(node, dotted)
             if dotted == "version":
                 return self._version(node)
-            if dotted == "checkpoint" and node.value not in ("off", False):
-                message = "checkpoints come with a later version; write `checkpoint: off`, or leave it out"
-                self._problems.add(node.place, dotted, message)
-                return INVALID
             if dotted == "checkpoint":
-                return "off"  # YAML 1.1 reads off as false
+                return self._checkpoint(node)
             if dotted == "backend" and node.value != "local":
                 message = (
                     f"found {found(node)}, but this version runs jobs on this machine only; write `backend: local`"
@@ -195,6 +194,18 @@ class Walker:
             self._problems.add(node.place, "version", f"expected 1, found {found(node)}")
             return INVALID
         return 1
+
+    def _checkpoint(self, node: Scalar) -> Any:
+        """On or off (which YAML 1.1 reads as true and false), or nothing at all for the defaults."""
+        word = node.value.lower() if isinstance(node.value, str) else node.value
+        if word is False or word in NO:
+            return "off"
+        if word is None or word is True or word in YES:
+            return Checkpoint()
+        self._problems.add(
+            node.place, "checkpoint", f"expected off, or a section as in {{every_seconds: 600}}, found {found(node)}"
+        )
+        return INVALID
 
     # Values
 

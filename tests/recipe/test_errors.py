@@ -104,12 +104,24 @@ def csv(more: str) -> str:
             "r.yaml:5: training.schedule.final_factor: constant has no final_factor; it belongs to linear and cosine",
         ),
         (
-            "checkpoint: {every: 30m}\n",
-            "r.yaml:5: checkpoint: expected off, found a section",
+            "checkpoint: {every_second: 60}\n",
+            "r.yaml:5: checkpoint.every_second: unknown key; did you mean every_seconds?",
+        ),
+        (
+            "checkpoint:\n  keep: 0\n",
+            "r.yaml:6: checkpoint.keep: expected a whole number of at least 1, found 0",
+        ),
+        (
+            "checkpoint: {directory: 'gopher://hole'}\n",
+            "r.yaml:5: checkpoint.directory: gopher:// is nothing that fsspec knows; write a path, or a URL as s3://bucket/folder",
+        ),
+        (
+            "checkpoint: [off]\n",
+            "r.yaml:5: checkpoint: expected a section, found a list",
         ),
         (
             "checkpoint: 30m\n",
-            "r.yaml:5: checkpoint: checkpoints come with a later version; write `checkpoint: off`, or leave it out",
+            "r.yaml:5: checkpoint: expected off, or a section as in {every_seconds: 600}, found the text '30m'",
         ),
         (
             "backend: k8s\n",
@@ -208,7 +220,7 @@ def test_one_problem_of_the_whole(text: str, expected: str) -> None:
 
 
 def test_all_problems_are_shown_in_the_order_of_the_lines() -> None:
-    text = GOOD + "checkpoint: on\ntraining:\n  epocs: 1\n  batch_size: 0\nresources:\n  pss: 1\n"
+    text = GOOD + "checkpoint: soon\ntraining:\n  epocs: 1\n  batch_size: 0\nresources:\n  pss: 1\n"
     lines = errors(text, overrides={"training.seed": "-1"})
     assert [line.split(": ")[:2] for line in lines] == [
         ["r.yaml:5", "checkpoint"],

@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.errors import RecipeError
 from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
-from dlrover_lite.recipe.schema import CriteoData, Model, Optimizer, Recipe, RoleResources, Schedule, SyntheticData
+from dlrover_lite.recipe.schema import (
+    Checkpoint,
+    CriteoData,
+    Model,
+    Optimizer,
+    Recipe,
+    RoleResources,
+    Schedule,
+    SyntheticData,
+)
 from dlrover_lite.recipe.starter import starter, starter_name
 from dlrover_lite.units import GIB, MIB, Resources
 
@@ -63,6 +73,17 @@ def test_yes_and_no_in_all_their_spellings(head: str, word: str) -> None:
 @pytest.mark.parametrize("head", ["", "%YAML 1.1\n---\n"])
 def test_checkpoint_off_is_not_false(head: str) -> None:
     assert parse_recipe(f"{head}{GOOD}checkpoint: off\n").checkpoint == "off"
+
+
+@pytest.mark.parametrize("head", ["", "%YAML 1.1\n---\n"])
+def test_checkpoints_are_on_unless_they_are_off(head: str) -> None:
+    for text in ("", "checkpoint: on\n", "checkpoint:\n", "checkpoint: {}\n", "checkpoint: yes\n"):
+        assert parse_recipe(f"{head}{GOOD}{text}").checkpoint == Checkpoint()
+    chosen = parse_recipe(f"{head}{GOOD}checkpoint: {{every_seconds: 60, compress: yes}}\n")
+    assert chosen.checkpoint == Checkpoint(every_seconds=60, compress=True)
+    for recipe in (chosen, parse_recipe(f"{head}{GOOD}checkpoint: off\n")):
+        assert parse_recipe(resolved_yaml(recipe)).checkpoint == recipe.checkpoint
+        assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
 
 
 def test_numbers_as_people_write_them() -> None:

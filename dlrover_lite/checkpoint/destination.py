@@ -1,0 +1,131 @@
+"""Where checkpoints are kept, as the few things they need of it: whole files in directories one level deep.
+
+A name is ``cut-00000012/manifest.json``. Every method raises JobError for a destination that is full, forbidden, gone or failing; nothing
+is kept open between calls, so that one that comes back is used again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from dlrover_lite.errors import CheckpointDamaged, JobError
+
+__all__ = ["Destination", "FileReader", "FileWriter", "Piece", "damaged", "open_destination", "troubled"]
+
+Piece = bytes | memoryview
+"""Memoryviews are of bytes."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_GONE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENODEV,
+    errno.ENOTCONN,
+    errno.ESTALE,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ETIMEDOUT,
+)
+_TRY_AGAIN = "Nothing of this cut is visible; the next one is tried as soon as it is due."
+
+
+class FileWriter(Protocol):
+    """A file under way: invisible, or at least named by no manifest, until ``finish`` has returned."""
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Appends non-empty, contiguous pieces of bytes."""
+
+    def finish(self) -> None:
+        """The file is there, whole and durable."""
+
+    def abandon(self) -> None:
+        """Nothing of it stays, as far as the destination lets us."""
+
+
+class FileReader(Protocol):
+    """Of one file, by position."""
+
+    url: str
+    size: int
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Exactly these bytes. Raises CheckpointDamaged if the file ends before."""
+
+    def ahead(self, offset: int, length: int) -> None:
+        """These will be read next."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> FileReader: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+class Destination(Protocol):
+    url: str
+
+    def create(self) -> None:
+        """Makes the destination itself, if need be. Nothing else does: one that has vanished isn't replaced by an empty one."""
+
+    def exists(self) -> bool: ...
+
+    def directories(self) -> dict[str, dict[str, int]]:
+        """Names and sizes in bytes of the files in each directory."""
+
+    def make(self, directory: str) -> None:
+        """There may be one already."""
+
+    def writer(self, name: str) -> FileWriter: ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """A small file: there, whole and durable, or not at all."""
+
+    def open(self, name: str) -> FileReader:
+        """Raises CheckpointDamaged if there is none."""
+
+    def remove(self, directory: str, *, first: str = "") -> None:
+        """A directory with its files; the file ``first`` before all others. What isn't there needs no removing."""
+
+
+def open_destination(url: str) -> Destination:
+    """Of a path, or an fsspec URL (``s3://bucket/jobs``). Raises JobError for a kind of URL that can't be used here."""
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme == "file":
+        from dlrover_lite.checkpoint.local import LocalDirectory
+
+        return LocalDirectory(rest if colon else url)
+    from dlrover_lite.checkpoint.remote import RemoteDirectory
+
+    return RemoteDirectory(url)
+
+
+def troubled(doing: str, where: str, error: BaseException) -> JobError:
+    """``doing``: "write". What has happened, and what to do about it."""
+    code = error.errno if isinstance(error, OSError) else None
+    why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+    if code in _FULL:
+        what, hint = "The checkpoint's destination is full", "Make room there, or keep fewer cuts (checkpoint.keep)."
+    elif code in _FORBIDDEN or isinstance(error, PermissionError):
+        what, hint = (
+            "The checkpoint's destination may not be used",
+            "Make it readable and writable, or choose another: checkpoint.directory.",
+        )
+    elif code in _GONE or isinstance(error, FileNotFoundError):
+        what, hint = "The checkpoint's destination is gone", "Is it mounted, and reachable?"
+    else:
+        what, hint = "The checkpoint's destination fails", "See whether it works otherwise."
+    if doing not in ("list", "read"):
+        hint = f"{hint} {_TRY_AGAIN}"
+    return JobError(f"{what}: can't {doing} {where}: {why}", hint=hint)
+
+
+def damaged(file: str, what: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"{file} is damaged: {what}", file=file, hint="An older cut may be whole: dlrover-lite checkpoints"
+    )

@@ -1,0 +1,184 @@
+"""The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
+
+    header     HEAD, JSON (PartHead), spaces up to a multiple of 64
+    blocks     arrays of rows one after the other, zeros up to a multiple of 8; compressed as a whole, if they are
+    index      an entry of ENTRY for each block
+    tail       TAIL
+
+Everything is little-endian. Every byte is covered by a checksum (CRC-32, which zlib does at 3 GB/s): blocks by their entries, the index
+by the tail, and the tail's and the whole file's length by the manifest.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.checkpoint.destination import Piece, damaged
+from dlrover_lite.errors import CheckpointForeign
+from dlrover_lite.rows import RowData
+
+__all__ = [
+    "BLOCK_BYTES",
+    "BUCKETS",
+    "BUCKET_SHIFT",
+    "ENTRY",
+    "HEAD",
+    "PART_MAGIC",
+    "TAIL",
+    "VERSION",
+    "Block",
+    "Codec",
+    "GroupShape",
+    "PartHead",
+    "Tail",
+    "block_arrays",
+    "crc32",
+    "pack_head",
+    "pack_tail",
+    "read_head",
+    "read_tail",
+    "refuse_other_major",
+]
+
+VERSION = (1, 0)
+"""Major, minor. A minor version adds only what an older one can pass over: fields, keys, arrays at the end of a block."""
+BLOCK_BYTES = 1 << 20
+"""Of a full block, before compression."""
+BUCKET_SHIFT = 8
+BUCKETS = 16
+"""A block holds rows of one sixteenth of the slots, so that whoever owns some of them needn't read all."""
+
+PART_MAGIC = b"DLRLPART"
+TAIL_MAGIC = b"DLRLTAIL"
+HEAD = struct.Struct("<8sHHII")
+"""Magic, major, minor, bytes of JSON with its padding, CRC-32 of all of the header but these last four bytes."""
+_HEAD_ALIGNMENT = 64
+TAIL = struct.Struct("<QQIII4x8s")
+"""Position of the index, rows, blocks, CRC-32 of the index, CRC-32 of the tail so far, magic."""
+_TAIL_CHECKED = struct.Struct("<QQII")
+ENTRY = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("bytes", "<u4"),
+        ("rows", "<u4"),
+        ("group", "<u4"),
+        ("first_slot", "<u2"),
+        ("last_slot", "<u2"),
+        ("crc32", "<u4"),
+    ]
+)
+"""Of the bytes as stored: position, number and checksum; of the rows: number, group, lowest and highest slot."""
+_SMALL_ROW_BYTES = 8 + 4 + 4 + 2 + 2
+
+Codec = Literal["none", "zlib"]
+
+
+class GroupShape(msgspec.Struct, frozen=True):
+    """A group of tables of the same dim. ``state``: the optimizer's floats of a row."""
+
+    dim: int
+    state: int
+    row_bytes: int = 0
+    """As stored; 0 in what is handed in. More than this version's when a newer one has added arrays."""
+
+    @property
+    def known_row_bytes(self) -> int:
+        return _SMALL_ROW_BYTES + 4 * (self.dim + self.state)
+
+    @property
+    def stored_row_bytes(self) -> int:
+        return self.row_bytes or self.known_row_bytes
+
+
+class PartHead(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    cut: int
+    ps: int
+    groups: list[GroupShape]
+    codec: str
+    entry_bytes: int
+
+
+class Block(NamedTuple):
+    """Rows of one group. Ages count up to the cut that the block is of, which may be older than the one asked for."""
+
+    cut: int
+    group: int
+    slots: NDArray[np.uint16]
+    rows: RowData
+
+
+class Tail(NamedTuple):
+    index_offset: int
+    rows: int
+    blocks: int
+    index_crc32: int
+
+
+def crc32(pieces: Sequence[Piece]) -> int:
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def pack_head(head: PartHead) -> bytes:
+    text = msgspec.json.encode(head)
+    text += b" " * (-(HEAD.size + len(text)) % _HEAD_ALIGNMENT)
+    start = HEAD.pack(PART_MAGIC, *VERSION, len(text), 0)[:-4]
+    return start + crc32([start, text]).to_bytes(4, "little") + text
+
+
+def read_head(data: bytes, file: str) -> tuple[int, int]:
+    """Length of the JSON and the header's checksum. Raises CheckpointDamaged, CheckpointForeign."""
+    magic, major, minor, length, checksum = HEAD.unpack(data)
+    if magic != PART_MAGIC:
+        raise damaged(file, "it doesn't begin as parts of checkpoints do")
+    refuse_other_major(file, (major, minor))
+    return length, checksum
+
+
+def pack_tail(tail: Tail) -> bytes:
+    return TAIL.pack(*tail, crc32([_TAIL_CHECKED.pack(*tail)]), TAIL_MAGIC)
+
+
+def read_tail(data: bytes | memoryview, file: str) -> Tail:
+    """Raises CheckpointDamaged."""
+    *fields, checksum, magic = TAIL.unpack(data)
+    if magic != TAIL_MAGIC or crc32([_TAIL_CHECKED.pack(*fields)]) != checksum:
+        raise damaged(file, "its last bytes aren't as they were written")
+    return Tail(*fields)
+
+
+def refuse_other_major(file: str, version: Sequence[int]) -> None:
+    """Raises CheckpointForeign for a version that can't be read here."""
+    if version[0] != VERSION[0]:
+        found = ".".join(map(str, version))
+        newer = version[0] > VERSION[0]
+        raise CheckpointForeign(
+            f"{file} is of checkpoint format {found}; this dlrover-lite reads {VERSION[0]}.x",
+            hint=f"Use {'a newer' if newer else 'an older'} dlrover-lite.",
+        )
+
+
+def block_arrays(payload: Any, rows: int, shape: GroupShape) -> tuple[NDArray[np.uint16], RowData]:
+    """Slots and rows, as views of a block's bytes (uncompressed), which must be long enough."""
+    position = 0
+
+    def take(kind: str, width: int) -> NDArray[Any]:
+        nonlocal position
+        array = np.frombuffer(payload, kind, rows * width, position)
+        position += array.nbytes
+        return array
+
+    ids, values, state = take("<u8", 1), take("<f4", shape.dim), take("<f4", shape.state)
+    counts, ages, slots, tables = take("<u4", 1), take("<u4", 1), take("<u2", 1), take("<u2", 1)
+    wide = values.reshape(rows, shape.dim), state.reshape(rows, shape.state)
+    return slots, RowData(ids, tables, counts, ages, *wide)

@@ -1,0 +1,211 @@
+"""A directory of a file system as destination: temp file, fsync, rename, fsync of the directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+import numpy as np
+
+from dlrover_lite.checkpoint.destination import Piece, damaged, troubled
+
+__all__ = ["LocalDirectory"]
+
+TEMPORARY = ".tmp-"
+"""What names of files under way begin with."""
+WRITEBACK_BYTES = 8 << 20
+_MOST_PIECES = 512
+"""Of one writev (IOV_MAX is 1,024 on Linux and macOS)."""
+
+
+class LocalDirectory:
+    def __init__(self, path: str) -> None:
+        self.url = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - links stay as they were named
+
+    def create(self) -> None:
+        with _troubles("create", self.url):
+            os.makedirs(self.url, exist_ok=True)  # noqa: PTH103
+
+    def exists(self) -> bool:
+        return os.path.isdir(self.url)  # noqa: PTH112
+
+    def directories(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        with _troubles("list", self.url), os.scandir(self.url) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    found[entry.name] = self._files(entry.path)
+        return found
+
+    def _files(self, path: str) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        with suppress(FileNotFoundError), os.scandir(path) as entries:  # removed while we look
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    sizes[entry.name] = entry.stat().st_size
+        return sizes
+
+    def make(self, directory: str) -> None:
+        path = f"{self.url}/{directory}"
+        with _troubles("create", path):
+            with suppress(FileExistsError):
+                os.mkdir(path)  # noqa: PTH102
+            _sync_directory(self.url)
+
+    def writer(self, name: str) -> _Writer:
+        return _Writer(f"{self.url}/{name}")
+
+    def put(self, name: str, data: bytes) -> None:
+        writer = self.writer(name)
+        try:
+            writer.write([data])
+            writer.finish()
+        finally:
+            writer.abandon()
+
+    def open(self, name: str) -> _Reader:
+        return _Reader(f"{self.url}/{name}")
+
+    def remove(self, directory: str, *, first: str = "") -> None:
+        path = f"{self.url}/{directory}"
+        with _troubles("remove", path), suppress(FileNotFoundError):
+            if first:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}/{first}")  # noqa: PTH108
+                _sync_directory(path)
+            for name in os.listdir(path):  # noqa: PTH208
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}/{name}")  # noqa: PTH108
+            os.rmdir(path)  # noqa: PTH106
+
+
+class _Writer:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        directory, name = os.path.split(path)
+        self._directory = directory
+        self._temporary: str | None = f"{directory}/{TEMPORARY}{secrets.token_hex(4)}-{name}"
+        self._written = self._sent = 0
+        with self._troubles():
+            self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        views = [memoryview(piece) for piece in pieces]
+        with self._troubles():
+            while views:
+                written = os.writev(self._descriptor, views[:_MOST_PIECES])
+                self._written += written
+                views = _behind(views, written)
+            if self._written - self._sent >= WRITEBACK_BYTES:
+                self._send()
+
+    def _send(self) -> None:
+        """Has the disk begin with what there is, so that the fsync at the end isn't all of it; and gives back the cache of what has
+        arrived there, which counts against this process's memory limit and nobody will read soon."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, self._written, os.POSIX_FADV_DONTNEED)
+        self._sent = self._written
+
+    def finish(self) -> None:
+        assert self._temporary is not None
+        with self._troubles():
+            os.fsync(self._descriptor)
+            os.replace(self._temporary, self._path)  # noqa: PTH105
+            self._temporary = None
+            _sync_directory(self._directory)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Without effect on a file that is finished."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._temporary is not None:
+            with suppress(OSError):  # the next cut cleans up
+                os.unlink(self._temporary)  # noqa: PTH108
+            self._temporary = None
+
+    @contextmanager
+    def _troubles(self) -> Iterator[None]:
+        with _troubles("write", self._path):
+            yield
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self.url = path
+        self._descriptor = -1
+        try:
+            with _troubles("read", path):
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self.size = os.fstat(self._descriptor).st_size
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, offset: int, length: int) -> memoryview:
+        buffer = np.empty(length, np.uint8).data  # a bytearray would be zeroed first
+        done = 0
+        with _troubles("read", self.url):
+            while done < length:
+                got = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+                if not got:
+                    raise damaged(self.url, f"it ends at byte {offset + done:,}")
+                done += got
+        return buffer
+
+    def ahead(self, offset: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _behind(views: list[memoryview], written: int) -> list[memoryview]:
+    """What is left to write."""
+    for at, view in enumerate(views):
+        if written < len(view):
+            return [view[written:], *views[at + 1 :]]
+        written -= len(view)
+    return []
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system without syncing of directories
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _troubles(doing: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        # Reading starts from a manifest or a listing: what these name is there, or is missing.
+        if doing == "read" and os.path.isdir(os.path.dirname(where)):  # noqa: PTH112, PTH120
+            raise damaged(where, "it is missing") from error
+        raise troubled(doing, where, error) from error
+    except OSError as error:
+        if doing == "read" and error.errno == errno.EIO:
+            raise damaged(where, "the disk can't read it") from error
+        raise troubled(doing, where, error) from error

@@ -1,0 +1,50 @@
+"""Where a job's checkpoints are, and which ones a person means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from dlrover_lite.checkpoint.store import CheckpointStore, number_of
+from dlrover_lite.jobs.store import Job, find_job
+from dlrover_lite.recipe.schema import Checkpoint, Recipe
+
+__all__ = ["Located", "destination", "locate", "store_of"]
+
+
+class Located(NamedTuple):
+    store: CheckpointStore
+    job: Job | None
+    """None where a path or URL was given."""
+    cut: int | None
+    """The one that was named; None: none in particular."""
+
+
+def destination(recipe: Recipe, job: str, directory: Path) -> str:
+    """Where the checkpoints of the job with this id and directory go (or would, were they not off): a path or URL of its own."""
+    chosen = recipe.checkpoint.directory if isinstance(recipe.checkpoint, Checkpoint) else ""
+    if not chosen:
+        return str(directory / "checkpoints")
+    if "://" in chosen:
+        return f"{chosen.rstrip('/')}/{job}"
+    return str(Path(recipe.directory) / Path(chosen).expanduser() / job)
+
+
+def store_of(job: Job) -> CheckpointStore:
+    """Raises JobError for a job whose recipe can't be read."""
+    return CheckpointStore(destination(job.recipe, job.id, job.directory))
+
+
+def locate(reference: str) -> Located:
+    """A job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts or of a single one.
+
+    Raises JobError for a job that isn't found and for a URL of an unknown kind.
+    """
+    if "://" not in reference and os.sep not in reference and not Path(reference).is_dir():
+        job = find_job(reference)
+        return Located(store_of(job), job, None)
+    above, _, name = reference.rstrip("/").rpartition("/")
+    if (cut := number_of(name)) is not None:
+        return Located(CheckpointStore(above or os.curdir), None, cut)
+    return Located(CheckpointStore(reference), None, None)

@@ -1,0 +1,170 @@
+"""The manifest of a cut: what makes it exist, and says all there is to know of it but the rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.checkpoint.destination import damaged
+from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
+from dlrover_lite.intervals import Range
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.slots import BITMAP_BYTES
+from dlrover_lite.wire.messages import to_builtins
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+
+__all__ = [
+    "MANIFEST",
+    "Applied",
+    "Consumed",
+    "Manifest",
+    "Marks",
+    "PartEntry",
+    "configuration_of",
+    "configure",
+    "pack_manifest",
+    "read_manifest",
+]
+
+MANIFEST = "manifest.json"
+_FORMAT = "dlrover-lite checkpoint"
+
+
+class Consumed(msgspec.Struct, frozen=True):
+    """Minibatches: all of the epochs ``below``, and of each later epoch these ranges."""
+
+    below: int = 0
+    ranges: list[tuple[int, list[Range]]] = []
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """A minibatch that a parameter server has applied in some slots (a bitmap, ``slots.pack``)."""
+
+    epoch: int
+    k: int
+    slots: bytes
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """What a parameter server remembered when its snapshot began: in its slots, these are not to be applied again."""
+
+    consumed: Consumed = Consumed()
+    applied: list[Applied] = []
+
+
+class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A part: the file (within the cut's directory), who wrote it, and what is in it."""
+
+    file: str
+    ps: int
+    slots: bytes
+    """Those it has all rows of (all changed ones, in an increment): a bitmap."""
+    rows: list[int]
+    """By group."""
+    stored_bytes: int
+    blocks: int
+    index_crc32: int
+    clocks: list[int] = []
+    """Of each group: pushes until then."""
+    marks: Marks = Marks()
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    cut: int
+    at: float
+    """Seconds since the epoch."""
+    builds_on: int | None = None
+    """The cut that this one has the changes since; None: a base, which has all rows."""
+    generation: int = 0
+    map_version: int
+    consumed: Consumed
+    """What the ledger said before any snapshot began."""
+    configuration: dict[str, Any]
+    """``Configure`` by field names."""
+    groups: list[GroupShape]
+    """As ``ps.layout.groups_of`` has them."""
+    samples: int = 0
+    """Consumed."""
+    facts: dict[str, Any] = {}
+    """Whatever else the master is to know again."""
+    parts: list[PartEntry]
+
+    @property
+    def rows(self) -> int:
+        return sum(sum(part.rows) for part in self.parts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the parts."""
+        return sum(part.stored_bytes for part in self.parts)
+
+
+class _Stamp(msgspec.Struct):
+    format: str
+    version: tuple[int, int]
+
+
+class _Envelope(_Stamp):
+    crc32: int
+    manifest: msgspec.Raw
+
+
+def _checksum(version: tuple[int, int], manifest: bytes | memoryview) -> int:
+    return zlib.crc32(manifest, zlib.crc32(f"{version[0]}.{version[1]} ".encode()))
+
+
+def pack_manifest(manifest: Manifest, version: tuple[int, int] = VERSION) -> bytes:
+    text = msgspec.json.encode(manifest)
+    envelope = _Envelope(_FORMAT, version, _checksum(version, text), msgspec.Raw(text))
+    return msgspec.json.encode(envelope) + b"\n"
+
+
+def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
+    """Raises CheckpointDamaged, and CheckpointForeign for another major version."""
+    try:
+        stamp = msgspec.json.decode(data, type=_Stamp)
+        if stamp.format != _FORMAT:
+            raise damaged(file, "it isn't the manifest of a checkpoint")
+        refuse_other_major(file, stamp.version)
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if _checksum(envelope.version, memoryview(envelope.manifest)) != envelope.crc32:
+            raise damaged(file, "its checksum is another")
+        manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise damaged(file, str(error)) from error
+    bitmaps = [part.slots for part in manifest.parts]
+    bitmaps += [one.slots for part in manifest.parts for one in part.marks.applied]
+    if any(len(bitmap) != BITMAP_BYTES for bitmap in bitmaps):
+        raise damaged(file, "a set of slots has the wrong length")
+    return manifest
+
+
+def configuration_of(message: Configure) -> dict[str, Any]:
+    """As a manifest has it."""
+    return dict(to_builtins(message))
+
+
+def configure(manifest: Manifest) -> Configure:
+    """The message that a server was configured with. Keys that this version doesn't know are passed over.
+
+    Raises CheckpointDamaged when something is missing.
+    """
+    found = manifest.configuration
+    try:
+        return Configure(
+            seed=found["seed"],
+            tables=[TableSpec(**_known(TableSpec, table)) for table in found["tables"]],
+            dense=DenseSpec(**_known(DenseSpec, found["dense"])),
+            optimizer=msgspec.convert(_known(Optimizer, found["optimizer"]), Optimizer),
+            embedding_optimizer=msgspec.convert(_known(Optimizer, found["embedding_optimizer"]), Optimizer),
+        )
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise damaged(f"the manifest of cut {manifest.cut}", f"its configuration makes no sense: {error}") from error
+
+
+def _known(kind: type[msgspec.Struct], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in kind.__struct_fields__}

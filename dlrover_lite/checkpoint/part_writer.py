@@ -1,0 +1,230 @@
+"""Writing a part: rows come in any order, and go out in blocks of neighbouring slots.
+
+The caller's thread puts rows in order; another one does the checksums and writes: both are about as fast as a fast disk.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.destination import FileWriter, Piece
+from dlrover_lite.checkpoint.layout import (
+    BLOCK_BYTES,
+    BUCKET_SHIFT,
+    BUCKETS,
+    ENTRY,
+    TAIL,
+    GroupShape,
+    PartHead,
+    Tail,
+    crc32,
+    pack_head,
+    pack_tail,
+)
+from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.errors import JobError
+from dlrover_lite.rows import RowData
+
+__all__ = ["PartWriter"]
+
+_ZLIB_LEVEL = 1
+_MOST_WAITING = 4
+"""Blocks that are full and not written yet; with the sixteenths that are filled, about 20 MiB."""
+
+
+class _Bucket:
+    """Room for one block of rows; its memory is touched as it fills. Arrays are in the order in which blocks have them."""
+
+    def __init__(self, shape: GroupShape, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.ids = np.empty(capacity, np.uint64)
+        self.values = np.empty((capacity, shape.dim), np.float32)
+        self.state = np.empty((capacity, shape.state), np.float32)
+        self.counts = np.empty(capacity, np.uint32)
+        self.ages = np.empty(capacity, np.uint32)
+        self.slots = np.empty(capacity, np.uint16)
+        self.tables = np.empty(capacity, np.uint16)
+
+    def take(self, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp]) -> int:
+        """As many of these rows as there is room for; how many."""
+        which = which[: self.capacity - self.used]
+        start, self.used = self.used, self.used + len(which)
+        pairs = (
+            (rows.ids, self.ids),
+            (rows.values, self.values),
+            (rows.state, self.state),
+            (rows.counts, self.counts),
+            (rows.ages, self.ages),
+            (slots, self.slots),
+            (rows.tables, self.tables),
+        )
+        for source, target in pairs:
+            # The mode spares numpy a copy: all numbers are good.
+            np.take(source, which, axis=0, out=target[start : self.used], mode="clip")
+        return len(which)
+
+    def pieces(self) -> list[Piece]:
+        arrays: tuple[NDArray[Any], ...] = (
+            self.ids,
+            self.values,
+            self.state,
+            self.counts,
+            self.ages,
+            self.slots,
+            self.tables,
+        )
+        pieces: list[Piece] = [array[: self.used].data.cast("B") for array in arrays if array.size]
+        padding = -_size(pieces) % 8
+        return [*pieces, bytes(padding)] if padding else pieces
+
+
+def _size(pieces: Sequence[Piece]) -> int:
+    return sum(len(piece) for piece in pieces)
+
+
+class PartWriter:
+    """One part of a cut, written by one process. Used as a context, it leaves nothing behind unless ``finish`` has returned.
+
+    Every method raises JobError for a destination that is full, forbidden, gone or failing (``add`` a little later): abandon the part then.
+    """
+
+    def __init__(
+        self, file: FileWriter, name: str, head: PartHead, owned: slot_sets.SlotSet, *, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        """``owned``: the slots whose rows this part has, whether or not there are any."""
+        self._file, self._name, self._head, self._owned = file, name, head, owned
+        self._block_bytes = block_bytes
+        self._group = -1
+        self._buckets: dict[int, _Bucket] = {}
+        self._spare: list[_Bucket] = []
+        self._waiting: deque[Future[_Bucket]] = deque()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._failed = False
+        self._entries: list[tuple[int, ...]] = []
+        self._rows = [0] * len(head.groups)
+        start = pack_head(head)
+        file.write([start])
+        self._position = len(start)
+
+    @property
+    def bytes_written(self) -> int:
+        return self._position
+
+    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
+        """Rows of a group with the slots [n] they are in. They are copied. Best some thousands at a time, and group after group.
+
+        Raises ValueError for rows that don't fit the group, or aren't in the part's slots.
+        """
+        self._check(group, rows, slots)
+        if group != self._group:
+            self._flush_all()
+            self._group = group
+        numbers = (slots >> BUCKET_SHIFT).astype(np.uint8)
+        order = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=BUCKETS)
+        ends = np.cumsum(counts)
+        for number in np.flatnonzero(counts).tolist():
+            left = order[ends[number] - counts[number] : ends[number]]
+            while len(left):
+                bucket = self._bucket(number)
+                left = left[bucket.take(rows, slots, left) :]
+                if bucket.used == bucket.capacity:
+                    self._flush(number)
+        self._rows[group] += len(slots)
+
+    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
+        shape = self._head.groups[group]
+        count = len(slots)
+        if rows.values.shape != (count, shape.dim) or rows.state.shape != (count, shape.state):
+            raise ValueError(f"rows {rows.values.shape} with state {rows.state.shape} in group {group}: {shape}")
+        if any(len(array) != count for array in rows):
+            raise ValueError("arrays of different lengths")
+        if count and (int(slots.max()) >= slot_sets.SLOTS or not self._owned[slots].all()):
+            raise ValueError(f"rows in slots that aren't those of part {self._name}")
+
+    def _bucket(self, number: int) -> _Bucket:
+        if number not in self._buckets:
+            shape = self._head.groups[self._group]
+            capacity = max(1, self._block_bytes // shape.known_row_bytes)
+            self._buckets[number] = self._spare.pop() if self._spare else _Bucket(shape, capacity)
+        return self._buckets[number]
+
+    def _flush_all(self) -> None:
+        """All is written, and the memory given back."""
+        for number in sorted(self._buckets):
+            self._flush(number)
+        while self._waiting:
+            self._waiting.popleft().result()
+        self._spare.clear()
+
+    def _flush(self, number: int) -> None:
+        while len(self._waiting) >= _MOST_WAITING:
+            self._spare.append(self._waiting.popleft().result())
+        self._waiting.append(self._writer.submit(self._store, self._buckets.pop(number), self._group))
+
+    def _store(self, bucket: _Bucket, group: int) -> _Bucket:
+        """In the writing thread, which alone has to do with file, position and entries meanwhile; the bucket, empty."""
+        self._go_on()
+        pieces = bucket.pieces()
+        if self._head.codec == "zlib":
+            pieces = [zlib.compress(b"".join(pieces), _ZLIB_LEVEL)]
+        slots = bucket.slots[: bucket.used]
+        stored = _size(pieces)
+        entry = (self._position, stored, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces))
+        self._failed = True  # until it is written
+        self._file.write(pieces)
+        self._failed = False
+        self._entries.append(entry)
+        self._position += stored
+        bucket.used = 0
+        return bucket
+
+    def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
+        """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""
+        self._flush_all()
+        self._go_on()
+        self._writer.shutdown()
+        index = np.array(self._entries, ENTRY).tobytes()
+        tail = Tail(self._position, sum(self._rows), len(self._entries), crc32([index]))
+        self._file.write([index, pack_tail(tail)] if index else [pack_tail(tail)])
+        self._file.finish()
+        return PartEntry(
+            file=self._name,
+            ps=self._head.ps,
+            slots=slot_sets.pack(self._owned),
+            rows=self._rows,
+            stored_bytes=self._position + len(index) + TAIL.size,
+            blocks=len(self._entries),
+            index_crc32=tail.index_crc32,
+            clocks=list(clocks),
+            marks=marks,
+        )
+
+    def _go_on(self) -> None:
+        if self._failed:
+            raise JobError(f"{self._name} can't be written any further: a block of it has failed before")
+
+    def abandon(self) -> None:
+        """Without effect on a part that is finished."""
+        self._writer.shutdown(cancel_futures=True)
+        self._buckets.clear()
+        self._spare.clear()
+        self._file.abandon()
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.abandon()

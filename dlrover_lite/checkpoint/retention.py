@@ -1,0 +1,39 @@
+"""Which cuts are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["CutFacts", "retained"]
+
+
+class CutFacts(NamedTuple):
+    number: int
+    at: float
+    """Seconds since the epoch."""
+    builds_on: int | None
+
+
+def retained(cuts: Iterable[CutFacts], keep: int, every_hours: float | None = None) -> set[int]:
+    """Numbers of the cuts to keep, of these whole ones: the newest ``keep``; the first of each ``every_hours`` on the clock; and
+    whatever one of these builds on.
+
+    The first, since no later cut can take its place: what is kept today for an hour is the same tomorrow.
+    """
+    known = {cut.number: cut for cut in cuts}
+    numbers = sorted(known)
+    kept = set(numbers[-keep:]) if keep > 0 else set()
+    if every_hours is not None:
+        first: dict[int, int] = {}
+        for number in numbers:
+            first.setdefault(math.floor(known[number].at / (every_hours * 3600)), number)
+        kept.update(first.values())
+    pending = list(kept)
+    while pending:
+        below = known[pending.pop()].builds_on
+        if below in known and below not in kept:
+            kept.add(below)
+            pending.append(below)
+    return kept

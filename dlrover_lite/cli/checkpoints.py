@@ -1,0 +1,162 @@
+"""``checkpoints`` and ``checkpoint …``: which there are, and whether they are whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
+
+if TYPE_CHECKING:
+    from dlrover_lite.checkpoint.locate import Located
+    from dlrover_lite.checkpoint.store import Cut
+
+__all__ = ["checkpoint", "checkpoints"]
+
+EXIT_DAMAGED = 1
+_LEAST_FIRST = ("builds on", "rows", "taken", "samples", "size")
+"""Columns that give way on a narrow terminal."""
+
+
+@click.command(short_help="List the checkpoints of a job.")
+@click.argument("job", metavar="[JOB|URL]", default="last")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def checkpoints(job: str, as_json: bool) -> None:
+    """List the checkpoints of JOB, the newest last. JOB is an id, the start of one, or "last", which is the default; or the
+    path or URL of checkpoints.
+
+    One that builds on another has only the rows changed since. "checkpoint verify" reads all of them.
+    """
+    from dlrover_lite.checkpoint.locate import locate
+    from dlrover_lite.cli.output import emit_json, note, table
+
+    located = locate(job)
+    found = _cuts(located)
+    if as_json:
+        emit_json({**_head(located), "checkpoints": [_as_object(cut) for cut in found]})
+        return
+    if not found:
+        note(_none(located))
+        return
+    columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", "state")
+    table(columns, [_row(cut) for cut in found], drop=_LEAST_FIRST)
+    for cut in found:
+        if cut.why:
+            note(f"checkpoint {cut.number}: {cut.why}")
+
+
+@click.group(cls=CommandGroup, short_help="Check checkpoints.")
+def checkpoint() -> None:
+    """Check the checkpoints of a job."""
+
+
+@checkpoint.command(short_help="Read checkpoints and compare every checksum.")
+@click.argument("job", metavar="[JOB|URL]", default="last")
+@click.option("--cut", type=click.IntRange(min=0), help="Only this checkpoint, and those it builds on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(job: str, cut: int | None, as_json: bool) -> None:
+    """Read all checkpoints of JOB and compare every checksum. JOB is an id, the start of one, or "last", which is the default;
+    or the path or URL of checkpoints, or of a single one.
+
+    Exit codes: 0 all are whole; 1 something is damaged, or can't be read by this version, and is named; 2 there is nothing
+    to check, or it can't be reached.
+    """
+    from dlrover_lite.checkpoint.locate import locate
+    from dlrover_lite.cli.output import emit_json
+
+    try:
+        located = locate(job)
+        wanted = located.cut if cut is None else cut
+        chosen = [one for one in _cuts(located) if wanted in (None, one.number)]
+        if not chosen:
+            raise JobError(_none(located, wanted))
+        checked = _verified(located, chosen, chain=wanted is not None)
+    except JobError as error:  # 1 means that they were checked
+        raise UsageError(error.message, hint=error.hint) from error
+    whole = not any(problems for _, problems in checked)
+    if as_json:
+        objects = [
+            {
+                "number": one.number,
+                "whole": not problems,
+                "problems": [{"file": file, "why": why} for file, why in problems],
+            }
+            for one, problems in checked
+        ]
+        emit_json({**_head(located), "whole": whole, "checkpoints": objects})
+    else:
+        for one, problems in checked:
+            click.echo(f"checkpoint {one.number}: {'whole' if not problems else ''}".rstrip())
+            for _, why in problems:
+                click.echo(f"  {why}")
+    if not whole:
+        click.get_current_context().exit(EXIT_DAMAGED)
+
+
+Problem = tuple[str | None, str]
+"""File, and what is wrong."""
+
+
+def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[Cut, list[Problem]]]:
+    from dlrover_lite.cli.output import progress
+
+    checked: list[tuple[Cut, list[Problem]]] = []
+    with progress("checking") as show:
+        for cut in cuts:
+            show(note=f"checkpoint {cut.number}")
+            problems: list[Problem] = []
+            try:
+                damages: list[CheckpointDamaged] = located.store.verify(cut.number, chain=chain)
+                problems = [(one.file, one.message) for one in damages]
+            except CheckpointForeign as error:
+                problems = [(None, error.message)]
+            if not problems and cut.state != "complete":  # of one that it builds on
+                problems = [(None, cut.why)]
+            checked.append((cut, problems))
+    return checked
+
+
+def _cuts(located: Located) -> list[Cut]:
+    """Oldest first."""
+    return located.store.cuts()[::-1] if located.store.exists() else []
+
+
+def _none(located: Located, cut: int | None = None) -> str:
+    what = "are no checkpoints" if cut is None else f"is no checkpoint {cut}"
+    if located.job is None:
+        return f"There {what} in {located.store.url}"
+    off = " Its recipe says `checkpoint: off`." if located.job.recipe.checkpoint == "off" else ""
+    return f"There {what} of {located.job.id}.{off}"
+
+
+def _head(located: Located) -> dict[str, Any]:
+    return {"job": located.job.id if located.job else None, "url": located.store.url}
+
+
+def _as_object(cut: Cut) -> dict[str, Any]:
+    """One entry of ``--json``; its keys are documented and stay."""
+    manifest = cut.manifest
+    return {
+        "number": cut.number,
+        "state": cut.state,
+        "why": cut.why,
+        "taken_at": manifest.at if manifest else None,
+        "builds_on": manifest.builds_on if manifest else None,
+        "samples": manifest.samples if manifest else None,
+        "rows": manifest.rows if manifest else None,
+        "bytes": cut.bytes,
+        "servers": len(manifest.parts) if manifest else None,
+    }
+
+
+def _row(cut: Cut) -> tuple[object, ...]:
+    from dlrover_lite.cli.words import at_time, count
+    from dlrover_lite.units import format_bytes
+
+    size, manifest = format_bytes(cut.bytes), cut.manifest
+    if manifest is None:
+        return (cut.number, None, None, None, None, size, cut.state)
+    below = "-" if manifest.builds_on is None else str(manifest.builds_on)
+    return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size, cut.state)

@@ -1,0 +1,27 @@
+"""Rows of embedding tables (and blocks of dense parameters) as they travel between parameter servers, and as checkpoints hold them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RowData"]
+
+
+class RowData(NamedTuple):
+    """Copies of n rows of a group, in the order of its wire frames. ``ages``: pushes since the last change."""
+
+    ids: NDArray[np.uint64]
+    """[n]"""
+    tables: NDArray[np.uint16]
+    """[n]: positions of their tables within the group."""
+    counts: NDArray[np.uint32]
+    """[n]: of updates."""
+    ages: NDArray[np.uint32]
+    """[n]"""
+    values: NDArray[np.float32]
+    """[n, dim]"""
+    state: NDArray[np.float32]
+    """[n, dim x parts]: of the optimizer."""

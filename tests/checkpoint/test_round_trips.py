@@ -1,0 +1,167 @@
+"""What is written comes back: bases with increments on top, any owners, either codec, a directory or an object store."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.layout import Codec
+from dlrover_lite.checkpoint.manifest import configure
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import JobError
+from tests.checkpoint.cuts import CONFIGURATION, SHAPES, expected, halves, keys, rows_of, slot_of, state_of, write_cut
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
+    url = str(tmp_path / "checkpoints") if request.param == "directory" else f"memory://bucket/{tmp_path.name}"
+    made = CheckpointStore(url)
+    made.create()
+    yield made
+    if request.param == "memory":
+        fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("codec", ["none", "zlib"])
+def test_a_base_and_increments_whose_slots_move(store: CheckpointStore, codec: Codec) -> None:
+    versions = dict.fromkeys(keys(400), 1)
+    write_cut(store, 1, versions, codec=codec)
+    for cut, border in ((2, 1000), (4, 4000)):
+        changed = dict.fromkeys([*keys(40, start=cut * 30), *keys(20, start=400 + cut * 20)], cut)
+        versions |= changed
+        write_cut(store, cut, changed, builds_on=cut // 2, owners=halves(border), codec=codec)
+    assert state_of(store.rows(4)) == expected(versions)
+    assert [manifest.cut for manifest in store.chain(4)] == [1, 2, 4]
+    assert [(cut.number, cut.state) for cut in store.cuts()] == [(4, "complete"), (2, "complete"), (1, "complete")]
+    assert store.verify(4) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_history(data: st.DataObject) -> None:
+    """Against a dict: cuts of random keys, bases and increments, read whole and by slots and groups."""
+    pool = keys(60)
+    some = st.dictionaries(st.sampled_from(pool), st.integers(0, 9), max_size=40)
+    states: list[dict[tuple[int, int, int], int]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        store = CheckpointStore(directory)
+        for cut in range(data.draw(st.integers(1, 4), "cuts")):
+            below = data.draw(st.sampled_from([None, *range(cut)]), "builds on")
+            changed = data.draw(some, "changed")
+            owners = halves(data.draw(st.sampled_from([0, 1, 100, 2048, 4095, 4096]), "border"))
+            chunk = data.draw(st.sampled_from([1, 7, 50]), "chunk")
+            write_cut(store, cut, changed, builds_on=below, owners=owners, chunk=chunk)
+            states.append((states[below] if below is not None else {}) | changed)
+        wanted = slot_sets.unpack(data.draw(st.binary(min_size=512, max_size=512), "slots"))
+        for cut, versions in enumerate(states):
+            assert state_of(store.rows(cut)) == expected(versions)
+            mine = {key: version for key, version in versions.items() if wanted[slot_of(key)] and key[0] == 0}
+            assert state_of(store.rows(cut, wanted, [0])) == expected(mine)
+
+
+def test_all_there_is_to_know_comes_back(store: CheckpointStore) -> None:
+    written = write_cut(store, 12, dict.fromkeys(keys(30), 1))
+    found = store.manifest(12)
+    assert found == written
+    assert configure(found) == CONFIGURATION
+    assert found.rows == 30
+    assert sum(part.rows[1] for part in found.parts) == 10
+
+
+def test_parts_of_readers_together_are_all(store: CheckpointStore) -> None:
+    versions = dict.fromkeys(keys(500), 3)
+    write_cut(store, 1, versions)
+    numbers = np.arange(slot_sets.SLOTS)
+    states = [state_of(store.rows(1, numbers % 3 == one)) for one in range(3)]
+    assert sum(len(state) for state in states) == 500
+    assert states[0] | states[1] | states[2] == expected(versions)
+
+
+def test_a_reader_of_a_few_slots_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dlrover_lite.checkpoint import local
+
+    store = CheckpointStore(str(tmp_path))
+    size = write_cut(store, 1, dict.fromkeys(keys(3000), 3)).stored_bytes
+    read = 0
+    real = local._Reader.read
+
+    def counting(self: local._Reader, offset: int, length: int) -> memoryview:
+        nonlocal read
+        read += length
+        return real(self, offset, length)
+
+    monkeypatch.setattr(local._Reader, "read", counting)
+    assert state_of(store.rows(1, slot_sets.of(range(256))))
+    assert read < size / 6
+
+
+def test_an_empty_cut(store: CheckpointStore) -> None:
+    write_cut(store, 0, {})
+    assert list(store.rows(0)) == []
+    assert store.verify(0) == []
+
+
+def test_blocks_say_which_cut_their_ages_count_to(store: CheckpointStore) -> None:
+    write_cut(store, 1, dict.fromkeys(keys(3), 1))
+    write_cut(store, 2, dict.fromkeys(keys(1), 2), builds_on=1)
+    assert sorted({block.cut for block in store.rows(2)}) == [1, 2]
+
+
+def test_rows_that_do_not_fit_are_refused(store: CheckpointStore) -> None:
+    below, _ = halves()
+    with store.begin(1).part("job-1", 0, below, SHAPES) as part:
+        key = next(key for key in keys(100) if key[0] == 0 and not below[slot_of(key)])
+        slots, rows = rows_of([key], 0, 1)
+        with pytest.raises(ValueError, match="in slots"):
+            part.add(0, rows, slots)
+        with pytest.raises(ValueError, match="in group 1"):
+            part.add(1, rows, slots)
+
+
+def test_a_cut_without_all_slots_is_no_cut(store: CheckpointStore) -> None:
+    below, _ = halves()
+    with pytest.raises(JobError, match=r"cut 1 isn't whole: no part has slots 2048-4095"):
+        write_cut(store, 1, {}, owners=[below])
+    with pytest.raises(JobError, match=r"several parts have slots 0-2047"):
+        write_cut(store, 1, {}, owners=[below, below, ~below])
+    assert store.cuts() == []
+
+
+def test_numbers_rise(store: CheckpointStore) -> None:
+    write_cut(store, 3, {})
+    with pytest.raises(JobError, match="cut 3 can't follow"):
+        store.begin(3)
+
+
+def test_rows_of_4096_values(tmp_path: Path) -> None:
+    """A row that is larger than the block it is to be in."""
+    from dlrover_lite.checkpoint.layout import GroupShape
+    from dlrover_lite.rows import RowData
+    from tests.checkpoint.cuts import manifest_of
+
+    store = CheckpointStore(str(tmp_path))
+    shapes = [GroupShape(4096, 4096)]
+    everything = ~slot_sets.none()
+    values = np.random.default_rng(1).random((5, 4096), np.float32)
+    ids = np.arange(5, dtype=np.uint64)
+    rows = RowData(ids, np.zeros(5, np.uint16), ids.astype(np.uint32), ids.astype(np.uint32), values, values * 2)
+    writer = store.begin(1)
+    with writer.part("job-1", 0, everything, shapes, block_bytes=1000) as part:
+        part.add(0, rows, np.arange(5, dtype=np.uint16))
+        entry = part.finish()
+    manifest = manifest_of(1, [entry])
+    writer.commit(
+        type(manifest)(**{name: getattr(manifest, name) for name in manifest.__struct_fields__} | {"groups": shapes})
+    )
+    found = list(store.rows(1))
+    assert [len(block.slots) for block in found] == [1] * 5
+    np.testing.assert_array_equal(np.concatenate([block.rows.values for block in found]), values)
+    np.testing.assert_array_equal(np.concatenate([block.rows.state for block in found]), values * 2)
