@@ -22,7 +22,9 @@ from dlrover_lite.wire.messages import (
     MoveStatus,
     PsOrders,
     PsReport,
+    RestoreOrder,
     SlotsReport,
+    SnapshotOrder,
     Topology,
 )
 
@@ -46,6 +48,9 @@ class ParameterServers:
         self.reports: dict[str, PsReport] = {}
         """The last of each PS; of one that held nothing when it ended, none."""
         self.loads = SlotLoads()
+        self.snapshots: dict[str, SnapshotOrder] = {}
+        """What each PS is to do for the cut under way."""
+        self.restore: RestoreOrder | None = None
         self._shards = shards
         self._story = story
         self._keep = keep
@@ -139,7 +144,9 @@ class ParameterServers:
             for move in state.moves
             if move.state == "copying" and move.involves(node)
         ]
-        return PsOrders(state.version, self._owned[node], moves, *consumed(self._shards))
+        return PsOrders(
+            state.version, self._owned[node], moves, *consumed(self._shards), self.snapshots.get(node), self.restore
+        )
 
     def topology(self, fleet: Fleet) -> Topology | None:
         """Those that own slots; None before there is a map, and while one of them is still to come up."""

@@ -36,10 +36,13 @@ __all__ = [
     "PsReport",
     "PsSlots",
     "ResizeRequest",
+    "RestoreOrder",
     "ScaleRequest",
     "Scaled",
     "SlotsReport",
     "SlotsRequest",
+    "SnapshotOrder",
+    "SnapshotReport",
     "Status",
     "StatusRequest",
     "StopRequest",
@@ -183,6 +186,22 @@ class Heartbeat(Message, frozen=True):
     """For so long already."""
 
 
+class SnapshotReport(Message, frozen=True):
+    """How far a PS is with its part of a cut."""
+
+    cut: int
+    state: Literal["taking", "written", "failed"]
+    """``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
+    rows: int = 0
+    """Written so far."""
+    bytes: int = 0
+    part: _Bytes = b""
+    """When ``written``: the ``PartEntry`` of the manifest, as JSON."""
+    why: str = ""
+    """When ``failed``; this PS does nothing more for the cut."""
+    hint: str = ""
+
+
 class PsReport(Message, frozen=True):
     """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
@@ -205,6 +224,40 @@ class PsReport(Message, frozen=True):
     seconds, and bytes of its rows."""
     requests_per_second: float = 0.0
     """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
+    snapshot: SnapshotReport | None = None
+    """Of the newest cut that it was ordered to take part in."""
+    restored: int = 0
+    """The generation whose cut it holds: see RestoreOrder."""
+
+
+class SnapshotOrder(Message, frozen=True):
+    """Take part in cut ``cut``: all that was pushed before the PS follows this order goes into its part, and nothing of later pushes.
+
+    Numbers of cuts rise; a PS begins the snapshot of each once. While one is taken, no slot moves, and no row is removed or moved within
+    memory. An order that is no longer listed has ended: what isn't written by then is abandoned.
+    """
+
+    cut: int
+    job: str
+    url: str
+    """``CheckpointStore(url).join(cut)`` writes the part."""
+    since: list[int] = []
+    """The clock of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
+    whole: bytes = b""
+    """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
+    compress: bool = False
+    spill_bytes: int = 0
+    """So much memory may be used for rows that change before they are written; 0: a quarter of what the rows take."""
+
+
+class RestoreOrder(Message, frozen=True):
+    """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
+    say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
+
+    url: str
+    cut: int
+    generation: int
+    """From 1; each restore has a new one."""
 
 
 class MoveOrder(Message, frozen=True):
@@ -235,6 +288,10 @@ class PsOrders(Message, frozen=True):
     """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
     consumed: list[tuple[int, list[tuple[int, int]]]] = []
     """Of later epochs: (epoch, half-open ranges of minibatches)."""
+    snapshot: SnapshotOrder | None = None
+    """It doesn't wait for a new ``version``, nor does it need one."""
+    restore: RestoreOrder | None = None
+    """Until all have followed it. It comes with the map, from the first version on."""
 
 
 class StatusRequest(Message, frozen=True):
