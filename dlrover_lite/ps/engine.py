@@ -90,6 +90,15 @@ class Engine:
         """Memory of rows and their index."""
         return sum(group.bytes for group in self.groups)
 
+    @property
+    def restored(self) -> int:
+        """The generation whose cut it holds, in all its slots; 0: none."""
+        return self._state.restored
+
+    @restored.setter
+    def restored(self, generation: int) -> None:
+        self._state.restored = generation
+
     def slot_bytes(self) -> NDArray[np.float64]:
         """Memory of the rows in each slot [4096]."""
         total = np.zeros(slot_sets.SLOTS)

@@ -15,7 +15,7 @@ from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.kept_memory import open_memory
-from dlrover_lite.ps.service import PsService
+from dlrover_lite.ps.service import PsService, Unrestorable
 from dlrover_lite.wire import listen_endpoint
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import Hello, MasterReplies, NodeFailed, PsOrders
@@ -53,7 +53,12 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
                 _turn(service, server, master, spec)
     except ParametersLost as error:
         _log(f"{error}\n{traceback.format_exc()}")
-        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc()))
+        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because="lost"))
+        return 1
+    except Unrestorable as error:
+        _log(f"{error}\n{traceback.format_exc()}")
+        because = "damaged" if error.damaged else ""
+        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because=because))
         return 1
     finally:
         server.close()
@@ -79,7 +84,8 @@ def _engine(spec: NodeSpec) -> Engine:
 def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) -> None:
     while (reply := master.receive(0)) is not None:
         if isinstance(reply.body, PsOrders):
-            if spec.follows and not service.engine.found and any(reply.body.owned):
+            empty = spec.follows and not service.engine.found and any(reply.body.owned)
+            if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the cut
                 raise ParametersLost(spec.follows, "nothing of its memory is left")
             service.follow(reply.body)
     wait_seconds = service.work()

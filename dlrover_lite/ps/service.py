@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -11,15 +12,16 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, DlroverLiteError, JobError, UsageError
 from dlrover_lite.ps.copier import Copier
 from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Outgoing, Tidying
+from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import Ack, PsOrders, PsReport
+from dlrover_lite.wire.messages import Ack, PsOrders, PsReport, RestoreOrder
 from dlrover_lite.wire.ps_messages import (
     Configure,
     CopyBegin,
@@ -35,7 +37,7 @@ from dlrover_lite.wire.ps_messages import (
 )
 from dlrover_lite.wire.server import Server
 
-__all__ = ["PsService"]
+__all__ = ["PsService", "Unrestorable"]
 
 REPORT_SECONDS = 0.2
 IMPATIENT_SECONDS = 0.005
@@ -45,8 +47,23 @@ OVERDUE_SECONDS = 0.2
 LOADS_SECONDS = 2.0
 HELD_MOST = 256
 """Requests held back while slots are frozen; more are sent away, to come again."""
+RESTORE_SECONDS = 0.05
+"""Of rows taken from a cut before reports and requests are looked at."""
+RESTORE_AGAIN_SECONDS = 2.0
+"""After a cut couldn't be read for now."""
+RESTORE_MOST_SECONDS = 600.0
+"""So long it is tried."""
 TIDY_ROWS = 1 << 13
 """Looked at between two requests: less than a millisecond."""
+
+
+class Unrestorable(JobError):
+    """A cut can't be restored, by nobody."""
+
+    def __init__(self, error: DlroverLiteError) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
+        """An older cut may be whole."""
 
 
 class PsService:
@@ -67,6 +84,7 @@ class PsService:
         self.orders = PsOrders(0)
         self.copier: Copier | None = None
         self.outgoing: Outgoing | None = None
+        self.restoring: Restoring | None = None
         self._server = server
         self._connect = connect
         self._clock = clock
@@ -75,6 +93,8 @@ class PsService:
         self._held: dict[tuple[int, int], Request] = {}
         self._reported_at = self._loads_at = clock()
         self._unanswered = 0
+        self._restore_at = clock()
+        self._restore_failing_since: float | None = None
 
     # --- requests -------------------------------------------------------------------------------------------------------
 
@@ -103,6 +123,8 @@ class PsService:
 
     def _handle(self, request: Request) -> tuple[Any, list[Any]]:
         engine = self.engine
+        if self.to_restore is not None:
+            raise NotOwned  # its rows aren't here yet
         match request.body:
             case Pull(counts):
                 keys = [(_array(request, g, np.uint64), of_group) for g, of_group in enumerate(counts)]
@@ -168,6 +190,11 @@ class PsService:
         self.orders = orders
         listed = {order.move for order in orders.moves}
         self._own(mask_of(orders.owned))
+        if self.restoring is not None and (self.restoring.order, self.restoring.slots) != (
+            self.to_restore,
+            self.engine.owned,
+        ):
+            self._stop_restoring()
         if self.outgoing is not None and self.outgoing.move not in listed:
             self.outgoing.end()
             self.outgoing = None
@@ -190,6 +217,49 @@ class PsService:
             self._discard(copier.slots & ~self.engine.owned)
             self._say(f"move {copier.order.move} from {copier.order.source} was cancelled")
 
+    # --- restoring ------------------------------------------------------------------------------------------------------
+
+    @property
+    def to_restore(self) -> RestoreOrder | None:
+        """The order that isn't done yet."""
+        order = self.orders.restore
+        return order if order is not None and self.engine.restored < order.generation else None
+
+    def _restore(self, order: RestoreOrder) -> float:
+        """A little more of it; when to go on. Raises Unrestorable."""
+        now = self._clock()
+        if self.restoring is None:
+            if now < self._restore_at:
+                return self._restore_at - now
+            self._say(f"restores checkpoint {order.cut} of {order.url}")
+            self.restoring = Restoring(self.engine, order, self.engine.owned)
+        restoring = self.restoring
+        try:
+            if restoring.step(RESTORE_SECONDS):
+                self._say(f"has restored {restoring.rows:,} rows in {restoring.seconds:.3f} s")
+                self._stop_restoring()
+                self._reported_at = -math.inf  # others wait for it
+        except Unreachable as error:
+            self._restore_again(error, now)
+        except (JobError, UsageError) as error:
+            self._stop_restoring()
+            raise Unrestorable(error) from error
+        return 0.0
+
+    def _restore_again(self, error: Unreachable, now: float) -> None:
+        self._stop_restoring()
+        if self._restore_failing_since is None:
+            self._restore_failing_since = now
+        if now - self._restore_failing_since > RESTORE_MOST_SECONDS:
+            raise Unrestorable(error) from error
+        self._restore_at = now + RESTORE_AGAIN_SECONDS
+        self._say(f"{error.message}. It is tried again")
+
+    def _stop_restoring(self) -> None:
+        if self.restoring is not None:
+            self.restoring.close()
+            self.restoring = None
+
     def _discard(self, slots: int) -> None:
         self.engine.marks.forget(slots)
         self._tidying.remove(slots)
@@ -199,6 +269,8 @@ class PsService:
     def work(self) -> float:
         """A little of what there is to do; seconds until it should be called again even if nothing comes in."""
         wait = self.report_in
+        if (order := self.to_restore) is not None:
+            return min(wait, self._restore(order))
         if not self._tidying.done and self.outgoing is None:
             self._tidying.step(TIDY_ROWS)
         if self.copier is None:
@@ -247,9 +319,11 @@ class PsService:
             received={copier.order.move: copier.rows} if copier is not None else {},
             loads=loads,
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
+            restored=self.engine.restored,
         )
 
     def close(self) -> None:
+        self._stop_restoring()
         if self.copier is not None:
             self.copier.close()
 

@@ -79,6 +79,17 @@ class State:
     def _configuration_bytes(self, size: int) -> NDArray[np.uint8]:
         return self._words[Header.CONFIGURATION : Header.MARKS].view(np.uint8)[:size]
 
+    # --- what it was restored from ----------------------------------------------------------------------------------------
+
+    @property
+    def restored(self) -> int:
+        """The generation whose cut is here, whole; 0: of none."""
+        return int(self._words[Header.RESTORED])
+
+    @restored.setter
+    def restored(self, generation: int) -> None:
+        self._words[Header.RESTORED] = generation
+
     # --- the push under way ---------------------------------------------------------------------------------------------
 
     @property

@@ -344,6 +344,10 @@ class TableGroup:
         )
         self._grow(self.rows - rows)
 
+    def advance_to(self, clock: int) -> None:
+        """As if so many updates had been; it never goes back."""
+        self._book.numbers[CLOCK] = max(clock, self._clock)
+
     def reserve(self, more_rows: int) -> None:
         """Have an index large enough for so many more rows by the time they are there, growing it once."""
         self._index.reserve(self.rows, more_rows, self.used)

@@ -174,6 +174,9 @@ class NodeFailed(Message, frozen=True):
     user_error: bool
     message: str
     traceback: str = ""
+    because: Literal["", "lost", "damaged"] = ""
+    """What else could help: ``lost``, a PS has found nothing of the parameters it was to take up; ``damaged``, it can't restore the cut it
+    was ordered to."""
 
 
 class Heartbeat(Message, frozen=True):
@@ -258,6 +261,8 @@ class RestoreOrder(Message, frozen=True):
     cut: int
     generation: int
     """From 1; each restore has a new one."""
+    marks: bool = True
+    """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
 
 
 class MoveOrder(Message, frozen=True):

@@ -20,6 +20,7 @@ from dlrover_lite.wire.messages import (
     MoveOrder,
     PsOrders,
     PsReport,
+    RestoreOrder,
 )
 from dlrover_lite.wire.ps_messages import (
     Configure,
@@ -66,6 +67,7 @@ class Rig:
         self.ready: set[int] = set()
         self.ended: list[int] = []
         self.consumed: list[tuple[int, list[tuple[int, int]]]] = []
+        self.restore: RestoreOrder | None = None
         self._next_move = 1
         for _ in range(servers):
             self.add_server()
@@ -103,7 +105,7 @@ class Rig:
             for move, (source, target, slots) in self.moves.items()
             if i in (source, target)
         ]
-        return PsOrders(self.version, to_bitmap(self.owned(i)), moves, 0, self.consumed)
+        return PsOrders(self.version, to_bitmap(self.owned(i)), moves, 0, self.consumed, restore=self.restore)
 
     def hear(self, i: int) -> PsReport:
         """PS i reports and gets its orders."""

@@ -1,0 +1,266 @@
+"""Parameter servers that take what they own from a cut."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.manifest import Consumed
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import CheckpointDamaged, UsageError
+from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
+from dlrover_lite.ps.memory import PrivateMemory
+from dlrover_lite.ps.restoring import Restoring
+from dlrover_lite.ps.service import Unrestorable
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import RestoreOrder
+from tests.ps.cutting import clocks_of, write_cut
+from tests.ps.rig import Rig, configuration, rows_of
+
+ADAM = Optimizer(use="adam", learning_rate=0.5)
+LOW = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
+
+
+def owners(servers: int) -> np.ndarray:
+    return np.arange(slot_sets.SLOTS) * servers // slot_sets.SLOTS
+
+
+def gradients(k: int, keys: int = 60) -> dict[str, dict[int, float]]:
+    chosen = np.random.default_rng(k).choice(200, keys, replace=False).tolist()
+    return {"a": dict.fromkeys(chosen, 0.5), "b": dict.fromkeys(chosen, 0.25), "c": {7: 1.0}}
+
+
+@pytest.fixture
+def rigs() -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(servers: int, *, fresh: bool = True) -> Rig:
+        made.append(Rig(servers, ADAM, owners=owners(servers)))
+        if fresh:
+            made[-1].configure_all(1.0)
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def train(rig: Rig, pushes: range) -> None:
+    for k in pushes:
+        rig.push_everywhere(0, k, gradients(k))
+
+
+def everything(rig: Rig) -> dict[Any, Any]:
+    return {name: row for i in range(len(rig.services)) for name, row in rows_of(rig.engine(i)).items()}
+
+
+def engines(rig: Rig) -> list[Engine]:
+    return [rig.engine(i) for i in range(len(rig.services))]
+
+
+def restore(rig: Rig, store: CheckpointStore, cut: int, *, marks: bool = True) -> None:
+    rig.restore = RestoreOrder(store.url, cut, generation=1, marks=marks)
+    rig.version += 1
+    for i in range(len(rig.services)):
+        rig.hear(i)
+    for _ in range(2000):
+        for i in range(len(rig.services)):
+            rig.turn(i)
+        if all(rig.hear(i).restored == 1 for i in range(len(rig.services))):
+            return
+    raise AssertionError("it isn't restored")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
+def test_a_cut_is_restored_onto_another_number_of_servers(
+    rigs: Callable[..., Rig], tmp_path: Path, before: int, after: int
+) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(before)
+    train(old, range(5))
+    base = write_cut(store, 1, engines(old))
+    train(old, range(5, 9))
+    middle = write_cut(store, 2, engines(old), builds_on=base)
+    train(old, range(9, 12))
+    write_cut(store, 3, engines(old), builds_on=middle)
+    new = rigs(after, fresh=False)
+    restore(new, store, 3)
+    assert everything(new) == everything(old)
+    # what follows is the same too: optimizers go on where they were
+    train(old, range(12, 15))
+    train(new, range(12, 15))
+    assert everything(new) == everything(old)
+
+
+def test_ages_and_clocks_go_on(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(6))
+    base = write_cut(store, 1, engines(old))
+    train(old, range(6, 10))
+    write_cut(store, 2, engines(old), builds_on=base)
+    new = rigs(2, fresh=False)
+    restore(new, store, 2)
+
+    def ages(engine: Engine) -> dict[int, int]:
+        rows, _ = engine.groups[0].find(np.ones(slot_sets.SLOTS, np.bool_), 0, scan_limit=1 << 40, row_limit=1 << 40)
+        data = engine.groups[0].read(rows)
+        return {int(row): int(age) for row, age, t in zip(data.ids, data.ages, data.tables, strict=True) if t == 0}
+
+    assert ages(new.engine(0)) | ages(new.engine(1)) == ages(old.engine(0))
+    assert clocks_of(new.engine(1)) == clocks_of(old.engine(0)) == [10] * 4
+
+
+def test_each_minibatch_is_applied_once_in_each_slot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    """The ledger was noted before 2 to 4 were consumed, and the two snapshots began at different pushes."""
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(2)
+    train(old, range(4))
+    old.push(1, 0, 4, old.owned(1), gradients(4))
+    known = [Consumed(0, [(0, [(0, 2)])]), Consumed(0, [(0, [(0, 4)])])]
+    names = [(0, k) for k in range(5)]
+    write_cut(store, 1, engines(old), ledger=Consumed(0, [(0, [(0, 2)])]), known=known, names=names)
+    old.push(0, 0, 4, old.owned(0), gradients(4))
+    new = rigs(3, fresh=False)
+    restore(new, store, 1)
+    for k in range(5):  # all that the ledger doesn't know, and what it does
+        for i in range(3):
+            new.push(i, 0, k, new.owned(i), gradients(k))
+    assert everything(new) == everything(old)
+
+
+def test_an_epoch_that_ended_between_the_ledger_and_a_snapshot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(4))
+    old.push_everywhere(1, 0, gradients(9))
+    ledger, known = Consumed(0, [(0, [(0, 2)])]), [Consumed(1, [(1, [(0, 1)])])]
+    write_cut(store, 1, engines(old), ledger=ledger, known=known, facts={"minibatches": 4})
+    new = rigs(2, fresh=False)
+    restore(new, store, 1)
+    for epoch, k, of in [(0, 2, 2), (0, 3, 3), (1, 0, 9)]:
+        for i in range(2):
+            new.push(i, epoch, k, new.owned(i), gradients(of))
+    assert everything(new) == everything(old)
+
+
+def test_only_the_parameters(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(3))
+    write_cut(store, 1, engines(old), ledger=Consumed(0, [(0, [(0, 2)])]), names=[(0, 2)])
+    new = rigs(1, fresh=False)
+    restore(new, store, 1, marks=False)
+    assert everything(new) == everything(old)
+    train(old, range(5, 6))
+    new.push_everywhere(0, 2, gradients(5))
+    assert everything(new) == everything(old)
+
+
+def test_nothing_is_answered_before_all_is_there(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(2))
+    write_cut(store, 1, engines(old))
+    new = rigs(1, fresh=False)
+    new.restore = RestoreOrder(str(tmp_path / "later"), 1, generation=1)
+    new.version += 1
+    new.hear(0)
+    assert new.pull(0, "a", [1]) is None
+    assert new.push(0, 0, 5, new.owned(0), gradients(5)) is False
+    assert new.hear(0).restored == 0
+    assert new.services[0].restoring is None  # there is no such place yet; it is looked for again
+    tmp_path.rename(tmp_path.parent / "moved")
+    tmp_path.mkdir()
+    (tmp_path.parent / "moved").rename(tmp_path / "later")
+    new.now += 10
+    restore(new, CheckpointStore(str(tmp_path / "later")), 1)
+    assert everything(new) == everything(old)
+
+
+def test_a_damaged_block_is_named(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(4))
+    write_cut(store, 1, engines(old))
+    (part,) = tmp_path.glob("*/*.part")
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 4
+    part.write_bytes(data)
+    new = rigs(1, fresh=False)
+    with pytest.raises(Unrestorable, match=part.name) as raised:
+        restore(new, store, 1)
+    assert raised.value.damaged
+    assert new.hear(0).restored == 0
+
+
+def test_tables_that_are_others(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    write_cut(store, 1, engines(old))
+    engine = Engine(owned=ALL_SLOTS)
+    engine.configure(configuration())
+    with closing(Restoring(engine, RestoreOrder(store.url, 1, 1), ALL_SLOTS)) as restoring, pytest.raises(UsageError):
+        run(restoring)
+
+
+def run(restoring: Restoring) -> None:
+    while not restoring.step(1.0):
+        pass
+
+
+POINTS = [("ps.restore.begun", 1), *(("ps.restore.rows", n) for n in (1, 3, 6)), ("ps.restore.marked", 1)]
+
+
+@pytest.mark.parametrize(("point", "number"), POINTS)
+def test_one_that_dies_amid_it_is_followed_by_one_that_begins_anew(
+    rigs: Callable[..., Rig], tmp_path: Path, point: str, number: int
+) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(6))
+    write_cut(store, 1, engines(old), ledger=Consumed(0, [(0, [(0, 4)])]), names=[(0, 4), (0, 5)])
+    memory = PrivateMemory()
+    order = RestoreOrder(store.url, 1, generation=1)
+    first = Engine(memory=memory)
+    first.own(LOW)
+    with closing(Restoring(first, order, LOW)) as restoring, armed(f"{point}=raise:{number}"), pytest.raises(Died):
+        run(restoring)
+    assert first.restored == 0
+    memory = memory.hand_over()
+    second = Engine(memory=memory)
+    second.own(LOW)
+    with closing(Restoring(second, order, LOW)) as restoring:
+        run(restoring)
+    members = slot_sets.unpack(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
+    assert rows_of(second) == rows_of(old.engine(0), members)
+    assert [second.marks.applied(0, k) for k in range(7)] == [ALL_SLOTS] * 4 + [LOW] * 2 + [0]
+    memory = memory.hand_over()
+    third = Engine(memory=memory)
+    third.own(LOW)
+    assert third.restored == 1
+    assert rows_of(third) == rows_of(second)
+    memory.close()
+
+
+def test_a_missing_file_is_damage(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    write_cut(store, 1, engines(old))
+    next(tmp_path.glob("*/*.part")).unlink()
+    engine = Engine(owned=ALL_SLOTS)
+    with (
+        closing(Restoring(engine, RestoreOrder(store.url, 1, 1), ALL_SLOTS)) as restoring,
+        pytest.raises(CheckpointDamaged, match="missing"),
+    ):
+        for _ in itertools.repeat(None, 100):
+            restoring.step(0.1)
