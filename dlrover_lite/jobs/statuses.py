@@ -77,6 +77,8 @@ def _blank(job_id: str) -> dict[str, Any]:
         "bad_examples": [],
         "enforcement": "",
         "not_enforced": [],
+        "generation": 0,
+        "begun": "",
         "master_restarts": 0,
         "moves": [],
         "slot_map_version": 0,

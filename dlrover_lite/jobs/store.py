@@ -8,6 +8,8 @@
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
         status.json    the master's status a few seconds ago, for when nothing can be asked any more
+        ledger.sqlite  how far it is (``master.ledger_store``); ledger-N.sqlite since it has gone back to a checkpoint for the Nth time
+        beginning.json which checkpoint it went back to last, or began from
         story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
         logs/          one file per process
         checkpoints/   its cuts (``checkpoint.store``), unless the recipe names another place
@@ -19,6 +21,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -38,6 +41,7 @@ from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtim
 from dlrover_lite.recipe.schema import Recipe
 
 __all__ = [
+    "Beginning",
     "Job",
     "JobRecord",
     "Result",
@@ -47,6 +51,7 @@ __all__ = [
     "leftovers",
     "list_jobs",
     "sweep",
+    "sync_directory",
     "unwritable",
 ]
 
@@ -58,6 +63,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _SUFFIX_LENGTH = 8
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 16
+_LEDGER = re.compile(r"ledger(?:-(\d+))?\.sqlite")
 _SHOWN_CHARACTERS = 120
 _ABANDONED_SECONDS = 3600.0
 
@@ -124,6 +130,24 @@ class Result(msgspec.Struct, frozen=True):
         return f"<Result {'; '.join(parts)}>"
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """``beginning.json``: a generation of a job begins with this cut. It is noted first, then whatever is left of the one before is ended,
+    then there is a ledger of it: until then nothing else may go on, and whoever comes next does what is missing."""
+
+    generation: int
+    url: str
+    """A ``CheckpointStore``."""
+    cut: int
+    why: str = ""
+    """In words: "the parameters of ps-0 are lost"; empty: a person wanted it."""
+    exactly: bool = False
+    """No older cut may be used in its place."""
+    only_parameters: bool = False
+    """The job goes through its data from the beginning."""
+    went_back: int = 0
+    """How often the job has gone back by itself."""
+
+
 class Job:
     """One job's directory. Cheap to make: nothing is read before it is asked for."""
 
@@ -184,6 +208,25 @@ class Job:
             return _write(path, data, replace=False)
         reserve.unlink(missing_ok=True)
         return written
+
+    def beginning(self) -> Beginning | None:
+        """Of its newest generation; None for a job that began with nothing, and never went back."""
+        path = self.directory / "beginning.json"
+        return _read(path, Beginning) if path.exists() else None
+
+    def write_beginning(self, beginning: Beginning) -> None:
+        _write(self.directory / "beginning.json", _json(beginning))
+        sync_directory(self.directory)
+
+    def ledger(self, generation: int | None = None) -> Path:
+        """Of a generation; by default of the newest that has one (or will be the first)."""
+        generation = self.generation() or 0 if generation is None else generation
+        return self.directory / (f"ledger-{generation}.sqlite" if generation else "ledger.sqlite")
+
+    def generation(self) -> int | None:
+        """The newest that has a ledger; None: none has."""
+        found = [int(match[1] or 0) for path in self.directory.iterdir() if (match := _LEDGER.fullmatch(path.name))]
+        return max(found, default=None)
 
     def state(self) -> State:
         """What the job is doing or how it ended; ``lost`` when it has no result and nobody runs it any more."""
@@ -376,6 +419,15 @@ def _place_first(source: Path, target: Path) -> None:
             raise
         with target.open("xb") as file:
             file.write(source.read_bytes())
+
+
+def sync_directory(path: Path) -> None:
+    """What was renamed in it stays so over a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def unwritable(path: Path, error: OSError) -> JobError:

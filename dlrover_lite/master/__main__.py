@@ -21,6 +21,7 @@ from dlrover_lite.errors import DataError, DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
@@ -81,41 +82,49 @@ def run(job: Job) -> Outcome:
 
 
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
+    """Generation after generation."""
     recipe = job.recipe
-    with LedgerStore(job.directory / "ledger.sqlite") as store:
-        capacity = backend.capacity()
-        plan = initial_plan(recipe.resources, capacity)
-        print(f"plan: {plan.describe()}")
-        before = stories.read(job.directory, on_damage=print).entries
-        story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
-        shards = ShardService(store, shard_plan(recipe), slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
-        fleet = Fleet(plan, capacity)
-        master = Master(
-            job.id,
-            recipe,
-            shards,
-            server,
-            backend,
-            fleet,
-            export_directory=job.export,
-            story=story,
-            stop=stop,
-            show=lambda status: _show(job, status),
-            stop_reason=lambda: job.record().stop_reason or "stopped by request",
-        )
-        outcome = master.run()
-        job.write_result(
-            Result(
-                state=outcome.state,
-                ended_at=time.time(),
-                message=outcome.message,
-                hint=outcome.hint,
-                traceback=outcome.traceback,
-                export=str(job.export) if master.exported is not None else None,
-                status=to_builtins(master.status()),
+    capacity = backend.capacity()
+    nodes = initial_plan(recipe.resources, capacity)
+    print(f"plan: {nodes.describe()}")
+    plan = shard_plan(recipe)
+    before = stories.read(job.directory, on_damage=print).entries
+    story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
+    while True:
+        begin_generation(job, plan, nodes, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
+        with LedgerStore(job.ledger()) as store:
+            shards = ShardService(store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
+            master = Master(
+                job.id,
+                recipe,
+                shards,
+                server,
+                backend,
+                Fleet(nodes, capacity),
+                export_directory=job.export,
+                story=story,
+                stop=stop,
+                show=lambda status: _show(job, status),
+                stop_reason=lambda: job.record().stop_reason or "stopped by request",
+                go_back=GoingBack(job),
             )
+            if (outcome := master.run()) is not None:
+                _write_result(job, master, outcome)
+                return outcome
+
+
+def _write_result(job: Job, master: Master, outcome: Outcome) -> None:
+    job.write_result(
+        Result(
+            state=outcome.state,
+            ended_at=time.time(),
+            message=outcome.message,
+            hint=outcome.hint,
+            traceback=outcome.traceback,
+            export=str(job.export) if master.exported is not None else None,
+            status=to_builtins(master.status()),
         )
-        return outcome
+    )
 
 
 def _say(line: str) -> None:

@@ -12,21 +12,30 @@ from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.progress import Counters, Progress
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_state import SlotState
-from dlrover_lite.wire.messages import Exported
+from dlrover_lite.wire.messages import Exported, RestoreOrder
 
-__all__ = ["Facts"]
+__all__ = ["BEGAN", "FLEET", "GENERATION", "PROGRESS", "RESTARTS", "RESTORE", "SLOTS", "Facts", "Generation", "decoded"]
 
 T = TypeVar("T")
-_BEGAN, _RESTARTS, _FLEET, _SLOTS, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
-    "began_at",
-    "master_restarts",
-    "fleet",
-    "slots",
-    "exporter",
-    "exported",
-    "outcome",
-    "progress",
-)
+BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
+RESTARTS, _EXPORTER, _EXPORTED, _OUTCOME = "master_restarts", "exporter", "exported", "outcome"
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """Which this is, and how it began: put into a ledger when it is made from a cut."""
+
+    number: int = 0
+    """0: with nothing."""
+    told: str = ""
+    """The same for people: "went back to checkpoint 12: …"."""
+    went_back: int = 0
+    """How often the job has gone back by itself."""
+    restarts: int = 0
+    """Of the master before."""
+    url: str = ""
+    cut: int = 0
+    exactly: bool = False
+    only_parameters: bool = False
 
 
 class Facts:
@@ -35,25 +44,28 @@ class Facts:
     def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
         self._shards = shards
         self._wall_clock = wall_clock
-        before = self._fact(_RESTARTS, int)
-        self.restarts = 0 if before is None else before + 1
+        before = self._fact(RESTARTS, int)
+        self.generation = self._fact(GENERATION, Generation) or Generation()
+        self.taken_over = before is not None
+        """An earlier master has left all this."""
+        self.restarts = self.generation.restarts if before is None else before + 1
         """How often the master of this job has been restarted."""
-        if before is None:
-            self._keep(_BEGAN, wall_clock())
-        self._keep(_RESTARTS, self.restarts)
+        if self._fact(BEGAN, float) is None:
+            self._keep(BEGAN, wall_clock())
+        self._keep(RESTARTS, self.restarts)
         shards.commit()
 
     def fleet(self) -> Fleet | None:
-        return self._fact(_FLEET, Fleet)
+        return self._fact(FLEET, Fleet)
 
     def keep_fleet(self, fleet: Fleet) -> None:
         """At once. Raises JobError when it can't be written."""
-        self._keep(_FLEET, fleet)
+        self._keep(FLEET, fleet)
         self._shards.commit()
 
     def slots(self) -> SlotState | None:
         """Raises JobError when what was kept can't be."""
-        state = self._fact(_SLOTS, SlotState)
+        state = self._fact(SLOTS, SlotState)
         try:
             if state is not None:
                 state.validate()
@@ -65,7 +77,15 @@ class Facts:
 
     def keep_slots(self, state: SlotState) -> None:
         """With the next commit: nothing may be told that follows from it before."""
-        self._keep(_SLOTS, state)
+        self._keep(SLOTS, state)
+
+    def restore(self) -> RestoreOrder | None:
+        """The cut that parameter servers still have to restore."""
+        return self._fact(RESTORE, RestoreOrder)
+
+    def keep_restore(self, order: RestoreOrder | None) -> None:
+        """With the next commit: nothing may be told that follows from it before."""
+        self._keep(RESTORE, order)
 
     def exporter(self) -> str:
         return self._fact(_EXPORTER, str) or ""
@@ -92,19 +112,23 @@ class Facts:
 
     def restore_progress(self, progress: Progress, *, now: float) -> None:
         """Metrics of the last samples begin anew; what is counted goes on, and so does the time since the job began."""
-        began = self._fact(_BEGAN, float)
+        began = self._fact(BEGAN, float)
         if began is not None:
             progress.began = now - max(0.0, self._wall_clock() - began)
-        counters = self._fact(_PROGRESS, Counters)
+        counters = self._fact(PROGRESS, Counters)
         if counters is not None:
             progress.restore(counters)
 
     def keep_progress(self, progress: Progress) -> None:
-        self._keep(_PROGRESS, progress.counters())
+        self._keep(PROGRESS, progress.counters())
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
-        text = self._shards.fact(name)
-        return None if text is None else msgspec.json.decode(text, type=kind)
+        return decoded(self._shards.fact(name), kind)
 
     def _keep(self, name: str, value: object) -> None:
         self._shards.keep_fact(name, msgspec.json.encode(value).decode())
+
+
+def decoded(text: str | None, kind: type[T]) -> T | None:
+    """A fact as it was kept; None where there is none."""
+    return None if text is None or text == "null" else msgspec.json.decode(text, type=kind)

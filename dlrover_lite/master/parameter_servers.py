@@ -42,15 +42,18 @@ class ParameterServers:
         *,
         keep: Callable[[SlotState], None],
         wall_clock: Callable[[], float],
+        restore: RestoreOrder | None = None,
+        keep_restore: Callable[[RestoreOrder | None], None] = lambda _: None,
     ) -> None:
-        """``state``: what an earlier master of the job has left."""
+        """``state``: what an earlier master of the job has left; ``restore``: which cut they are to begin with, until all have."""
         self.state = state or SlotState()
         self.reports: dict[str, PsReport] = {}
         """The last of each PS; of one that held nothing when it ended, none."""
         self.loads = SlotLoads()
         self.snapshots: dict[str, SnapshotOrder] = {}
         """What each PS is to do for the cut under way."""
-        self.restore: RestoreOrder | None = None
+        self.restore = restore
+        self._keep_restore = keep_restore
         self._shards = shards
         self._story = story
         self._keep = keep
@@ -70,8 +73,8 @@ class ParameterServers:
 
     @property
     def at_rest(self) -> bool:
-        """There is a map, no slot is on its way, and every PS has heard so."""
-        return self.state.version > 0 and not self.state.moves
+        """There is a map, every PS has what it owns, no slot is on its way, and every PS has heard so."""
+        return self.state.version > 0 and not self.state.moves and self.restore is None
 
     @property
     def settled(self) -> bool:
@@ -121,6 +124,7 @@ class ParameterServers:
         if not 0 <= report.requests_per_second < math.inf:
             raise MalformedMessage(f"{report.requests_per_second} requests/s")
         self.reports[node.id] = report
+        self._note_restored(node.id)
         self.take(self.state.ready(node.id, report.ready, self._wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
         if loads is not None and report.version >= self._map_version > 0:
@@ -148,10 +152,20 @@ class ParameterServers:
             state.version, self._owned[node], moves, *consumed(self._shards), self.snapshots.get(node), self.restore
         )
 
+    def _note_restored(self, node: str) -> None:
+        order, owners = self.restore, self.state.counts()
+        if order is None or not owners:
+            return
+        reports = [self.reports.get(owner) for owner in owners]
+        if all(report is not None and report.restored >= order.generation for report in reports):
+            self.restore = None
+            self._keep_restore(None)
+            self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
+
     def topology(self, fleet: Fleet) -> Topology | None:
-        """Those that own slots; None before there is a map, and while one of them is still to come up."""
+        """Those that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a cut."""
         state = self.state
-        if not state.version:
+        if not state.version or self.restore is not None:
             return None
         used, owners = np.unique(state.positions(), return_inverse=True)
         if any(fleet.by_id[state.ps[at]].state != "up" for at in used.tolist()):
@@ -181,7 +195,7 @@ class ParameterServers:
             self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
 
     def start(self, fleet: Fleet) -> None:
-        if self.state.moves:
+        if self.state.moves and self.restore is None:
             up = {node.id for node in fleet.of("ps") if node.state == "up"}
             self.take(self.state.start(up, self._wall_clock()))
 
@@ -200,7 +214,7 @@ class ParameterServers:
     def replaced(self, old: str, new: str) -> None:
         """``new`` holds all that ``old`` held. Durable with the next commit."""
         if (report := self.reports.pop(old, None)) is not None:
-            self.reports[new] = msgspec.structs.replace(report, node=new, version=0, tidy=False)
+            self.reports[new] = msgspec.structs.replace(report, node=new, version=0, tidy=False, restored=0)
         self.take(self.state.replaced(old, new))
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
-from dlrover_lite.errors import BackendError
+from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.master.fleet import (
     FailJob,
     Fleet,
@@ -35,6 +35,8 @@ __all__ = ["Reconciler", "Servers"]
 GRACE_SECONDS = 10.0
 FAILED_GRACE_SECONDS = 1.0
 """Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
+END_SECONDS = 60.0
+"""So long nodes may take to end that are killed."""
 USAGE_SECONDS = 1.0
 RESIZE_AGAIN_SECONDS = 1.0
 """After the backend couldn't give a node more."""
@@ -217,6 +219,21 @@ class Reconciler:
             self.waits_for[node] = why
             self._story.node(node, why)
         return [why]
+
+    def end_all(self, *, meanwhile: Callable[[], None]) -> None:
+        """Now, with all that they hold. Raises JobError when they don't end."""
+        self.finish()
+        for node in self.fleet.by_id.values():
+            if node.state != "ended" or node.role == "ps":
+                self._terminate(node.id, 0.0, keep_memory=False)
+        until = self._clock() + END_SECONDS
+        while left := self.fleet.running:
+            meanwhile()
+            self._take_events(0.1)
+            if self._clock() > until:
+                raise JobError(
+                    f"{', '.join(node.id for node in left)} can't be ended, and nothing may begin beside them"
+                )
 
     def wind_down(self, *, failed: bool, meanwhile: Callable[[], None]) -> None:
         """End all nodes. Workers first: they give their leases back. Then the parameter servers."""

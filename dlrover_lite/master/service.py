@@ -12,7 +12,8 @@ import msgspec
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
-from dlrover_lite.master.facts import Facts
+from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.parameter_servers import ParameterServers
@@ -87,16 +88,20 @@ class Master:
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
+        go_back: Callable[[NodeFailed, Generation], tuple[Beginning, list[str]]] | None = None,
         show: Callable[[Status], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
-        ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status every few seconds."""
+        ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status every few seconds. ``go_back`` notes with which
+        checkpoint the job goes on when parameters are lost; it raises JobError when there is none."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
         self.outcome: Outcome | None = None
+        self.beginning: Beginning | None = None
+        """The job goes on from another checkpoint, in another generation; this one ends."""
         self.exporting = False
         self.exported: Exported | None = None
         self.evaluations = Evaluations()
@@ -108,6 +113,7 @@ class Master:
         self._stop_reason = stop_reason
         self._show = show
         self._clock = clock
+        self._go_back = go_back
         self._exporter = ""
         self._waiting: dict[int, Request] = {}
         self._open_rounds: list[Pass] = []
@@ -118,7 +124,13 @@ class Master:
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
         self.facts = Facts(shards, wall_clock)
         self.servers = ParameterServers(
-            self.facts.slots(), shards, story, keep=self.facts.keep_slots, wall_clock=wall_clock
+            self.facts.slots(),
+            shards,
+            story,
+            keep=self.facts.keep_slots,
+            wall_clock=wall_clock,
+            restore=self.facts.restore(),
+            keep_restore=self.facts.keep_restore,
         )
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
@@ -146,9 +158,10 @@ class Master:
 
     def _remember(self) -> None:
         """What an earlier master of this job knew."""
-        if not self.facts.restarts:
+        if not self.facts.taken_over and not self.facts.generation.number:
             return
-        self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
+        if self.facts.taken_over:
+            self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
         self.exported, self._exporter = self.facts.exported(), self.facts.exporter()
         self.exporting = bool(self._exporter)
         self.facts.restore_progress(self.progress, now=self._clock())
@@ -161,16 +174,38 @@ class Master:
     def now(self) -> float:
         return self._clock()
 
-    def run(self) -> Outcome:
-        """Until the job has ended and no node runs any more."""
+    def run(self) -> Outcome | None:
+        """Until the job has ended, or (None) is to go on as another generation, which is noted; and no node runs any more."""
         if self.outcome is None:
             self._guarded(self.reconciler.begin)
-        while self.outcome is None:
+        while self.outcome is None and self.beginning is None:
             self._turn()
             if self._stop() and self.outcome is None:
                 self._end(Outcome("stopped", self._stop_reason()))
+        if self.outcome is None:
+            self._guarded(self._end_generation)
+        if self.outcome is None:
+            return None
         self._wind_down()
         return self.outcome
+
+    def _end_generation(self) -> None:
+        """Nothing of it may reach the next one."""
+        self.reconciler.end_all(meanwhile=self._answer_in_between)
+        self._answer_in_between()
+        self.story.flush()
+
+    def _answer_in_between(self) -> None:
+        for request in self._server.receive(0.0):
+            if isinstance(request.body, StatusRequest | StoryRequest | SlotsRequest):
+                self._server.reply(request, self._try(request) or Ack())
+            elif isinstance(request.body, Wish):
+                self._server.fail(request, "refused", "the job goes back to a checkpoint", "Try again in a moment.")
+            elif isinstance(request.body, StopRequest):
+                self._end(Outcome("stopped", request.body.reason))
+                self._server.reply(request, Ack())
+            elif not isinstance(request.body, Heartbeat | PsReport):
+                self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
 
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
@@ -186,7 +221,7 @@ class Master:
         self._answer_waiting()
         self._close_rounds()
         now = self._clock()
-        if now >= self._reconcile_at:
+        if now >= self._reconcile_at and self.beginning is None:
             self._reconcile_at = now + RECONCILE_SECONDS
             self._guarded(self._reconcile)
 
@@ -311,7 +346,17 @@ class Master:
             self.evaluations.close(of.index, at_samples=self.shards.round_began_at(of.index))
 
     def _node_failed(self, failed: NodeFailed) -> None:
-        if failed.user_error:
+        if self.outcome is not None or self.beginning is not None:
+            return
+        if failed.because and self._go_back is not None:
+            try:
+                self.beginning, said = self._go_back(failed, self.facts.generation)
+            except JobError as error:
+                self._end(Outcome("failed", error.message, error.hint))
+                return
+            for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
+                self.story.node("master", line)
+        elif failed.user_error:
             message, _, hint = failed.message.partition("\n")
             self._end(Outcome("failed", message, hint, failed.traceback))
         else:

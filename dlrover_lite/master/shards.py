@@ -18,6 +18,15 @@ from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size
 from dlrover_lite.master.ledger import NOTHING_CONSUMED, Consumed
 from dlrover_lite.master.ledger_data import Failure, Pass
 from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.shard_plan import (
+    FINAL_ROUND,
+    PLAN,
+    ROUNDS_DUE,
+    RoundResult,
+    ShardPlan,
+    result_fact,
+    samples_fact,
+)
 from dlrover_lite.wire.messages import (
     Ack,
     Finished,
@@ -39,30 +48,6 @@ DEFAULT_POLICY = LeasePolicy()
 SLOW_START_MINIBATCHES = 64
 SLOW_START_SECONDS = 10.0
 """Of a job's first minibatches; see ``ShardService._starting``."""
-
-_PLAN, _ROUNDS_DUE, _FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
-
-
-class ShardPlan(msgspec.Struct, frozen=True):
-    """What a job has to go through. It never changes within a job: minibatch numbers mean something only with it."""
-
-    samples: int
-    """Of one epoch."""
-    batch_size: int
-    epochs: int
-    eval_samples: int = 0
-    evaluate_every: int = 0
-    """Consumed samples between evaluation rounds; 0: only the final one (none at all without ``eval_samples``)."""
-    max_skipped_minibatches: int = 0
-    block_minibatches: int = 0
-    """Length of the blocks the samples are shuffled in, 0 if there are none: leases rather end where a block does."""
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.batch_size < 1 or self.epochs < 1:
-            raise ValueError(f"nothing to train on in {self}")
-
-    def minibatches(self, samples: int) -> int:
-        return -(-samples // self.batch_size)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -106,14 +91,14 @@ class ShardService:
         self._workers: set[str] = set()
         self._dead: set[str] = set()
         self._check_plan()
-        self._rounds_due = int(store.fact(_ROUNDS_DUE) or 0)
-        final = store.fact(_FINAL_ROUND)
+        self._rounds_due = int(store.fact(ROUNDS_DUE) or 0)
+        final = store.fact(FINAL_ROUND)
         self._final_round = None if final is None else int(final)
         self._unfinished = [of for of in self.ledger.passes() if not self.ledger.finished(of)]
         self._sort_unfinished()
         self._epochs_opened = sum(of.kind == "train" for of in self.ledger.passes())
         self._rounds_opened = len(self.ledger.passes()) - self._epochs_opened
-        self._round_began_at = [int(store.fact(f"evaluation.{i}.samples") or 0) for i in range(self._rounds_opened)]
+        self._round_began_at = [int(store.fact(samples_fact(i)) or 0) for i in range(self._rounds_opened)]
         self._samples_of_finished = sum(
             self._samples_done(of) for of in self.ledger.passes() if of.kind == "train" and of not in self._unfinished
         )
@@ -126,9 +111,9 @@ class ShardService:
 
     def _check_plan(self) -> None:
         mine = msgspec.json.encode(self.plan).decode()
-        kept = self._store.fact(_PLAN)
+        kept = self._store.fact(PLAN)
         if kept is None:
-            self._store.put_fact(_PLAN, mine)
+            self._store.put_fact(PLAN, mine)
         elif kept != mine:
             raise JobError(
                 f"The ledger {self._store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
@@ -169,6 +154,17 @@ class ShardService:
     def round_began_at(self, index: int) -> int:
         """Consumed samples when evaluation round ``index`` was opened."""
         return self._round_began_at[index]
+
+    def rounds_through(self) -> tuple[int, int, bool]:
+        """For a cut: evaluation rounds from the first on that are through, how many were due by then, and whether the final one is among
+        them. Those not through are to be opened anew."""
+        through = 0
+        rounds = [of for of in self.ledger.passes() if of.kind == "eval"]
+        while through < len(rounds) and rounds[through] not in self._unfinished:
+            through += 1
+        final = self._final_round is not None and self._final_round < through
+        opened = self._rounds_opened - (self._final_round is not None)
+        return through, self._rounds_due - max(0, opened - through), final
 
     def rate(self, worker: str) -> float | None:
         """Measured training speed in minibatches/s."""
@@ -256,7 +252,9 @@ class ShardService:
             if of.kind == "eval":
                 if (state := self._store.metrics(of)) is not None:
                     evaluations.restore(of.index, state)
-                if self.ledger.finished(of):
+                if (result := self._store.fact(result_fact(of.index))) is not None:
+                    evaluations.results.append(msgspec.json.decode(result, type=RoundResult).message())
+                elif self.ledger.finished(of):
                     evaluations.close(of.index, at_samples=self.round_began_at(of.index))
                 else:
                     unfinished.append(of)
@@ -371,13 +369,13 @@ class ShardService:
         if self.trained:
             if self._final_round is None:
                 self._final_round = self._rounds_opened
-                self._store.put_fact(_FINAL_ROUND, str(self._final_round))
+                self._store.put_fact(FINAL_ROUND, str(self._final_round))
                 self._open_round()
         elif self.plan.evaluate_every:
             due = self.consumed_samples // self.plan.evaluate_every
             if due > self._rounds_due and all(of.kind == "train" for of in self._unfinished):
                 self._rounds_due = due
-                self._store.put_fact(_ROUNDS_DUE, str(due))
+                self._store.put_fact(ROUNDS_DUE, str(due))
                 self._open_round()
 
     def _open_next_epoch(self) -> bool:
@@ -390,7 +388,7 @@ class ShardService:
 
     def _open_round(self) -> None:
         self._round_began_at.append(self.consumed_samples)
-        self._store.put_fact(f"evaluation.{self._rounds_opened}.samples", str(self.consumed_samples))
+        self._store.put_fact(samples_fact(self._rounds_opened), str(self.consumed_samples))
         self._open(Pass("eval", self._rounds_opened, self.plan.minibatches(self.plan.eval_samples)))
         self._rounds_opened += 1
 

@@ -94,7 +94,8 @@ class SlotControl:
         wanted = state.rebalance or self._to_empty()
         if not wanted:
             self.problem = ""
-        if not wanted or state.open_moves() or not fleet.all_ps_up(state.leaving):
+        waits = state.open_moves() or self._servers.restore is not None
+        if not wanted or waits or not fleet.all_ps_up(state.leaving):
             return
         if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):
             return

@@ -24,6 +24,10 @@ def describe(master: Master) -> Status:
     message = ""
     if master.outcome is not None:
         message = master.outcome.message
+    elif master.beginning is not None:
+        message = f"goes back to checkpoint {master.beginning.cut}"
+    elif master.servers.restore is not None:
+        message = f"reading checkpoint {master.servers.restore.cut}: it {master.facts.generation.told}"
     elif not master.servers.state.version:
         message = "waiting for the parameter servers"
     else:
@@ -60,6 +64,8 @@ def describe(master: Master) -> Status:
         bad_examples=progress.bad_examples,
         enforcement=master.enforcement.kind,
         not_enforced=master.enforcement.cannot,
+        generation=master.facts.generation.number,
+        begun=master.facts.generation.told,
         master_restarts=master.restarts,
         moves=master.servers.moves(),
         slot_map_version=master.servers.state.version,

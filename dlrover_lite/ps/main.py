@@ -57,8 +57,8 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
         return 1
     except Unrestorable as error:
         _log(f"{error}\n{traceback.format_exc()}")
-        because = "damaged" if error.damaged else ""
-        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because=because))
+        trace = traceback.format_exc()
+        master.call(NodeFailed(spec.id, False, str(error), trace, because="damaged" if error.damaged else ""))
         return 1
     finally:
         server.close()

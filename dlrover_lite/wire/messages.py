@@ -482,6 +482,10 @@ class Status(Message, frozen=True):
     enforcement: str = ""
     """How limits are enforced: ``cgroup v1``."""
     not_enforced: list[str] = []
+    generation: int = 0
+    """How often it has begun with a checkpoint."""
+    begun: str = ""
+    """With which one the last time, in words: "went back to checkpoint 12 (…): 3,000 minibatches are done again"."""
     master_restarts: int = 0
     moves: list[MoveStatus] = []
     """Of slots, those under way and those to come."""

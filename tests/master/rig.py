@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -17,7 +18,9 @@ from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
+from dlrover_lite.jobs.store import Job
 from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import ShardPlan, ShardService
@@ -143,6 +146,7 @@ class Rig:
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         self.directory = tmp_path
+        self.job = Job(tmp_path)
         self.recipe = schema.Recipe(
             version=1,
             name="rig",
@@ -151,6 +155,7 @@ class Rig:
             export=schema.Export(format=export),  # type: ignore[arg-type]
             health=health or schema.Health(),
         )
+        (tmp_path / "recipe.json").write_bytes(msgspec.json.encode(self.recipe))
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None
@@ -168,24 +173,40 @@ class Rig:
         story = StoryLog(lambda entries: stories.append(self.directory, entries), time.time)
 
         def run() -> None:  # a ledger belongs to the thread that opened it
-            with LedgerStore(self.directory / "ledger.sqlite") as store, suppress(_Killed):
-                self.master = Master(
-                    "rig-1",
-                    self.recipe,
-                    ShardService(store, self.shard_plan, wait_seconds=0.01, story=story),
-                    self.server,
-                    self.backend,
-                    self.fleet,
-                    export_directory=self.directory / "export",
-                    story=story,
-                    stop=self._stop,
-                )
-                ready.set()
-                self.outcome = self.master.run()
+            with suppress(_Killed):
+                while self.outcome is None:
+                    self._run_generation(story, ready)
 
         self.thread = threading.Thread(target=run)
         self.thread.start()
         assert ready.wait(PATIENCE)
+
+    def _run_generation(self, story: StoryLog, ready: threading.Event) -> None:
+        begin_generation(
+            self.job,
+            self.shard_plan,
+            self.fleet.plan,
+            self.fleet.capacity,
+            self.backend,
+            story,
+            wall_clock=time.time,
+            clock=time.monotonic,
+        )
+        with LedgerStore(self.job.ledger()) as store:
+            self.master = Master(
+                "rig-1",
+                self.recipe,
+                ShardService(store, self.shard_plan, wait_seconds=0.01, story=story),
+                self.server,
+                self.backend,
+                self.fleet,
+                export_directory=self.directory / "export",
+                story=story,
+                stop=self._stop,
+                go_back=GoingBack(self.job),
+            )
+            ready.set()
+            self.outcome = self.master.run()
 
     def _stop(self) -> bool:
         if self.killed:

@@ -31,8 +31,8 @@ def write_cut(
     names: list[tuple[int, int]] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Manifest:
-    """All they have, or what has changed since the cut it builds on. ``known``: what each has heard as consumed; ``names``: minibatches whose
-    marks are written."""
+    """All they have, or what has changed since the cut it builds on. ``known``: what each has heard as consumed; ``names``: minibatches
+    whose marks are written."""
     store.create()
     writer = store.begin(cut)
     parts: list[PartEntry] = []

@@ -1,0 +1,234 @@
+"""Generations of a job: each but the first begins with a cut. Which one is chosen, and everything that is made anew for it.
+
+The order makes it safe to be killed anywhere: the beginning is noted, all nodes end, then the new ledger appears, whole. A ledger is never
+newer than the parameters that belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from dlrover_lite.backends.base import Backend
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.checkpoint.locate import store_of
+from dlrover_lite.checkpoint.manifest import Manifest
+from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.errors import BackendError, JobError
+from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.master.facts import BEGAN, FLEET, GENERATION, PROGRESS, RESTARTS, RESTORE, SLOTS, Generation, decoded
+from dlrover_lite.master.fleet import Fleet, Note
+from dlrover_lite.master.ledger_data import TokensReserved
+from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.recovery import NewLedger, consumed_minibatches, cut_facts, ledger_of, write_ledger
+from dlrover_lite.master.shard_plan import PLAN, ShardPlan
+from dlrover_lite.master.slot_state import SlotState
+from dlrover_lite.master.story import StoryLog
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.messages import NodeFailed, RestoreOrder
+
+__all__ = ["GoingBack", "begin_generation"]
+
+MOST = 5
+"""So often a job goes back by itself."""
+_END_SECONDS = 60.0
+
+
+class GoingBack:
+    """Decides whether a job that has lost parameters goes on from a cut, and from which."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
+        """What is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is none, or
+        it has gone back too often."""
+        message, _, hint = failed.message.partition("\n")
+        why = f"{failed.node}: {message}" if failed.because == "damaged" else message
+        if now.went_back >= MOST:
+            raise JobError(
+                f"{failed.node}: {message}. The job has gone back to a checkpoint {MOST} times: that is enough",
+                hint=hint,
+            )
+        if failed.because == "damaged" and now.exactly:
+            raise JobError(f"{failed.node}: {message}", hint=hint)
+        found, said = self._choose(failed, now, message)
+        if found is None:
+            hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
+            if said:
+                hint = "\n".join([*said, hint])
+            raise JobError(f"{failed.node}: {message}", hint=hint)
+        beginning = Beginning(
+            now.number + 1,
+            found.url,
+            found.cut,
+            why,
+            exactly=now.exactly and found.url == now.url,
+            only_parameters=now.only_parameters and found.url == now.url,
+            went_back=now.went_back + 1,
+        )
+        self._job.write_beginning(beginning)
+        return beginning, said
+
+    def _choose(self, failed: NodeFailed, now: Generation, message: str) -> tuple[RestoreOrder | None, list[str]]:
+        """The job's own newest cut; before it has any, the one that it began from."""
+        own, said = store_of(self._job), list[str]()
+        origin = now.url if now.url and now.url != own.url else ""
+        try:
+            places: list[tuple[CheckpointStore, int | None]] = [(own, None)]
+            if failed.because == "damaged" and now.url:
+                places = [(CheckpointStore(now.url), now.cut)]
+            elif origin:
+                places.append((CheckpointStore(origin), now.cut + 1))
+            for store, before in places:
+                good = store.newest_good(before=before, thorough=False) if store.exists() else None
+                if good is not None:
+                    said += map(_passed_over, good.passed_over)
+                    return RestoreOrder(store.url, good.manifest.cut, 0), said
+                said += [_passed_over(cut) for cut in (store.cuts() if store.exists() else []) if cut.why]
+        except JobError as error:
+            raise JobError(
+                f"{failed.node}: {message}, and the checkpoints can't be read: {error.message}",
+                hint=f"{error.hint}\nWhen they can: dlrover-lite run --resume {self._job.id}".strip(),
+            ) from error
+        return None, said
+
+
+def _passed_over(cut: Cut) -> str:
+    return f"checkpoint {cut.number} can't be used: {cut.why}"
+
+
+class _Before(msgspec.Struct):
+    """What is known of the generation before."""
+
+    fleet: Fleet | None = None
+    slots: SlotState | None = None
+    tokens: int = 1
+    consumed: int = 0
+    began_at: float | None = None
+    restarts: int = 0
+
+
+def begin_generation(
+    job: Job,
+    plan: ShardPlan,
+    nodes: Plan,
+    capacity: Resources,
+    backend: Backend,
+    story: StoryLog,
+    *,
+    wall_clock: Callable[[], float],
+    clock: Callable[[], float],
+) -> None:
+    """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError."""
+    beginning, newest = job.beginning(), job.generation()
+    if beginning is None or (newest is not None and beginning.generation <= newest):
+        return
+    before = _before(job, newest)
+    if before.fleet is not None:
+        _end_nodes(before.fleet, backend, clock)
+    manifest = CheckpointStore(beginning.url).manifest(beginning.cut)
+    ledger = _ledger(manifest, plan, beginning, before)
+    again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
+    told = _told(job, manifest, beginning, again)
+    fleet, notes = _fleet(before.fleet, nodes, capacity, clock())
+    generation = Generation(
+        beginning.generation,
+        told,
+        beginning.went_back,
+        before.restarts if beginning.went_back else 0,
+        beginning.url,
+        beginning.cut,
+        beginning.exactly,
+        beginning.only_parameters,
+    )
+    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters)
+    known, now = cut_facts(manifest), wall_clock()
+    elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
+    began_at = before.began_at if beginning.went_back and before.began_at is not None else now - elapsed
+    facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
+    if before.slots is not None:
+        facts[SLOTS] = SlotState(next_move=before.slots.next_move)
+    if known.progress is not None and not beginning.only_parameters:
+        facts[PROGRESS] = known.progress
+    encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
+    path = job.ledger(beginning.generation)
+    write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
+    story.node("master", told)
+    for note in notes:
+        story.node(note.node, note.text)
+    story.flush()
+    _forget_old(job, beginning.generation)
+
+
+def _ledger(manifest: Manifest, plan: ShardPlan, beginning: Beginning, before: _Before) -> NewLedger:
+    if beginning.only_parameters:
+        return NewLedger([TokensReserved(before.tokens)], {PLAN: msgspec.json.encode(plan).decode()})
+    return ledger_of(manifest, plan, tokens_reserved=before.tokens)
+
+
+def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str:
+    cut = f"checkpoint {manifest.cut}"
+    if manifest.job != job.id:
+        what = "the parameters of " if beginning.only_parameters else ""
+        return f"begins with {what}{cut} of {manifest.job}" + _because(beginning)
+    done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
+    return f"{'went back to' if beginning.went_back else 'goes on from'} {cut}{_because(beginning)}{done}"
+
+
+def _because(beginning: Beginning) -> str:
+    return f" ({beginning.why})" if beginning.why else ""
+
+
+def _before(job: Job, generation: int | None) -> _Before:
+    """A ledger that can't be read says nothing, and needn't."""
+    found = _Before()
+    if generation is None:
+        return found
+    with suppress(JobError, msgspec.MsgspecError), LedgerStore(job.ledger(generation)) as store:
+        ledger = store.load()
+        found.tokens = ledger.data().tokens_reserved
+        found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
+        found.began_at = decoded(store.fact(BEGAN), float)
+        found.restarts = decoded(store.fact(RESTARTS), int) or 0
+        found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
+    return found
+
+
+def _fleet(before: Fleet | None, plan: Plan, capacity: Resources, now: float) -> tuple[Fleet, list[Note]]:
+    """Ids are never used again, and what was scaled stays so."""
+    plan = before.plan if before is not None else plan
+    ended = {}
+    for node in before.by_id.values() if before is not None else ():
+        if node.state != "ended":
+            node = msgspec.structs.replace(node, state="ended", reason=node.reason or "Killed", wanted=None)
+        ended[node.id] = node
+    fleet, instructions = Fleet(plan, capacity, by_id=ended).begin(now)
+    return fleet, [one for one in instructions if isinstance(one, Note)]
+
+
+def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> None:
+    """All that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
+    left = set()
+    for node in fleet.by_id.values():
+        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
+            backend.terminate(node.id, grace_seconds=0.0)
+            left.add(node.id)
+    seen, until = 0, clock() + _END_SECONDS
+    while left:
+        for event in backend.events(seen, timeout_seconds=0.2):
+            seen = event.number
+            if event.kind == "exited":
+                left.discard(event.node)
+        if left and clock() > until:
+            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
+
+
+def _forget_old(job: Job, generation: int) -> None:
+    """Ledgers but for the one before, which may say what happened."""
+    kept = {job.ledger(generation), job.ledger(max(0, generation - 1))}
+    for path in job.directory.glob("ledger*.sqlite*"):
+        if not any(path.name.startswith(one.name) for one in kept):
+            path.unlink(missing_ok=True)

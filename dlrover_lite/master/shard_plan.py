@@ -1,0 +1,58 @@
+"""What a job has to go through, and by which names the ledger knows it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dlrover_lite.wire.messages import EvaluationResult
+
+__all__ = ["FINAL_ROUND", "PLAN", "ROUNDS_DUE", "RoundResult", "ShardPlan", "result_fact", "samples_fact"]
+
+PLAN, ROUNDS_DUE, FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
+"""Facts of the ledger."""
+
+
+def samples_fact(round_index: int) -> str:
+    """Consumed samples when an evaluation round was opened."""
+    return f"evaluation.{round_index}.samples"
+
+
+def result_fact(round_index: int) -> str:
+    """A ``RoundResult``, of one that was through before a cut was taken."""
+    return f"evaluation.{round_index}.result"
+
+
+class ShardPlan(msgspec.Struct, frozen=True):
+    """What a job has to go through. It never changes within a job: minibatch numbers mean something only with it."""
+
+    samples: int
+    """Of one epoch."""
+    batch_size: int
+    epochs: int
+    eval_samples: int = 0
+    evaluate_every: int = 0
+    """Consumed samples between evaluation rounds; 0: only the final one (none at all without ``eval_samples``)."""
+    max_skipped_minibatches: int = 0
+    block_minibatches: int = 0
+    """Length of the blocks the samples are shuffled in, 0 if there are none: leases rather end where a block does."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.batch_size < 1 or self.epochs < 1:
+            raise ValueError(f"nothing to train on in {self}")
+
+    def minibatches(self, samples: int) -> int:
+        return -(-samples // self.batch_size)
+
+
+class RoundResult(msgspec.Struct, frozen=True):
+    """Of an evaluation round that was through when a cut was taken."""
+
+    at_samples: int
+    samples: int
+    loss: float | None
+    auc: float | None
+
+    def message(self) -> EvaluationResult:
+        return EvaluationResult(self.at_samples, self.samples, math.nan if self.loss is None else self.loss, self.auc)
