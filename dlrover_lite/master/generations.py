@@ -170,12 +170,12 @@ def _ledger(manifest: Manifest, plan: ShardPlan, beginning: Beginning, before: _
 
 
 def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str:
-    cut = f"checkpoint {manifest.cut}"
-    if manifest.job != job.id:
-        what = "the parameters of " if beginning.only_parameters else ""
-        return f"begins with {what}{cut} of {manifest.job}" + _because(beginning)
+    own = manifest.job == job.id
+    verb = "went back to" if beginning.went_back else "goes on from" if own else "begins with"
+    what = "the parameters of " if beginning.only_parameters else ""
+    cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
     done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
-    return f"{'went back to' if beginning.went_back else 'goes on from'} {cut}{_because(beginning)}{done}"
+    return f"{verb} {what}{cut}{_because(beginning)}{done}"
 
 
 def _because(beginning: Beginning) -> str:

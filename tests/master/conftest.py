@@ -22,8 +22,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 def make(tmp_path: Path) -> Iterator[Any]:
     made: list[Rig] = []
 
-    def make(**options: Any) -> Rig:
-        made.append(Rig(tmp_path, **options))
+    def make(directory: Path = tmp_path, **options: Any) -> Rig:
+        made.append(Rig(directory, **options))
         return made[-1]
 
     yield make

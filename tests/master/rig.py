@@ -18,7 +18,7 @@ from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
-from dlrover_lite.jobs.store import Job
+from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -142,6 +142,7 @@ class Rig:
         health: schema.Health | None = None,
         refuses: bool = False,
         stopping: bool = False,
+        beginning: Beginning | None = None,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -156,6 +157,8 @@ class Rig:
             health=health or schema.Health(),
         )
         (tmp_path / "recipe.json").write_bytes(msgspec.json.encode(self.recipe))
+        if beginning is not None:
+            self.job.write_beginning(beginning)
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None

@@ -1,0 +1,329 @@
+"""Jobs that go on from a cut: the ledger that is made of one, and a master that goes back to one by itself."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.layout import GroupShape
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest, Marks, configuration_of
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import CheckpointDamaged, JobError
+from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.parameter_servers import consumed
+from dlrover_lite.master.progress import Evaluations, Progress
+from dlrover_lite.master.recovery import check_plan, facts_for, ledger_of, write_ledger
+from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.recipe import schema
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import (
+    Lease,
+    LeaseRequest,
+    NodeFailed,
+    PsOrders,
+    RestoreOrder,
+    StatusRequest,
+    StoryRequest,
+    Topology,
+    TopologyRequest,
+)
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from tests.master.rig import PATIENCE, Rig, done
+
+RECIPE = schema.Recipe(version=1, name="cut", model=schema.Model(use="wide_deep"), data=schema.SyntheticData(samples=1))
+SGD = Optimizer(use="sgd")
+CONFIGURATION = Configure(1, [TableSpec("a", 2, 0.0)], DenseSpec(0, 0), SGD, SGD)
+
+
+def manifest_of(shards: ShardService, evaluations: Evaluations | None = None, **fields: Any) -> Manifest:
+    progress = Progress(window_samples=1000, max_bad_share=0.0, began=0.0)
+    facts = facts_for(RECIPE, shards, evaluations or Evaluations(), progress, now=7.0)
+    noted: dict[str, Any] = {"job": "rig-1", "cut": 1, "at": 1e9, "map_version": 1, "facts": facts, "parts": []}
+    noted |= {"configuration": configuration_of(CONFIGURATION), "groups": [GroupShape(2, 0)]}
+    return Manifest(**{**noted, "consumed": Consumed(*consumed(shards)), "samples": shards.consumed_samples, **fields})
+
+
+def write_cut(store: CheckpointStore, cut: int, manifest: Manifest) -> None:
+    """Of no rows."""
+    store.create()
+    writer = store.begin(cut)
+    with writer.part("rig-1", 0, np.ones(slot_sets.SLOTS, np.bool_), [GroupShape(2, 0)]) as part:
+        entry = part.finish(Marks(), clocks=[0])
+    writer.commit(Manifest(**{**fields_of(manifest), "cut": cut, "parts": [entry]}))
+
+
+def fields_of(manifest: Manifest) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in manifest.__struct_fields__}
+
+
+def opened(path: Path, plan: ShardPlan) -> tuple[LedgerStore, ShardService]:
+    store = LedgerStore(path)
+    return store, ShardService(store, plan, wait_seconds=0.01)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ledger_made_of_a_cut_knows_what_the_old_one_knew(tmp_path: Path, seed: int) -> None:
+    """Leases, failures and quarantine in any order; then what is done is done, and all else is done once more and once."""
+    chance = random.Random(seed)
+    plan = ShardPlan(samples=chance.randrange(70, 90), batch_size=4, epochs=3, max_skipped_minibatches=99)
+    store, shards = opened(tmp_path / "ledger.sqlite", plan)
+    leases: list[tuple[str, Lease]] = []
+    for step in range(chance.randrange(1, 60)):
+        worker = f"worker-{chance.randrange(3)}"
+        answer = shards.report_and_lease(worker, now=float(step)).work
+        if isinstance(answer, Lease):
+            leases.append((worker, answer))
+        chance.shuffle(leases)
+        if leases and chance.random() < 0.8:
+            worker, lease = leases.pop()
+            failed = (lease.start, "bad") if chance.random() < 0.2 else None
+            ranges = [(lease.start + (failed is not None), lease.stop)]
+            ranges = [one for one in ranges if one[0] < one[1]]
+            shards.report_and_lease(worker, lease.token, ranges, failed, want=False, give_back=True, now=float(step))
+    shards.commit()
+    manifest = manifest_of(shards)
+    tokens = shards.ledger.data().tokens_reserved
+    write_ledger(
+        tmp_path / "ledger-1.sqlite", ledger_of(manifest, plan, tokens_reserved=tokens), {}, block_minibatches=0
+    )
+    assert not list(tmp_path.glob("ledger-1.sqlite?*"))
+    again_store, again = opened(tmp_path / "ledger-1.sqlite", plan)
+    assert again.consumed_samples == shards.consumed_samples == manifest.samples
+    assert again.quarantined() == shards.quarantined()
+    assert consumed(again) == consumed(shards)
+    first = again.report_and_lease("worker-9", now=0.0).work
+    assert not isinstance(first, Lease) or first.token >= tokens
+    store.close()
+    again_store.close()
+
+
+def test_evaluations_that_were_through_stay_so_and_an_open_one_is_begun_anew(tmp_path: Path) -> None:
+    plan = ShardPlan(samples=40, batch_size=4, epochs=2, eval_samples=8, evaluate_every=20)
+    store, shards = opened(tmp_path / "ledger.sqlite", plan)
+    evaluations = Evaluations()
+    while True:
+        lease = shards.report_and_lease("worker-0", now=0.0).work
+        assert isinstance(lease, Lease)
+        if lease.kind == "eval" and lease.index == 1:
+            break  # the second round is under way
+        shards.report_and_lease("worker-0", lease.token, [(lease.start, lease.stop)], want=False, now=0.0)
+        of = next((of for of in shards.ledger.passes() if of.kind == "eval"), None)
+        if of is not None and shards.ledger.finished(of) and not evaluations.results:
+            evaluations.close(0, at_samples=shards.round_began_at(0))
+    manifest = manifest_of(shards, evaluations)
+    write_ledger(tmp_path / "ledger-1.sqlite", ledger_of(manifest, plan), {}, block_minibatches=0)
+    again_store, again = opened(tmp_path / "ledger-1.sqlite", plan)
+    known = Evaluations()
+    (unfinished,) = again.restore_evaluations(known)
+    assert [(one.at_samples, one.samples) for one in known.results] == [(evaluations.results[0].at_samples, 0)]
+    assert unfinished.index == 1
+    store.close()
+    again_store.close()
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    plan = ShardPlan(samples=40, batch_size=4, epochs=2)
+    store, shards = opened(tmp_path / "ledger.sqlite", plan)
+    manifest = manifest_of(shards)
+    store.close()
+    check_plan(manifest, ShardPlan(samples=40, batch_size=4, epochs=5, eval_samples=7))
+    with pytest.raises(JobError, match="41 samples an epoch instead of 40"):
+        check_plan(manifest, ShardPlan(samples=41, batch_size=4, epochs=2))
+    later = Manifest(**{**fields_of(manifest), "consumed": Consumed(2, [])})
+    with pytest.raises(JobError, match="epoch 1, and the recipe has 1 epochs"):
+        check_plan(later, ShardPlan(samples=40, batch_size=4, epochs=1))
+    with pytest.raises(CheckpointDamaged, match="its facts make no sense"):
+        check_plan(Manifest(**{**fields_of(manifest), "facts": {"plan": 3}}), plan)
+
+
+# --- a master ---------------------------------------------------------------------------------------------------------------------
+
+
+def cut_now(rig: Rig, cut: int) -> None:
+    """Of what its ledger says now; its master is between two turns, or the test is the only one who asks."""
+    write_cut(
+        CheckpointStore(str(rig.directory / "checkpoints")),
+        cut,
+        manifest_of(rig.master.shards, job=rig.job.id, cut=cut),
+    )
+
+
+def until_launched(rig: Rig, *nodes: str) -> None:
+    for node in nodes:
+        rig.backend.wait_for_launch(node)
+
+
+def orders(rig: Rig, node: str, **fields: Any) -> PsOrders:
+    """Once there is a map."""
+    until = time.monotonic() + PATIENCE
+    while not isinstance(found := rig.report(node, **fields), PsOrders) or not found.version:
+        assert time.monotonic() < until
+    return found
+
+
+def train(rig: Rig, worker: str, leases: int) -> None:
+    for _ in range(leases):
+        rig.ask(worker, LeaseRequest(worker, want=False, **done(rig.lease(worker))))
+
+
+LOST = {
+    "user_error": False,
+    "message": "the parameters of ps-0 are lost: nothing of its memory is left",
+    "because": "lost",
+}
+
+
+def test_a_job_that_has_lost_parameters_goes_back_to_its_newest_cut(make: Callable[..., Rig]) -> None:
+    rig = make(ps=2, workers=1, samples=4000)
+    rig.up("ps-0", "ps-1", "worker-0")
+    train(rig, "worker-0", 2)
+    cut_now(rig, 1)
+    at_cut = rig.ask("cli", StatusRequest()).samples
+    train(rig, "worker-0", 3)
+    held = rig.lease("worker-0")
+    lost = (rig.ask("cli", StatusRequest()).samples - at_cut) // 4
+    rig.ask("ps-1", NodeFailed("ps-1", **LOST))
+    until_launched(rig, "ps-2", "ps-3", "worker-1")
+    assert {"ps-0", "ps-1", "worker-0"} <= {*rig.backend.terminated, *rig.backend.let_go}
+    rig.up("ps-2", "ps-3", "worker-1")
+    status = rig.ask("cli", StatusRequest())
+    told = f"went back to checkpoint 1 (the parameters of ps-0 are lost: nothing of its memory is left): {lost} minibatches are done again"
+    assert (status.samples, status.generation, status.begun) == (at_cut, 1, told)
+    assert status.master_restarts == 0
+    order = RestoreOrder(str(rig.directory / "checkpoints"), 1, 1)
+    assert orders(rig, "ps-2").restore == order
+    # a report of a lease of before, sent by one that is no more
+    rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(held)))
+    assert rig.ask("cli", StatusRequest()).samples == at_cut
+    waiting = rig.client("worker-1").send(TopologyRequest("worker-1"))
+    assert orders(rig, "ps-2", restored=1).restore == order
+    assert rig.client("worker-1").receive(0.05) is None
+    assert orders(rig, "ps-3", restored=1).restore is None
+    reply = rig.client("worker-1").receive(PATIENCE)
+    assert reply is not None
+    assert reply.sequence == waiting
+    assert isinstance(reply.body, Topology)
+    texts = [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+    assert told in texts
+
+
+def test_without_any_cut_the_job_fails(make: Callable[..., Rig]) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    outcome = rig.ended()
+    assert outcome.state == "failed"
+    assert outcome.message == "ps-0: the parameters of ps-0 are lost: nothing of its memory is left"
+
+
+def test_a_damaged_cut_is_passed_over_and_said(make: Callable[..., Rig]) -> None:
+    rig = make(workers=1, samples=4000)
+    rig.up("ps-0", "worker-0")
+    train(rig, "worker-0", 1)
+    cut_now(rig, 1)
+    train(rig, "worker-0", 2)
+    cut_now(rig, 2)
+    cut_now(rig, 3)
+    next((rig.directory / "checkpoints" / "cut-00000003").glob("*.part")).unlink()
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    rig.up("ps-1", "worker-1")
+    assert "went back to checkpoint 2" in rig.ask("cli", StatusRequest()).begun
+    why = "cut-00000002/ps-0.part is damaged: block 3 of 9: its checksum is another"
+    rig.ask("ps-1", NodeFailed("ps-1", False, why, because="damaged"))
+    rig.up("ps-2", "worker-2")
+    status = rig.ask("cli", StatusRequest())
+    assert (status.generation, status.begun.partition(" (")[0]) == (2, "went back to checkpoint 1")
+    assert why in status.begun
+    texts = [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+    assert any(text.startswith("checkpoint 3 can't be used: ") and "is missing" in text for text in texts)
+    rig.ask("ps-2", NodeFailed("ps-2", False, "cut-00000001/x is damaged", because="damaged"))
+    outcome = rig.ended()
+    assert (outcome.state, outcome.message) == ("failed", "ps-2: cut-00000001/x is damaged")
+
+
+def test_a_job_goes_back_only_so_often(make: Callable[..., Rig]) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    cut_now(rig, 1)
+    for number in range(5):
+        rig.ask(f"ps-{number}", NodeFailed(f"ps-{number}", **LOST))
+        rig.up(f"ps-{number + 1}")
+    rig.ask("ps-5", NodeFailed("ps-5", **LOST))
+    assert rig.ended().message.endswith("The job has gone back to a checkpoint 5 times: that is enough")
+
+
+@pytest.mark.parametrize("moment", ["noted", "ended", "written"])
+def test_a_master_that_dies_amid_going_back(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    from dlrover_lite.master import generations
+    from tests.master import rig as rigs
+
+    rig = make(workers=1, samples=4000)
+    rig.up("ps-0", "worker-0")
+    cut_now(rig, 1)
+    train(rig, "worker-0", 2)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise rigs._Killed
+
+    if moment == "noted":
+        monkeypatch.setattr(rig.master.reconciler, "end_all", dies)
+    elif moment == "ended":
+        monkeypatch.setattr(generations, "write_ledger", dies)
+    else:
+        monkeypatch.setattr(generations, "_forget_old", dies)
+    rig.client("ps-0").send(NodeFailed("ps-0", **LOST))
+    rig.join_killed()
+    monkeypatch.undo()
+    rig.start()
+    rig.up("ps-1", "worker-1")
+    status = rig.ask("cli", StatusRequest())
+    assert (status.samples, status.generation) == (0, 1)
+    assert orders(rig, "ps-1").restore is not None
+
+
+def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> None:
+    rig = make(ps=2, workers=1, samples=4000)
+    rig.up("ps-0", "ps-1")
+    cut_now(rig, 1)
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    rig.up("ps-2", "ps-3", "worker-1")
+    orders(rig, "ps-2", restored=1)
+    rig.kill()
+    rig.start()
+    assert orders(rig, "ps-2", restored=1).restore is not None
+    assert orders(rig, "ps-3", restored=1).restore is None
+    rig.kill()
+    rig.start()
+    assert orders(rig, "ps-2").restore is None
+    assert isinstance(rig.ask("worker-1", TopologyRequest("worker-1")), Topology)
+    assert rig.ask("cli", StatusRequest()).master_restarts == 2
+
+
+def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], tmp_path: Path) -> None:
+    plan = ShardPlan(samples=4000, batch_size=4, epochs=1)
+    store, shards = opened(tmp_path / "other.sqlite", plan)
+    lease = shards.report_and_lease("worker-0", now=0.0).work
+    assert isinstance(lease, Lease)
+    shards.report_and_lease("worker-0", lease.token, [(lease.start, lease.stop)], want=False, now=0.0)
+    cuts = CheckpointStore(str(tmp_path / "elsewhere"))
+    write_cut(cuts, 4, manifest_of(shards, job="other-1"))
+    store.close()
+    for only, samples in ((False, 4 * lease.stop), (True, 0)):
+        directory = tmp_path / f"job-{only}"
+        directory.mkdir()
+        rig = make(directory=directory, beginning=Beginning(1, cuts.url, 4, only_parameters=only), samples=4000)
+        rig.up("ps-0", "worker-0")
+        status = rig.ask("cli", StatusRequest())
+        what = "the parameters of " if only else ""
+        assert (status.samples, status.begun) == (samples, f"begins with {what}checkpoint 4 of other-1")
+        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, 4, 1, marks=not only)
