@@ -13,18 +13,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle as JobHandle
+    from dlrover_lite.jobs.handle import resume as resume
     from dlrover_lite.jobs.handle import run as run
     from dlrover_lite.models.fields import EmbeddingField as EmbeddingField
     from dlrover_lite.models.serving import load_model as load_model
 
 _LAZY = {
     "run": "dlrover_lite.jobs.handle",
+    "resume": "dlrover_lite.jobs.handle",
     "JobHandle": "dlrover_lite.jobs.handle",
     "EmbeddingField": "dlrover_lite.models.fields",
     "load_model": "dlrover_lite.models.serving",
 }
 
-__all__ = ["EmbeddingField", "JobHandle", "__version__", "load_model", "run"]
+__all__ = ["EmbeddingField", "JobHandle", "__version__", "load_model", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

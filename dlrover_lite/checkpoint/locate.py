@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ from dlrover_lite.jobs.store import Job, find_job
 from dlrover_lite.recipe.schema import Checkpoint, Recipe
 
 __all__ = ["Located", "destination", "locate", "store_of"]
+
+
+_NUMBERED = re.compile(r"(.*[^:/]):(\d+)")
 
 
 class Located(NamedTuple):
@@ -37,14 +41,19 @@ def store_of(job: Job) -> CheckpointStore:
 
 
 def locate(reference: str) -> Located:
-    """A job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts or of a single one.
+    """A job (its id, the start of one, or ``last``); or a path or URL, of all of a job's cuts. Each with ``:12`` or ``/cut-00000012`` at
+    its end for a single one.
 
     Raises JobError for a job that isn't found and for a URL of an unknown kind.
     """
+    if (numbered := _NUMBERED.fullmatch(reference)) and not Path(reference).exists():
+        return locate(numbered[1])._replace(cut=int(numbered[2]))
     if "://" not in reference and os.sep not in reference and not Path(reference).is_dir():
         job = find_job(reference)
         return Located(store_of(job), job, None)
     above, _, name = reference.rstrip("/").rpartition("/")
     if (cut := number_of(name)) is not None:
+        if above and os.sep not in above and not Path(above).is_dir():
+            return locate(above)._replace(cut=cut)
         return Located(CheckpointStore(above or os.curdir), None, cut)
     return Located(CheckpointStore(reference), None, None)

@@ -118,6 +118,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
     waiting = [f"{node.id} {node.waits_for}" for node in now.nodes if node.waits_for]
     lines += [f"{'' if i else 'resizing':<10} {text}" for i, text in enumerate(waiting)]
+    if now.begun:
+        lines.append(f"{'began':<10} {now.begun}")
     if now.master_restarts:
         lines.append(f"{'master':<10} killed and started again {plural(now.master_restarts, 'time')}; the job went on")
     click.echo("\n".join(map(cleaned, lines)))

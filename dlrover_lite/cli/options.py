@@ -8,13 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["job_argument", "overrides", "recipe_options"]
+__all__ = ["job_argument", "overrides", "recipe_changes", "recipe_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recipe_options(command: F) -> F:
     """RECIPE, ``--set`` and ``--data``: parameters ``recipe`` (str), ``settings`` and ``data`` (tuples of str)."""
+    return click.argument("recipe", type=click.Path())(recipe_changes(command))
+
+
+def recipe_changes(command: F) -> F:
+    """``--set`` and ``--data`` alone."""
     data = click.option(
         "--data", multiple=True, metavar="FILE", help="Train on this file instead of data.train; may be repeated."
     )
@@ -25,7 +30,7 @@ def recipe_options(command: F) -> F:
         metavar="KEY=VALUE",
         help="Change one key of the recipe, as in training.epochs=2; may be repeated.",
     )
-    return click.argument("recipe", type=click.Path())(settings(data(command)))
+    return settings(data(command))
 
 
 def job_argument(command: F) -> F:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from signal import SIGHUP
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dlrover_lite.cli.options import overrides, recipe_options
+from dlrover_lite.cli.options import overrides, recipe_changes
 from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.recipe.schema import Recipe
 
@@ -23,13 +25,38 @@ EXIT_FAILED = 1
 
 
 @click.command(short_help="Train a recipe.")
-@recipe_options
+@click.argument("recipe", metavar="[RECIPE|JOB]", required=False)
+@recipe_changes
+@click.option("--resume", is_flag=True, help="Go on with JOB, from its newest checkpoint.")
+@click.option(
+    "--from",
+    "origin",
+    metavar="CHECKPOINT",
+    help="Begin a new job with the parameters and the progress of a checkpoint.",
+)
+@click.option("--cut", type=click.IntRange(min=0), help="With --resume or --from: this checkpoint, not the newest.")
+@click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; the data may be others.")
 @click.option("--detach", is_flag=True, help="Start the job, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: bool, as_json: bool) -> int:
+def run(
+    recipe: str | None,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    resume: bool,
+    origin: str | None,
+    cut: int | None,
+    only_parameters: bool,
+    detach: bool,
+    as_json: bool,
+) -> int:
     """Train what the file RECIPE says, and show how it gets on until it ends.
 
     The job ends with this command: ctrl-C stops it cleanly, a second ctrl-C kills it. With --detach it goes on by itself.
+
+    With --resume, go on with a JOB (its id, the start of one, or "last", which is the default) that was stopped, has failed
+    or was lost, where its newest checkpoint left it. With --from, begin a new job with a CHECKPOINT: that of a job, by id, or
+    the path or URL of checkpoints, with ":12" at its end for one that isn't the newest. Its recipe is the checkpoint's unless
+    RECIPE is given, which may have other numbers of nodes and epochs.
 
     Exit codes: 0 trained; 1 the job failed, or was stopped by `dlrover-lite stop`; 2 the recipe can't be run;
     130 stopped by ctrl-C (143, 129: by SIGTERM, SIGHUP).
@@ -37,15 +64,21 @@ def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: b
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import warnings, what_runs
-    from dlrover_lite.jobs.handle import launch, this_machine
-    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
-    loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
-    for warning in warnings(loaded):
+    _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
+    if resume:
+        start = _to_resume(recipe or "last", cut)
+    elif origin is not None:
+        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters=only_parameters)
+    else:
+        start = _to_run(recipe or "", overrides(settings, data))
+    for warning in warnings(start.recipe):
         note(f"Warning: {warning}")
-    note(what_runs(loaded, _prepare_data(loaded)))
+    for line in start.said:
+        note(line)
+    note(what_runs(start.recipe, _prepare_data(start.recipe)))
     with Signals(sys.stderr) as signals:
-        handle = launch(loaded, resolved_yaml(loaded), detach=detach)
+        handle = start.go(detach)
         if detach:
             _say_detached(handle, as_json)
             return 0
@@ -53,9 +86,100 @@ def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: b
         result = _stay(handle, signals)
     if signals.first == SIGHUP:
         _forget_terminal()
-    again = [recipe, *(word for path in data for word in ("--data", path))]
+    again = [recipe] if recipe and not resume else [str(handle.directory / "recipe.yaml")]
+    again += [word for path in data for word in ("--data", path)]
     again += [word for setting in settings for word in ("--set", setting)]
     return _report(handle, result, again, as_json, signals.first)
+
+
+class _Start(NamedTuple):
+    """A job about to be started. ``go(detach)`` does it."""
+
+    recipe: Recipe
+    said: list[str]
+    go: Callable[[bool], JobHandle]
+
+
+def _check_options(
+    recipe: str | None,
+    settings: tuple[str, ...],
+    data: tuple[str, ...],
+    *,
+    resume: bool,
+    origin: str | None,
+    cut: int | None,
+    only_parameters: bool,
+) -> None:
+    """Raises click.UsageError for options that don't go together."""
+    if resume and origin is not None:
+        raise click.UsageError("--resume goes on with a job, --from begins a new one: choose one of them.")
+    if resume and (settings or data):
+        raise click.UsageError(
+            "A job goes on with the recipe it has: with --resume nothing can be changed. A new job with changes: --from JOB"
+        )
+    if cut is not None and not resume and origin is None:
+        raise click.UsageError("--cut needs --resume or --from.")
+    if only_parameters and origin is None:
+        raise click.UsageError("--only-parameters needs --from.")
+    if recipe is None and not resume and origin is None:
+        raise click.UsageError("Missing argument 'RECIPE'.")
+
+
+def _to_run(recipe: str, changes: dict[str, Any]) -> _Start:
+    from dlrover_lite.jobs.handle import launch, this_machine
+    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
+
+    loaded = load_recipe(recipe, changes, machine=this_machine())
+    return _Start(loaded, [], lambda detach: launch(loaded, resolved_yaml(loaded), detach=detach))
+
+
+def _to_resume(reference: str, cut: int | None) -> _Start:
+    """Raises JobError when it can't go on."""
+    from dlrover_lite.backends.local.options import KeeperOptions
+    from dlrover_lite.jobs import resuming
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.store import find_job
+
+    job = find_job(reference)
+    chosen = resuming.chosen_for(job, cut)
+
+    def go(detach: bool) -> JobHandle:
+        return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=KeeperOptions()))
+
+    return _Start(job.recipe, _said(chosen, f"{job.id} goes on from"), go)
+
+
+def _to_begin_with(
+    origin: str, cut: int | None, recipe: str | None, changes: dict[str, Any], *, only_parameters: bool
+) -> _Start:
+    """Raises JobError when the recipe doesn't fit."""
+    from dlrover_lite.checkpoint.locate import locate
+    from dlrover_lite.jobs import resuming
+    from dlrover_lite.jobs.handle import launch, this_machine
+    from dlrover_lite.recipe.load import load_recipe, resolved_yaml
+
+    located = locate(origin)
+    chosen = resuming.choose(located, cut)
+    if recipe is not None:
+        loaded = load_recipe(recipe, changes, machine=this_machine())
+    else:
+        loaded = resuming.fitting_recipe(resuming.recipe_of(located, chosen), changes)
+    resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
+    beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
+
+    def go(detach: bool) -> JobHandle:
+        return launch(loaded, resolved_yaml(loaded), detach=detach, beginning=beginning)
+
+    return _Start(loaded, _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}"), go)
+
+
+def _said(chosen: Chosen, what: str) -> list[str]:
+    from dlrover_lite.cli.words import at_time, plural
+
+    manifest = chosen.manifest
+    taken = f"taken at {at_time(manifest.at)} after {plural(manifest.samples, 'sample')}"
+    said = [f"Warning: passed over {line}" for line in chosen.passed_over]
+    return [*said, f"{what.rstrip()} checkpoint {manifest.cut} of {manifest.job}, {taken}"]
 
 
 def _prepare_data(recipe: Recipe) -> int:

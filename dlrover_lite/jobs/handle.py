@@ -17,7 +17,7 @@ from dlrover_lite.jobs.launching import Started, environment, start
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.scope import scoped
-from dlrover_lite.jobs.store import Job, JobRecord, Result, State, find_job, sweep
+from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State, find_job, sweep
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dlrover_lite.units import Resources
     from dlrover_lite.wire.messages import SlotsReport, Status, Story, Topology
 
-__all__ = ["JobHandle", "enforcement", "launch", "planned", "run", "this_machine"]
+__all__ = ["JobHandle", "enforcement", "launch", "planned", "resume", "run", "this_machine"]
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
@@ -365,10 +365,30 @@ class JobHandle:
 
 
 def launch(
-    recipe: Recipe, recipe_text: str, *, detach: bool = False, options: KeeperOptions | None = None
+    recipe: Recipe,
+    recipe_text: str,
+    *,
+    detach: bool = False,
+    options: KeeperOptions | None = None,
+    beginning: Beginning | None = None,
 ) -> JobHandle:
-    """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it).
+    """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it); with the cut it begins with.
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
-    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options or KeeperOptions()))
+    options = options or KeeperOptions()
+    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
+
+
+def resume(
+    reference: str = "last", *, cut: int | None = None, detach: bool = False, options: KeeperOptions | None = None
+) -> JobHandle:
+    """Go on with a job that has ended before it was done, from its newest checkpoint that can be used, or ``cut``.
+
+    Raises JobError when it can't go on: it runs, has succeeded, has no checkpoint, or its data are others now.
+    """
+    from dlrover_lite.jobs import resuming
+
+    job = find_job(reference)
+    chosen = resuming.chosen_for(job, cut)
+    return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options or KeeperOptions()))

@@ -16,10 +16,10 @@ import msgspec
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.scope import scoped
-from dlrover_lite.jobs.store import Job, Result, create_job, sweep
+from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, sweep
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Started", "environment", "start"]
+__all__ = ["Started", "environment", "start", "start_keeper"]
 
 
 @dataclass(eq=False)
@@ -52,10 +52,19 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def start(recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions) -> tuple[Job, Started]:
-    """Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
+def start(
+    recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions, beginning: Beginning | None = None
+) -> tuple[Job, Started]:
+    """A new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
     sweep()
     job = create_job(recipe, recipe_text, detached=detach)
+    if beginning is not None:
+        job.write_beginning(beginning)
+    return job, start_keeper(job, detach=detach, options=options)
+
+
+def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
+    """Of a job whose files say that it starts. Raises JobError."""
     ready, ready_end = os.pipe()
     tie_end, tie = (None, None) if detach else os.pipe()
     ends = [end for end in (ready_end, tie_end) if end is not None]
@@ -79,7 +88,7 @@ def start(recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOpti
         started.release()
         _record_false_start(job, error)
         raise
-    return job, started
+    return started
 
 
 def _record_false_start(job: Job, error: BaseException) -> None:

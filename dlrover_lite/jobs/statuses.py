@@ -47,7 +47,7 @@ def lost(job: Job) -> Result:
     record = job.record()
     rerun = shlex.join(["dlrover-lite", "run", str(job.directory / "recipe.yaml")])
     said = job.log("keeper")
-    hint = f"What it was trained is gone with it. To train it again: {rerun}"
+    hint = f"From its newest checkpoint, if it has one: dlrover-lite run --resume {job.id}\nTo train it again from the beginning: {rerun}"
     if said.is_file() and said.stat().st_size:
         hint = f"Its last words: {said}\n{hint}"
     message = "the job's keeper was killed, and all its processes with it"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -238,6 +239,27 @@ class Job:
             return "running" if record.state == "running" else "starting"
         # It may have ended between the two looks.
         return "lost" if (result := self.result()) is None else result.state
+
+    def start_again(self, beginning: Beginning, *, detached: bool, clock: Callable[[], float] = time.time) -> None:
+        """It is to go on with this cut: what it ended with is gone, all else stays. Raises JobError when somebody else is at it."""
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self.is_over():
+                raise JobError(f"{self.id} runs again already", hint=f"See: dlrover-lite status {self.id}")
+            self.write_beginning(beginning)
+            launcher = identify(os.getpid())
+            assert launcher is not None
+            self.write_record(JobRecord("starting", self.record().created_at, _versions(), launcher, detached))
+            for name in ("result.json", "status.json"):
+                (self.directory / name).unlink(missing_ok=True)
+            _write(self.directory / _RESERVE, os.urandom(_RESERVE_BYTES))
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise JobError(f"{self.id} is just being started again") from error
+            raise unwritable(self.directory, error) from error
+        finally:
+            os.close(descriptor)
 
     def is_over(self) -> bool:
         """True when nothing of the job runs any more (a result may be there a moment earlier)."""

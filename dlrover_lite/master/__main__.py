@@ -15,18 +15,16 @@ import zmq
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.brain.plan import initial_plan
-from dlrover_lite.data.open import open_data
-from dlrover_lite.data.order import BLOCK_SIZE
-from dlrover_lite.errors import DataError, DlroverLiteError, JobError
+from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
+from dlrover_lite.master.shard_plan import shard_plan
+from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -42,28 +40,6 @@ class _Stop:
 
     def __call__(self) -> bool:
         return self.requested
-
-
-def shard_plan(recipe: Recipe) -> ShardPlan:
-    """Raises DataError when there is nothing to train on."""
-    directory, training = Path(recipe.directory), recipe.training
-    samples = []
-    for part in ("train", "eval"):
-        dataset = open_data(recipe.data, directory=directory, part=part)
-        samples.append(dataset.samples if dataset is not None else 0)
-        if dataset is not None:
-            dataset.close()
-    if not samples[0]:
-        raise DataError("there are no samples to train on", hint="Check data.train and data.eval_share.")
-    return ShardPlan(
-        samples=samples[0],
-        batch_size=training.batch_size,
-        epochs=training.epochs,
-        eval_samples=samples[1],
-        evaluate_every=training.evaluate_every,
-        max_skipped_minibatches=training.max_skipped_minibatches,
-        block_minibatches=BLOCK_SIZE // training.batch_size if training.shuffle else 0,
-    )
 
 
 def run(job: Job) -> Outcome:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 
+from dlrover_lite.data.open import open_data
+from dlrover_lite.data.order import BLOCK_SIZE
+from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import EvaluationResult
 
-__all__ = ["FINAL_ROUND", "PLAN", "ROUNDS_DUE", "RoundResult", "ShardPlan", "result_fact", "samples_fact"]
+__all__ = ["FINAL_ROUND", "PLAN", "ROUNDS_DUE", "RoundResult", "ShardPlan", "result_fact", "samples_fact", "shard_plan"]
 
 PLAN, ROUNDS_DUE, FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
 """Facts of the ledger."""
@@ -56,3 +61,25 @@ class RoundResult(msgspec.Struct, frozen=True):
 
     def message(self) -> EvaluationResult:
         return EvaluationResult(self.at_samples, self.samples, math.nan if self.loss is None else self.loss, self.auc)
+
+
+def shard_plan(recipe: Recipe) -> ShardPlan:
+    """Raises DataError when there is nothing to train on."""
+    directory, training = Path(recipe.directory), recipe.training
+    samples = []
+    for part in ("train", "eval"):
+        dataset = open_data(recipe.data, directory=directory, part=part)
+        samples.append(dataset.samples if dataset is not None else 0)
+        if dataset is not None:
+            dataset.close()
+    if not samples[0]:
+        raise DataError("there are no samples to train on", hint="Check data.train and data.eval_share.")
+    return ShardPlan(
+        samples=samples[0],
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        eval_samples=samples[1],
+        evaluate_every=training.evaluate_every,
+        max_skipped_minibatches=training.max_skipped_minibatches,
+        block_minibatches=BLOCK_SIZE // training.batch_size if training.shuffle else 0,
+    )

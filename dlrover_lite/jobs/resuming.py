@@ -1,0 +1,249 @@
+"""Going on from a checkpoint: which one, whether a recipe fits it, and starting the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dlrover_lite.checkpoint.locate import Located, store_of
+from dlrover_lite.checkpoint.manifest import Manifest, configure
+from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.errors import JobError, RecipeError
+from dlrover_lite.jobs.launching import Started, start_keeper
+from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.ps_messages import Configure
+
+if TYPE_CHECKING:
+    from dlrover_lite.backends.local.options import KeeperOptions
+
+__all__ = ["Chosen", "beginning_of", "check_fits", "choose", "chosen_for", "fitting_recipe", "go_on", "recipe_of"]
+
+
+class Chosen(NamedTuple):
+    url: str
+    manifest: Manifest
+    exactly: bool
+    """It was named: no older one will do."""
+    passed_over: list[str]
+    """What is wrong with newer ones, in words."""
+
+
+# --- which ----------------------------------------------------------------------------------------------------------------
+
+
+def choose(located: Located, cut: int | None = None) -> Chosen:
+    """The one that is meant (``cut`` goes before), or else the newest that is whole. Raises JobError when there is none."""
+    store, wanted = located.store, located.cut if cut is None else cut
+    whose = f"of {located.job.id}" if located.job is not None else f"in {store.url}"
+    cuts = store.cuts() if store.exists() else []
+    if not cuts:
+        raise JobError(f"There are no checkpoints {whose}: there is nothing to go on from.", hint=_nothing(located))
+    if wanted is not None:
+        return Chosen(store.url, _named(cuts, wanted, whose), True, [])
+    passed_over: list[str] = []
+    for one in cuts:
+        if one.state == "complete" and one.manifest is not None:
+            return Chosen(store.url, one.manifest, False, passed_over)
+        passed_over.append(f"checkpoint {one.number}: {one.why}")
+    listed = "\n".join(f"  {line}" for line in passed_over)
+    raise JobError(f"No checkpoint {whose} can be used:\n{listed}", hint=_nothing(located))
+
+
+def _named(cuts: list[Cut], wanted: int, whose: str) -> Manifest:
+    for one in cuts:
+        if one.number == wanted:
+            if one.state != "complete" or one.manifest is None:
+                raise JobError(
+                    f"Checkpoint {wanted} {whose} can't be used: {one.why}",
+                    hint="Others: " + (_numbers(other.number for other in cuts if other.state == "complete") or "none"),
+                )
+            return one.manifest
+    raise JobError(
+        f"There is no checkpoint {wanted} {whose}.", hint=f"There are: {_numbers(one.number for one in cuts)}"
+    )
+
+
+def _numbers(cuts: Iterator[int]) -> str:
+    return ", ".join(map(str, sorted(cuts)))
+
+
+def _nothing(located: Located) -> str:
+    if located.job is None:
+        return "Is it the right place? dlrover-lite checkpoints JOB names a job's."
+    again = f"To train it again: dlrover-lite run {located.job.directory / 'recipe.yaml'}"
+    if located.job.recipe.checkpoint == "off":
+        return f"Its recipe says `checkpoint: off`.\n{again}"
+    return again
+
+
+def chosen_for(job: Job, cut: int | None = None) -> Chosen:
+    """To go on with this job. Raises JobError when it can't."""
+    state = job.state()
+    if state in ("starting", "running") or not job.is_over():
+        raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
+    if state == "succeeded":
+        raise JobError(
+            f"{job.id} has succeeded: there is nothing left to do.",
+            hint=f"Train its model further, as a new job: dlrover-lite run --from {job.id} --set training.epochs="
+            f"{2 * job.recipe.training.epochs}",
+        )
+    chosen = choose(Located(store_of(job), job, None), cut)
+    _check_data(chosen, job.recipe)
+    return chosen
+
+
+def recipe_of(located: Located, chosen: Chosen) -> Recipe:
+    """That the checkpoint was taken with. Raises JobError when it isn't known."""
+    from dlrover_lite.master.recovery import cut_facts
+
+    if located.job is not None:
+        return located.job.recipe
+    known = cut_facts(chosen.manifest).recipe
+    try:
+        if known is not None:
+            return msgspec.convert(known, Recipe)
+    except msgspec.ValidationError as error:
+        raise JobError(
+            f"The recipe in checkpoint {chosen.manifest.cut} can't be understood: {error}", hint=_NAME_RECIPE
+        ) from error
+    raise JobError(f"Checkpoint {chosen.manifest.cut} doesn't have its recipe.", hint=_NAME_RECIPE)
+
+
+_NAME_RECIPE = "Name one: dlrover-lite run --from CHECKPOINT RECIPE"
+
+# --- whether it fits ------------------------------------------------------------------------------------------------------
+
+
+def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None:
+    """Whether a job of this recipe can begin with the checkpoint. Raises JobError that names what differs; reads the data, and builds the
+    model unless it is known to be the same."""
+    from dlrover_lite.master.recovery import cut_facts
+
+    manifest = chosen.manifest
+    before = cut_facts(manifest).recipe
+    then = msgspec.convert(before, Recipe) if before is not None else None
+    if not only_parameters:
+        if then is not None:
+            _check_order(manifest, then, recipe)
+        _check_data(chosen, recipe)
+    there = configure(manifest)
+    training = recipe.training
+    wrong = list(_differences(there, training.seed, training.optimizer, training.embedding_optimizer))
+    if not wrong and (then is None or (then.model, then.data) != (recipe.model, recipe.data)):
+        from dlrover_lite.worker.declared import declare
+
+        wrong = list(_other_tables(there, declare(recipe).configuration))
+    if wrong:
+        listed = "\n".join(f"  {line}" for line in wrong)
+        raise JobError(f"The recipe doesn't fit checkpoint {manifest.cut} of {manifest.job}:\n{listed}", hint=_TABLES)
+
+
+_TABLES = "Tables, parameters, optimizers and the seed must be those it was taken with; nodes, epochs and export may be others."
+_ONLY_PARAMETERS = "Begin at epoch 0 with its parameters instead: --only-parameters"
+
+
+def _check_data(chosen: Chosen, recipe: Recipe) -> None:
+    from dlrover_lite.master.recovery import check_plan
+    from dlrover_lite.master.shard_plan import shard_plan
+
+    check_plan(chosen.manifest, shard_plan(recipe))
+
+
+def _check_order(manifest: Manifest, then: Recipe, now: Recipe) -> None:
+    """Minibatch numbers mean the same samples."""
+    before, after = _data(then), _data(now)
+    before["training.shuffle"], after["training.shuffle"] = then.training.shuffle, now.training.shuffle
+    wrong = [
+        f"{key} is {after.get(key)!r} instead of {before.get(key)!r}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+    if wrong:
+        listed = "\n".join(f"  {line}" for line in wrong)
+        raise JobError(
+            f"Checkpoint {manifest.cut} of {manifest.job} is amid other data:\n{listed}", hint=_ONLY_PARAMETERS
+        )
+
+
+def _data(recipe: Recipe) -> dict[str, Any]:
+    """What says which samples there are in which order; files by their names, as they may have been moved."""
+    found = {f"data.{key}": value for key, value in msgspec.to_builtins(recipe.data).items()}
+    for key in ("data.eval", "data.eval_samples", "data.max_bad_share"):
+        found.pop(key, None)
+    if "data.train" in found:
+        found["data.train"] = [Path(file).name for file in found["data.train"]]
+    return found
+
+
+def _differences(there: Configure, seed: int, optimizer: Any, embedding_optimizer: Any) -> Iterator[str]:
+    if seed != there.seed:
+        yield f"training.seed is {seed} instead of {there.seed}"
+    pairs = (
+        ("training.optimizer", there.optimizer, optimizer),
+        ("training.embedding_optimizer", there.embedding_optimizer, embedding_optimizer or optimizer),
+    )
+    for name, before, now in pairs:
+        for field in before.__struct_fields__:
+            if getattr(before, field) != getattr(now, field):
+                yield f"{name}.{field} is {getattr(now, field)} instead of {getattr(before, field)}"
+
+
+def _other_tables(there: Configure, here: Configure) -> Iterator[str]:
+    before, now = ({table.name: table for table in one.tables} for one in (there, here))
+    for name in [*before, *(other for other in now if other not in before)]:
+        if name not in now:
+            yield f"table {name} is missing in the model"
+        elif name not in before:
+            yield f"table {name} is new in the model"
+        elif before[name] != now[name]:
+            yield (
+                f"table {name} has dim {now[name].dim} and init_scale {now[name].init_scale:g} instead of "
+                f"{before[name].dim} and {before[name].init_scale:g}"
+            )
+    if list(before) != list(now) and sorted(before) == sorted(now):
+        yield f"tables come in another order: {', '.join(now)}"
+    if there.dense != here.dense:
+        yield (
+            f"dense values fill {here.dense.parameter_blocks} blocks of parameters and {here.dense.buffer_blocks} of buffers instead of "
+            f"{there.dense.parameter_blocks} and {there.dense.buffer_blocks}"
+        )
+
+
+# --- starting -------------------------------------------------------------------------------------------------------------
+
+
+def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: bool = False) -> Beginning:
+    """For a new job; or ``job``, which goes on."""
+    generation = 1 if job is None else (job.generation() or 0) + 1
+    return Beginning(
+        generation,
+        CheckpointStore(chosen.url).url,
+        chosen.manifest.cut,
+        exactly=chosen.exactly,
+        only_parameters=only_parameters,
+    )
+
+
+def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> Started:
+    """Raises JobError."""
+    from dlrover_lite.jobs.store import sweep
+
+    sweep()
+    job.start_again(beginning_of(chosen, job), detached=detach)
+    return start_keeper(job, detach=detach, options=options)
+
+
+def fitting_recipe(known: Recipe, changes: dict[str, Any]) -> Recipe:
+    """The recipe of a checkpoint with changes. Raises RecipeError."""
+    from dlrover_lite.jobs.handle import this_machine
+    from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+
+    try:
+        return parse_recipe(resolved_yaml(known), overrides=changes, machine=this_machine())
+    except RecipeError as error:
+        error.hint = error.hint or _NAME_RECIPE
+        raise
