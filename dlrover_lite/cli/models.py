@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.options import from_option
 from dlrover_lite.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.data.base import Dataset
     from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.models.export import Manifest
-    from dlrover_lite.recipe.schema import Data
+    from dlrover_lite.recipe.schema import Data, Recipe
 
 __all__ = ["evaluate", "export_"]
 
@@ -30,20 +32,24 @@ class _Source(NamedTuple):
 
 
 @click.command(short_help="Evaluate a trained model on data.")
-@click.argument("model", metavar="[JOB|DIRECTORY]", default="last")
+@click.argument("model", metavar="[JOB|DIRECTORY]", required=False)
+@from_option
 @click.option("--data", multiple=True, metavar="FILE", help="Evaluate on all samples of this file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def evaluate(model: str, data: tuple[str, ...], as_json: bool) -> None:
+def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_json: bool) -> None:
     """Evaluate a trained model: loss and AUC on the recipe's evaluation data, or on all samples of --data files.
 
-    The model is that of a job (its id, the start of one, or "last", which is the default), or a DIRECTORY that was exported to.
-    Lines that can't be used are left out.
+    The model is that of a job (its id, the start of one, or "last", which is the default), or a DIRECTORY that was exported to;
+    with --from, the one in a checkpoint, also while the job runs. Lines that can't be used are left out.
     """
     from dlrover_lite.cli.output import emit_json
 
     files = [str(Path(file).expanduser().absolute()) for file in data]
-    source = _exported(Path(model), files) if _is_directory(model) else _of_job(model, files)
-    result = _evaluate(source)
+    if origin is not None:
+        result = _evaluate_cut(_cut_of(origin, model), files)
+    else:
+        model = model or "last"
+        result = _evaluate(_exported(Path(model), files) if _is_directory(model) else _of_job(model, files))
     if as_json:
         emit_json(result)
         return
@@ -55,6 +61,58 @@ def evaluate(model: str, data: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"left out {count(result['bad_lines'])} bad lines")
     click.echo(f"loss     {metric(result['loss'])}")
     click.echo(f"AUC      {metric(result['auc'])}{best}")
+
+
+class _OfCut(NamedTuple):
+    chosen: Chosen
+    recipe: Recipe
+
+
+def _cut_of(origin: str, other: str | None) -> _OfCut:
+    """Raises click.UsageError when something else is named too, JobError when there is no such checkpoint."""
+    from dlrover_lite.checkpoint.locate import locate
+    from dlrover_lite.cli.output import note
+    from dlrover_lite.jobs import resuming
+
+    if other is not None:
+        raise click.UsageError(f"Either {other} or --from {origin}: which model is meant?")
+    located = locate(origin)
+    chosen = resuming.choose(located)
+    for line in chosen.passed_over:
+        note(f"Warning: passed over {line}")
+    return _OfCut(chosen, resuming.recipe_of(located, chosen))
+
+
+def _write_cut(
+    cut: _OfCut, target: Path, table_format: str | None, *, overwrite: bool, progress: Callable[[int], object] | None
+) -> Path:
+    from dlrover_lite.worker.export_cut import export_cut
+
+    usual = cut.recipe.export.format
+    return export_cut(
+        cut.chosen.url,
+        cut.chosen.manifest,
+        cut.recipe,
+        target,
+        table_format or ("npz" if usual == "none" else usual),  # type: ignore[arg-type]
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def _evaluate_cut(cut: _OfCut, files: list[str]) -> dict[str, Any]:
+    import tempfile
+
+    from dlrover_lite.recipe.schema import CensusData
+
+    manifest, recipe = cut.chosen.manifest, cut.recipe
+    if isinstance(recipe.data, CensusData):
+        raise UsageError(f"{manifest.job} is a census, which predicts nothing: there is nothing to evaluate.")
+    with tempfile.TemporaryDirectory(prefix="dlrover-lite-") as directory:
+        written = _write_cut(cut, Path(directory) / "model", "npz", overwrite=False, progress=None)
+        data, part = _data_for(recipe, files)
+        result = _evaluate(_Source(written, data, Path(recipe.directory), part, manifest.job))
+    return {**result, "model": f"{cut.chosen.url}:{manifest.cut}"}
 
 
 def _is_directory(model: str) -> bool:
@@ -98,24 +156,32 @@ def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
 
 
 def _of_job(reference: str, files: list[str]) -> _Source:
-    import msgspec
-
     from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.recipe.schema import CensusData, CriteoData, SyntheticData
+    from dlrover_lite.recipe.schema import CensusData
 
     handle = JobHandle.find(reference)
     directory, recipe = exported_model(handle), handle.job.recipe
-    data: Data = recipe.data
-    if isinstance(data, CensusData):
+    if isinstance(recipe.data, CensusData):
         raise UsageError(
             f"{handle.id} is a census, which predicts nothing: there is nothing to evaluate.",
             hint=f"Check it: dlrover-lite census check {handle.id}",
         )
-    if files and isinstance(data, SyntheticData):
-        data = CriteoData(train=files, eval_share=0.0)  # in which generated samples are written
-    elif files:
-        data = msgspec.structs.replace(data, train=files, eval=[], eval_share=0.0)
-    return _Source(directory, data, Path(recipe.directory), "train" if files else "eval", handle.id)
+    data, part = _data_for(recipe, files)
+    return _Source(directory, data, Path(recipe.directory), part, handle.id)
+
+
+def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, str]:
+    """Of these files, or else the recipe's; and which part of it."""
+    import msgspec
+
+    from dlrover_lite.recipe.schema import CensusData, CriteoData, SyntheticData
+
+    data: Data = recipe.data
+    if not files or isinstance(data, CensusData):
+        return data, "eval"
+    if isinstance(data, SyntheticData):
+        return CriteoData(train=files, eval_share=0.0), "train"  # in which generated samples are written
+    return msgspec.structs.replace(data, train=files, eval=[], eval_share=0.0), "train"
 
 
 def exported_model(handle: JobHandle) -> Path:
@@ -183,7 +249,8 @@ def _open(source: _Source) -> Dataset:
 
 
 @click.command("export", short_help="Write a job's model to files.")
-@job_argument
+@click.argument("job", metavar="[JOB]", required=False)
+@from_option
 @click.option(
     "--to", "target", metavar="DIR", required=True, type=click.Path(path_type=Path), help="Directory to write."
 )
@@ -192,27 +259,39 @@ def _open(source: _Source) -> Dataset:
 )
 @click.option("--overwrite", is_flag=True, help="Replace an exported model that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def export_(job: str, target: Path, table_format: str | None, overwrite: bool, as_json: bool) -> None:
-    """Write the model of a finished JOB to a directory. JOB is an id, the start of one, or "last", which is the default."""
+def export_(
+    job: str | None, origin: str | None, target: Path, table_format: str | None, overwrite: bool, as_json: bool
+) -> None:
+    """Write the model of a finished JOB to a directory. JOB is an id, the start of one, or "last", which is the default. With
+    --from, write the one in a checkpoint, also while the job runs.
+    """
     from dlrover_lite.cli.output import emit_json, progress
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.models.copying import copy_export
     from dlrover_lite.models.serving import read_manifest
 
-    handle = JobHandle.find(job)
-    source = exported_model(handle)
-    total = sum(entry.rows for entry in read_manifest(source).tables)
-    with progress("exporting", total) as report:
-        written = copy_export(source, target, table_format, overwrite=overwrite, progress=report)  # type: ignore[arg-type]
+    if origin is not None:
+        cut = _cut_of(origin, job)
+        name = cut.chosen.manifest.job
+        with progress("exporting") as show:
+            written = _write_cut(
+                cut, target, table_format, overwrite=overwrite, progress=lambda rows: show(note=f"{rows:,} rows")
+            )
+    else:
+        handle = JobHandle.find(job or "last")
+        name, source = handle.id, exported_model(handle)
+        with progress("exporting", sum(entry.rows for entry in read_manifest(source).tables)) as report:
+            written = copy_export(source, target, table_format, overwrite=overwrite, progress=report)  # type: ignore[arg-type]
     size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     manifest = read_manifest(written)
     kind = {Path(entry.file).suffix[1:] for entry in manifest.tables}
+    rows = sum(entry.rows for entry in manifest.tables)
     result = {
-        "job": handle.id,
+        "job": name,
         "directory": str(written),
         "format": next(iter(kind), table_format or "npz"),
         "tables": len(manifest.tables),
-        "rows": sum(entry.rows for entry in manifest.tables),
+        "rows": rows,
         "bytes": size,
     }
     if as_json:
@@ -222,6 +301,6 @@ def export_(job: str, target: Path, table_format: str | None, overwrite: bool, a
     from dlrover_lite.units import format_bytes
 
     click.echo(
-        f"Wrote {written}: {result['tables']} tables with {count(total)} rows ({result['format']}), {format_bytes(size)}."
+        f"Wrote {written}: {result['tables']} tables with {count(rows)} rows ({result['format']}), {format_bytes(size)}."
     )
     click.echo(f"Load it in Python: dlrover_lite.load_model({str(written)!r})")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["job_argument", "overrides", "recipe_changes", "recipe_options"]
+__all__ = ["from_option", "job_argument", "overrides", "recipe_changes", "recipe_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +31,16 @@ def recipe_changes(command: F) -> F:
         help="Change one key of the recipe, as in training.epochs=2; may be repeated.",
     )
     return settings(data(command))
+
+
+def from_option(command: F) -> F:
+    """``--from``: parameter ``origin``, for ``checkpoint.locate``."""
+    return click.option(
+        "--from",
+        "origin",
+        metavar="CHECKPOINT",
+        help='The newest of a job\'s checkpoints (an id, a path or URL), or with ":12" at its end that one.',
+    )(command)
 
 
 def job_argument(command: F) -> F:

@@ -7,14 +7,17 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from dlrover_lite.models.export import ExportWriter, Optimizers
+from dlrover_lite.data.base import Schema
+from dlrover_lite.models.check import fields_of_model
+from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, dense_groups, group_tables
 from dlrover_lite.ps.optimizers import STATE_PARTS
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec
 
-__all__ = ["ScannedRows", "exported_groups", "optimizers_of", "write_rows"]
+__all__ = ["ScannedRows", "export_manifest", "exported_groups", "optimizers_of", "write_rows"]
 
 
 class ScannedRows(Protocol):
@@ -47,6 +50,21 @@ def optimizers_of(recipe: Recipe) -> Optimizers | None:
         return None
     training = recipe.training
     return Optimizers(training.embedding_optimizer or training.optimizer, training.optimizer)
+
+
+def export_manifest(recipe: Recipe, schema: Schema, module: nn.Module) -> Manifest:
+    """Of a recipe's model."""
+    return Manifest(
+        model=recipe.model,
+        schema=schema,
+        fields=fields_of_model(module),
+        seed=recipe.training.seed,
+        data_format=str(type(recipe.data).__struct_config__.tag),
+        data_options={
+            name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
+        },
+        optimizers=optimizers_of(recipe),
+    )
 
 
 def exported_groups(recipe: Recipe, tables: list[TableSpec], parameters: int) -> list[GroupSpec]:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.models.check import fields_of_model
-from dlrover_lite.models.export import ExportWriter, Manifest
+from dlrover_lite.models.export import ExportWriter
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import Export, Exported
 from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.export_rows import ScannedRows, exported_groups, optimizers_of, write_rows
+from dlrover_lite.worker.export_rows import ScannedRows, export_manifest, exported_groups, write_rows
 from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["export"]
@@ -23,17 +22,7 @@ def export(
     node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, *, mark: Callable[[str], None]
 ) -> Exported:
     """Write the model to ``task.destination``. Raises JobError when the destination can't be written. ``mark`` is told of progress."""
-    manifest = Manifest(
-        model=recipe.model,
-        schema=schema,
-        fields=fields_of_model(trainer.module),
-        seed=recipe.training.seed,
-        data_format=str(type(recipe.data).__struct_config__.tag),
-        data_options={
-            name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
-        },
-        optimizers=optimizers_of(recipe),
-    )
+    manifest = export_manifest(recipe, schema, trainer.module)
     directory = Path(task.destination)
     elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
     with ExportWriter(
