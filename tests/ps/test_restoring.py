@@ -23,7 +23,7 @@ from dlrover_lite.ps.restoring import Restoring
 from dlrover_lite.ps.service import Unrestorable
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import RestoreOrder
-from tests.ps.cutting import clocks_of, write_cut
+from tests.ps.engine_cuts import clocks_of, write_cut
 from tests.ps.rig import Rig, configuration, rows_of
 
 ADAM = Optimizer(use="adam", learning_rate=0.5)
