@@ -15,6 +15,7 @@ import zmq
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.brain.plan import initial_plan
+from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.order import BLOCK_SIZE
 from dlrover_lite.errors import DataError, DlroverLiteError, JobError
@@ -25,7 +26,7 @@ from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardPlan, ShardService
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import Checkpoint, Recipe
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -98,6 +99,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
             backend,
             fleet,
             export_directory=job.export,
+            checkpoints=destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else "",
             story=story,
             stop=stop,
             show=lambda status: _show(job, status),

@@ -1,4 +1,5 @@
-"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of progress."""
+"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of
+progress, numbers of cuts."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.progress import Counters, Progress
 from dlrover_lite.master.shards import ShardService
@@ -17,7 +19,7 @@ from dlrover_lite.wire.messages import Exported
 __all__ = ["Facts"]
 
 T = TypeVar("T")
-_BEGAN, _RESTARTS, _FLEET, _SLOTS, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
+_BEGAN, _RESTARTS, _FLEET, _SLOTS, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS, _CUTS, _STOPPING = (
     "began_at",
     "master_restarts",
     "fleet",
@@ -26,6 +28,8 @@ _BEGAN, _RESTARTS, _FLEET, _SLOTS, _EXPORTER, _EXPORTED, _OUTCOME, _PROGRESS = (
     "exported",
     "outcome",
     "progress",
+    "cuts",
+    "stopping",
 )
 
 
@@ -66,6 +70,20 @@ class Facts:
     def keep_slots(self, state: SlotState) -> None:
         """With the next commit: nothing may be told that follows from it before."""
         self._keep(_SLOTS, state)
+
+    def cuts(self) -> CutNumbers | None:
+        return self._fact(_CUTS, CutNumbers)
+
+    def keep_cuts(self, numbers: CutNumbers) -> None:
+        """With the next commit: nothing may be begun under a new number before."""
+        self._keep(_CUTS, numbers)
+
+    def stopping(self) -> str:
+        """Why the job is to stop; empty while it isn't."""
+        return self._fact(_STOPPING, str) or ""
+
+    def keep_stopping(self, reason: str) -> None:
+        self._keep(_STOPPING, reason)
 
     def exporter(self) -> str:
         return self._fact(_EXPORTER, str) or ""
