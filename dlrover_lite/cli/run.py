@@ -29,7 +29,8 @@ EXIT_FAILED = 1
 def run(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], detach: bool, as_json: bool) -> int:
     """Train what the file RECIPE says, and show how it gets on until it ends.
 
-    The job ends with this command: ctrl-C stops it cleanly, a second ctrl-C kills it. With --detach it goes on by itself.
+    The job ends with this command: ctrl-C takes a last checkpoint and stops it, a second ctrl-C kills it. With --detach
+    it goes on by itself.
 
     Exit codes: 0 trained; 1 the job failed, or was stopped by `dlrover-lite stop`; 2 the recipe can't be run;
     130 stopped by ctrl-C (143, 129: by SIGTERM, SIGHUP).
@@ -144,6 +145,8 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
     if result.state == "stopped":
         done = f" after {count(status.samples)} of {count(status.total_samples)} samples" if status.samples else ""
         print(f"{handle.id}: {result.message or 'stopped'}{done}; no model was exported.", file=sys.stderr)
+        if result.hint:
+            print(result.hint, file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)
 

@@ -31,6 +31,9 @@ __all__ = ["JobHandle", "enforcement", "launch", "planned", "run", "this_machine
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
+_POLL_SECONDS = 0.1
+_GRACE_WITH_CHECKPOINT_SECONDS = 90.0
+"""A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
 
@@ -152,11 +155,51 @@ class JobHandle:
             return statuses.lost(self.job)
         return result
 
-    def stop(self, *, kill: bool = False) -> None:
-        """Ask the job to stop cleanly, or with ``kill`` end it at once. Returns immediately: ``wait`` waits for the end."""
+    def stop(self, *, kill: bool = False, now: bool = False) -> None:
+        """Ask the job to stop cleanly, after a last checkpoint; with ``now`` without one, and with ``kill`` at once. Returns immediately:
+        ``wait`` waits for the end."""
+        if now and not kill and self._stop_now():
+            return
         keeper = self.job.record().keeper
         if keeper is not None:
             send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
+
+    def _stop_now(self) -> bool:
+        """Whether there was a master to tell."""
+        from dlrover_lite.wire.messages import Ack, StopRequest
+
+        record = self.job.record()
+        if not self._has_master(record):
+            return False
+        try:
+            self._ask_master(record, StopRequest(now=True), Ack)
+        except JobError:
+            return False
+        return True
+
+    def checkpoint(self, *, wait: bool = True) -> int:
+        """Take a checkpoint of all that is trained by now; its number. With ``wait``, return when it is durable; without, at once: it, or
+        the next one that is complete, will hold it all.
+
+        Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
+        """
+        from dlrover_lite.jobs import scaling, statuses
+        from dlrover_lite.wire.messages import CheckpointPromise, CheckpointRequest
+
+        number = self._wish(
+            CheckpointRequest(),
+            CheckpointPromise,
+            lambda last: scaling.too_late(self.job, last, "there is nothing to take a checkpoint of"),
+        ).number
+        while wait and not statuses.has_checkpoint(self.status(), number):
+            try:
+                result = self.wait(_POLL_SECONDS)
+            except TimeoutError:
+                continue
+            if not statuses.has_checkpoint(self.status(), number):
+                raise JobError(f"{self.id} has ended ({result.state}) before checkpoint {number} was complete")
+            break
+        return number
 
     def hang_up(self) -> None:
         """As ``stop``, for the reason that the terminal of the command that started the job was closed."""
@@ -371,4 +414,8 @@ def launch(
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
-    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options or KeeperOptions()))
+    if options is None:
+        options = KeeperOptions()
+        if recipe.checkpoint != "off":
+            options = KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS)
+    return JobHandle(*start(recipe, recipe_text, detach=detach, options=options))

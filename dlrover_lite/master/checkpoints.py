@@ -1,4 +1,4 @@
-"""A job's cuts: the state machine of ``cuts``, with orders for parameter servers, files at the destination, and what is to be known of it."""
+"""A job's cuts: the state machine of ``cuts``, with orders for parameter servers, files at the destination, and what is to be known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.master.background import Background
-from dlrover_lite.master.cut_files import Basis, Noted, Owner, basis_for, manifest_of, number_of, part_order
+from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order
 from dlrover_lite.master.cut_store import CutStore, Found, Opened
 from dlrover_lite.master.cuts import Commit, Cuts, Drop, Instruction, Open, Server, Take, Tell, View
 from dlrover_lite.master.fleet import Fleet

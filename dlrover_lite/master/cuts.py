@@ -121,7 +121,7 @@ Next = tuple["Cuts", list[Instruction]]
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """``now``: seconds of a steady clock. Methods return the next state and what to do; what is said too late, or twice, changes nothing."""
+    """Methods return the next state and what to do; what is said too late, or twice, changes nothing. ``now``: seconds of a steady clock."""
 
     every_seconds: float
     due_at: float
@@ -210,7 +210,9 @@ class Cuts(msgspec.Struct, frozen=True):
         """The destination can't even be looked at."""
         if self.over:
             return self, []
-        return self._with(problem=Problem(self.next, why, hint, 1)), [Tell(f"can't take checkpoints for now: {why}")]
+        return self._with(problem=Problem(self.next - 1, why, hint, 1)), [
+            Tell(f"can't take checkpoints for now: {why}")
+        ]
 
     def opened(self, cut: int, now: float) -> Cuts:
         if not self._is("opening", cut):

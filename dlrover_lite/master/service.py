@@ -96,7 +96,8 @@ class Master:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``checkpoints``: where they are kept, a directory or URL; empty: nowhere. ``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
+        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
+        they are kept, a directory or URL; empty: nowhere. ``generation``: of the parameters; each restore has a new one.
         ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status every few seconds."""
         self.job = job
         self.recipe = recipe
@@ -141,6 +142,8 @@ class Master:
         self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
         self.stopping = self.facts.stopping()
         """Why the job is to stop, while it takes a last checkpoint."""
+        if self.stopping:
+            self.reconciler.finish()
         self.checkpoints: Checkpoints | None = None
         if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
             self.checkpoints = Checkpoints(
