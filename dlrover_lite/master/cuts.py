@@ -121,7 +121,7 @@ Next = tuple["Cuts", list[Instruction]]
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """Methods return the next state and what to do; what is said too late, or twice, changes nothing. ``now``: seconds of a steady clock."""
+    """Methods return the next state and what to do; what is said too late or twice changes nothing. ``now``: seconds of a steady clock."""
 
     every_seconds: float
     due_at: float

@@ -400,7 +400,7 @@ class Master:
     def _launch_refused(self, error: BackendError) -> None:
         if not self._stop():
             raise error
-        self._end(Outcome("stopped", self._stop_reason()))  # the backend has been told before us
+        self._begin_to_stop(self._stop_reason())  # the backend has been told before us
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

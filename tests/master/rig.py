@@ -139,6 +139,7 @@ class Rig:
         health: schema.Health | None = None,
         refuses: bool = False,
         stopping: bool = False,
+        checkpoint: dict[str, Any] | None = None,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -150,7 +151,9 @@ class Rig:
             data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
             export=schema.Export(format=export),  # type: ignore[arg-type]
             health=health or schema.Health(),
+            checkpoint="off" if checkpoint is None else schema.Checkpoint(**checkpoint),
         )
+        self.checkpoints = tmp_path / "checkpoints"
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None
@@ -177,6 +180,7 @@ class Rig:
                     self.backend,
                     self.fleet,
                     export_directory=self.directory / "export",
+                    checkpoints="" if self.recipe.checkpoint == "off" else str(self.checkpoints),
                     story=story,
                     stop=self._stop,
                 )
@@ -246,8 +250,8 @@ class Rig:
             self.clients[node] = Client(self.endpoint, MasterReplies, context=self.context, peer="the master")
         return self.clients[node]
 
-    def ask(self, node: str, body: Any) -> Any:
-        return self.client(node).call(body, deadline_seconds=PATIENCE).body
+    def ask(self, node: str, body: Any, patience_seconds: float = PATIENCE) -> Any:
+        return self.client(node).call(body, deadline_seconds=patience_seconds).body
 
     def up(self, *nodes: str) -> None:
         for node in nodes:
@@ -298,6 +302,7 @@ class Rig:
 
     def close(self) -> None:
         self.stopping = True
+        self.killed = self.recipe.checkpoint != "off"  # rather than wait for a last checkpoint
         self.thread.join(PATIENCE)
         for client in self.clients.values():
             client.close()
