@@ -20,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "Applied",
     "Consumed",
+    "Layout",
     "Manifest",
     "Marks",
     "PartEntry",
@@ -53,6 +54,14 @@ class Marks(msgspec.Struct, frozen=True):
 
     consumed: Consumed = Consumed()
     applied: list[Applied] = []
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What parameter servers keep, as each of them tells the master."""
+
+    configuration: dict[str, Any]
+    """``configuration_of`` what workers have sent."""
+    groups: list[GroupShape]
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""``checkpoints`` and ``checkpoint …``: which there are, and whether they are whole."""
+"""``checkpoints`` and ``checkpoint …``: which there are, one more, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.cli.options import job_argument
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +48,56 @@ def checkpoints(job: str, as_json: bool) -> None:
             note(f"checkpoint {cut.number}: {cut.why}")
 
 
-@click.group(cls=CommandGroup, short_help="Check checkpoints.")
+class _TakeByDefault(CommandGroup):
+    """``checkpoint JOB`` is ``checkpoint take JOB``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            args = ["take", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_TakeByDefault, short_help="Take a checkpoint, or check those there are.")
 def checkpoint() -> None:
-    """Check the checkpoints of a job."""
+    """Take a checkpoint of a job, or check those that there are.
+
+    "dlrover-lite checkpoint JOB" is short for "dlrover-lite checkpoint take JOB".
+    """
+
+
+@checkpoint.command(short_help="Take a checkpoint of a running job.")
+@job_argument
+@click.option("--wait/--no-wait", default=True, help="Return when it is durable (default), or at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def take(job: str, wait: bool, as_json: bool) -> None:
+    """Take a checkpoint of JOB while it trains. JOB is an id, the start of one, or "last" (default).
+
+    It holds all that was trained when the command was given. Where one is being taken already, another one follows it.
+
+    Exit codes: 0 done; 1 the job has ended, takes none, or the checkpoint can't be written.
+    """
+    from dlrover_lite.cli import waiting
+    from dlrover_lite.cli.output import emit_json
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.wire.messages import to_builtins
+
+    handle = JobHandle.find(job)
+    number = handle.checkpoint(wait=False)
+    newest = None
+    if wait:
+        waiting.until(handle, f"Saving {handle.id}", waiting.has_checkpoint(number), outlives=True)
+        known = handle.status().checkpoints
+        newest = known.newest if known else None
+    if as_json:
+        emit_json({"job": handle.id, "number": number, "complete": to_builtins(newest) if newest else None})
+    elif newest is not None:
+        from dlrover_lite.cli.saving import newest_text
+
+        click.echo(f"checkpoint {newest_text(newest)}")
+    else:
+        click.echo(f"checkpoint {number} is taken as soon as may be.")
 
 
 @checkpoint.command(short_help="Read checkpoints and compare every checksum.")

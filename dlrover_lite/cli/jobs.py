@@ -172,9 +172,14 @@ def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
 
 @click.command(short_help="Stop a job.")
 @job_argument
+@click.option("--now", is_flag=True, help="Without a last checkpoint.")
 @click.option("--kill", is_flag=True, help="End it at once, instead of after the minibatches under way.")
-def stop(job: str, kill: bool) -> None:
-    """Stop JOB, and wait until nothing of it runs any more. JOB is an id, the start of one, or "last" (default)."""
+def stop(job: str, now: bool, kill: bool) -> None:
+    """Take a last checkpoint of JOB and stop it; wait until nothing of it runs any more. JOB is an id, the start of one, or
+    "last" (default).
+
+    The checkpoint takes a minute at most; if it can't be written, the job stops without, and says so.
+    """
     from dlrover_lite.cli.output import note
     from dlrover_lite.jobs.handle import JobHandle
 
@@ -183,17 +188,21 @@ def stop(job: str, kill: bool) -> None:
         click.echo(f"{handle.id} has ended already ({handle.state()}).")
         return
     note(f"{'Killing' if kill else 'Stopping'} {handle.id}")
-    while (result := _stopped(handle, kill)) is None:
+    while (result := _stopped(handle, kill, now)) is None:
         pass  # it had no keeper to tell yet
     if result.state in ("succeeded", "failed"):
         click.echo(f"{handle.id} has {result.state} meanwhile.")
     else:
-        click.echo(f"{handle.id} has been {'killed' if kill else 'stopped'}.")
+        missing = result.message.partition(", ")[2]
+        without = f", {missing}" if missing.startswith("without") else ""
+        click.echo(f"{handle.id} has been {'killed' if kill else 'stopped'}{without}.")
+        if result.hint:
+            click.echo(result.hint)
 
 
-def _stopped(handle: JobHandle, kill: bool) -> Result | None:
+def _stopped(handle: JobHandle, kill: bool, now: bool) -> Result | None:
     known = handle.job.record().keeper is not None
-    handle.stop(kill=kill)
+    handle.stop(kill=kill, now=now)
     try:
         return handle.wait(None if known else 0.2)
     except TimeoutError:

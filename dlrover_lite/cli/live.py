@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
+from dlrover_lite.cli.saving import open_problem, problem_text, saving
 from dlrover_lite.cli.words import compact, count, metric, remaining
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
+    from dlrover_lite.wire.messages import CheckpointProblem, EvaluationResult, NodeStatus, Status
 
 __all__ = ["JobLine", "evaluation_text", "progress_text"]
 
@@ -48,6 +49,7 @@ def _parts(status: Status, number: Callable[[float], str]) -> list[str]:
         "" if status.auc is None else f"AUC {metric(status.auc)}",
         _nodes(status.nodes),
         _moving(status),
+        saving(status),
         f"{remaining(left)} left" if left and status.state == "training" else "",
     ]
 
@@ -91,14 +93,16 @@ class JobLine:
         self._shown: tuple[object, ...] = ()
         self._evaluations = 0
         self._ended: set[str] = set()
+        self._problem: CheckpointProblem | None = None
 
     def show(self, status: Status) -> None:
-        """The line, and before it a line of its own for each evaluation and each ended node that is new."""
+        """The line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is new."""
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
         self._evaluations = len(status.evaluations)
         if status.state not in ("succeeded", "failed", "stopped", "lost"):
             self._tell_ended(status)
+            self._tell_problem(status)
             self._draw(status)
 
     def _tell_ended(self, status: Status) -> None:
@@ -107,6 +111,13 @@ class JobLine:
                 self._ended.add(node.id)
                 if node.state != "ended (Succeeded)":
                     self.say(f"{node.id} {node.state}")
+
+    def _tell_problem(self, status: Status) -> None:
+        """Of checkpoints, unless it is the same again: a destination that is gone may be so for hours."""
+        problem, told = open_problem(status), self._problem
+        if problem is not None and (told is None or told.why != problem.why):
+            self.say(problem_text(problem))
+        self._problem = problem
 
     def _draw(self, status: Status) -> None:
         if self.live:

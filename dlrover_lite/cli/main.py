@@ -35,7 +35,9 @@ COMMANDS = {
     "slots": LazyCommand("dlrover_lite.cli.slots:slots", "Show which slots keep parameter servers busy."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "checkpoints": LazyCommand("dlrover_lite.cli.checkpoints:checkpoints", "List the checkpoints of a job."),
-    "checkpoint": LazyCommand("dlrover_lite.cli.checkpoints:checkpoint", "Check checkpoints."),
+    "checkpoint": LazyCommand(
+        "dlrover_lite.cli.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
+    ),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),

@@ -51,7 +51,8 @@ def run(
 ) -> int:
     """Train what the file RECIPE says, and show how it gets on until it ends.
 
-    The job ends with this command: ctrl-C stops it cleanly, a second ctrl-C kills it. With --detach it goes on by itself.
+    The job ends with this command: ctrl-C takes a last checkpoint and stops it, a second ctrl-C kills it. With --detach
+    it goes on by itself.
 
     With --resume, go on with a JOB (its id, the start of one, or "last", which is the default) that was stopped, has failed
     or was lost, where its newest checkpoint left it. With --from, begin a new job with a CHECKPOINT: that of a job, by id, or
@@ -135,18 +136,13 @@ def _to_run(recipe: str, changes: dict[str, Any]) -> _Start:
 
 def _to_resume(reference: str, cut: int | None) -> _Start:
     """Raises JobError when it can't go on."""
-    from dlrover_lite.backends.local.options import KeeperOptions
     from dlrover_lite.jobs import resuming
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.handle import go_on
     from dlrover_lite.jobs.store import find_job
 
     job = find_job(reference)
     chosen = resuming.chosen_for(job, cut)
-
-    def go(detach: bool) -> JobHandle:
-        return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=KeeperOptions()))
-
-    return _Start(job.recipe, _said(chosen, f"{job.id} goes on from"), go)
+    return _Start(job.recipe, _said(chosen, f"{job.id} goes on from"), lambda detach: go_on(job, chosen, detach=detach))
 
 
 def _to_begin_with(
@@ -268,6 +264,8 @@ def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, 
     if result.state == "stopped":
         done = f" after {count(status.samples)} of {count(status.total_samples)} samples" if status.samples else ""
         print(f"{handle.id}: {result.message or 'stopped'}{done}; no model was exported.", file=sys.stderr)
+        if result.hint:
+            print(result.hint, file=sys.stderr)
         return EXIT_FAILED if signal_number is None else 128 + signal_number
     raise job_error(handle, result)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlrover_lite.cli.saving import checkpoint_lines
 from dlrover_lite.cli.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _known(export: str | None, status: Status, best: float | None) -> list[tuple
                 f"{plural(status.quarantined, 'minibatch')[:-1]}es" if status.quarantined > 1 else "1 minibatch",
             )
         )
+    lines += [("" if i else "checkpoint", text) for i, text in enumerate(checkpoint_lines(status))]
     if export:
         lines.append(("model", export))
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dlrover_lite.cli.saving import saving
 from dlrover_lite.cli.words import count, plural
 from dlrover_lite.errors import JobError
 from dlrover_lite.units import format_bytes
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.wire.messages import NodeStatus, Status
 
-__all__ = ["check_moved", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]
+__all__ = ["check_moved", "has_checkpoint", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]
 
 POLL_SECONDS = 0.2
 
@@ -22,8 +23,8 @@ Judge = Callable[["Status"], bool]
 """Whether it is done. Raises JobError when it isn't going to be."""
 
 
-def until(handle: JobHandle, label: str, judge: Judge) -> None:
-    """Raises JobError when the job ends first."""
+def until(handle: JobHandle, label: str, judge: Judge, *, outlives: bool = False) -> None:
+    """Raises JobError when the job ends first; with ``outlives`` only if it isn't done then."""
     from dlrover_lite.cli.output import progress
 
     with progress(label) as report:
@@ -36,6 +37,8 @@ def until(handle: JobHandle, label: str, judge: Judge) -> None:
                 result = handle.wait(POLL_SECONDS)
             except TimeoutError:
                 continue
+            if outlives and judge(handle.status()):
+                return
             raise JobError(f"{handle.id} has ended ({result.state}) before it was done")
 
 
@@ -54,8 +57,16 @@ def under_way(status: Status) -> str:
         rows = f", {plural(move.rows, 'row')}" if move.state == "copying" and move.rows else ""
         parts.append(f"move {move.id}: {count(move.slots)} from {move.source} to {move.target}, {move.state}{rows}")
     parts += [f"{node.id} {node.state}" for node in _running(status) if node.state != "up"]
+    parts += [text for text in [saving(status)] if text]
     parts += [f"{node.id} {node.waits_for}" for node in _running(status) if node.waits_for]
     return "; ".join(parts)
+
+
+def has_checkpoint(number: int) -> Judge:
+    """This one, or a newer one, is durable."""
+    from dlrover_lite.jobs import statuses
+
+    return lambda status: statuses.has_checkpoint(status, number)
 
 
 def has_nodes(workers: int | None, ps: int | None) -> Judge:

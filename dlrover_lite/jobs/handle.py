@@ -23,14 +23,18 @@ from dlrover_lite.recipe.schema import Recipe
 if TYPE_CHECKING:
     from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
     from dlrover_lite.wire.messages import SlotsReport, Status, Story, Topology
 
-__all__ = ["JobHandle", "enforcement", "launch", "planned", "resume", "run", "this_machine"]
+__all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "run", "this_machine"]
 
 _ANSWER_DEADLINE_SECONDS = 5.0
 """A master that was killed is back before."""
+_POLL_SECONDS = 0.1
+_GRACE_WITH_CHECKPOINT_SECONDS = 90.0
+"""A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
 
@@ -152,11 +156,51 @@ class JobHandle:
             return statuses.lost(self.job)
         return result
 
-    def stop(self, *, kill: bool = False) -> None:
-        """Ask the job to stop cleanly, or with ``kill`` end it at once. Returns immediately: ``wait`` waits for the end."""
+    def stop(self, *, kill: bool = False, now: bool = False) -> None:
+        """Ask the job to stop cleanly, after a last checkpoint; with ``now`` without one, and with ``kill`` at once. Returns immediately:
+        ``wait`` waits for the end."""
+        if now and not kill and self._stop_now():
+            return
         keeper = self.job.record().keeper
         if keeper is not None:
             send_signal(keeper, signal.SIGQUIT if kill else signal.SIGTERM)
+
+    def _stop_now(self) -> bool:
+        """Whether there was a master to tell."""
+        from dlrover_lite.wire.messages import Ack, StopRequest
+
+        record = self.job.record()
+        if not self._has_master(record):
+            return False
+        try:
+            self._ask_master(record, StopRequest(now=True), Ack)
+        except JobError:
+            return False
+        return True
+
+    def checkpoint(self, *, wait: bool = True) -> int:
+        """Take a checkpoint of all that is trained by now; its number. With ``wait``, return when it is durable; without, at once: it, or
+        the next one that is complete, will hold it all.
+
+        Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
+        """
+        from dlrover_lite.jobs import scaling, statuses
+        from dlrover_lite.wire.messages import CheckpointPromise, CheckpointRequest
+
+        number = self._wish(
+            CheckpointRequest(),
+            CheckpointPromise,
+            lambda last: scaling.too_late(self.job, last, "there is nothing to take a checkpoint of"),
+        ).number
+        while wait and not statuses.has_checkpoint(self.status(), number):
+            try:
+                result = self.wait(_POLL_SECONDS)
+            except TimeoutError:
+                continue
+            if not statuses.has_checkpoint(self.status(), number):
+                raise JobError(f"{self.id} has ended ({result.state}) before checkpoint {number} was complete")
+            break
+        return number
 
     def hang_up(self) -> None:
         """As ``stop``, for the reason that the terminal of the command that started the job was closed."""
@@ -376,8 +420,15 @@ def launch(
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
-    options = options or KeeperOptions()
+    options = options or default_options(recipe)
     return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
+
+
+def default_options(recipe: Recipe) -> KeeperOptions:
+    """How a keeper runs a job of this recipe."""
+    if recipe.checkpoint == "off":
+        return KeeperOptions()
+    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS)
 
 
 def resume(
@@ -390,5 +441,12 @@ def resume(
     from dlrover_lite.jobs import resuming
 
     job = find_job(reference)
-    chosen = resuming.chosen_for(job, cut)
-    return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options or KeeperOptions()))
+    return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options)
+
+
+def go_on(job: Job, chosen: Chosen, *, detach: bool = False, options: KeeperOptions | None = None) -> JobHandle:
+    """With a job that has ended, from this checkpoint. Raises JobError."""
+    from dlrover_lite.jobs import resuming
+
+    options = options or default_options(job.recipe)
+    return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.wire.messages import (
+    CheckpointProblem,
+    CheckpointsStatus,
+    CheckpointStatus,
     EvaluationResult,
     MoveStatus,
     NodeStatus,
     Status,
 )
 
-__all__ = ["final", "lost", "starting"]
+__all__ = ["final", "has_checkpoint", "lost", "starting"]
 
 
 def final(job: Job, result: Result) -> Status:
@@ -23,6 +27,7 @@ def final(job: Job, result: Result) -> Status:
     fields["nodes"] = [NodeStatus(**node) for node in fields["nodes"]]
     fields["moves"] = [MoveStatus(**move) for move in fields["moves"]]
     fields["evaluations"] = [EvaluationResult(**evaluation) for evaluation in fields["evaluations"]]
+    fields["checkpoints"] = _checkpoints(fields["checkpoints"])
     return Status(**{**fields, "state": result.state, "message": result.message or fields["message"]})
 
 
@@ -37,6 +42,29 @@ def _ended(status: dict[str, Any] | None) -> dict[str, Any]:
     return {**status, "nodes": nodes, "message": ""}
 
 
+def _checkpoints(known: dict[str, Any] | None) -> CheckpointsStatus | None:
+    """Whatever was under way isn't any more."""
+    if known is None:
+        return None
+    newest, problem = known["newest"], known["problem"]
+    return CheckpointsStatus(
+        newest=newest and CheckpointStatus(**newest), problem=problem and CheckpointProblem(**problem)
+    )
+
+
+def has_checkpoint(status: Status, number: int) -> bool:
+    """Whether this one, or a newer one, is complete. Raises JobError when it couldn't be written."""
+    known = status.checkpoints
+    if known is None:
+        return False
+    if known.newest is not None and known.newest.number >= number:
+        return True
+    problem = known.problem
+    if problem is not None and problem.number >= number and problem.failures:
+        raise JobError(f"checkpoint {problem.number} came to nothing: {problem.why}", hint=problem.hint)
+    return False
+
+
 def starting(job: Job) -> Status:
     """Of a job without a master so far."""
     return Status(**_blank(job.id))
@@ -45,9 +73,13 @@ def starting(job: Job) -> Status:
 def lost(job: Job) -> Result:
     """How a job ended whose keeper was killed, and had no time to say so."""
     record = job.record()
-    rerun = shlex.join(["dlrover-lite", "run", str(job.directory / "recipe.yaml")])
     said = job.log("keeper")
-    hint = f"From its newest checkpoint, if it has one: dlrover-lite run --resume {job.id}\nTo train it again from the beginning: {rerun}"
+    known = _checkpoints((job.status() or {}).get("checkpoints"))
+    if known is not None and known.newest is not None:
+        hint = f"To go on from checkpoint {known.newest.number}: dlrover-lite run --resume {job.id}"
+    else:
+        rerun = shlex.join(["dlrover-lite", "run", str(job.directory / "recipe.yaml")])
+        hint = f"What it was trained is gone with it. To train it again: {rerun}"
     if said.is_file() and said.stat().st_size:
         hint = f"Its last words: {said}\n{hint}"
     message = "the job's keeper was killed, and all its processes with it"
@@ -83,4 +115,5 @@ def _blank(job_id: str) -> dict[str, Any]:
         "moves": [],
         "slot_map_version": 0,
         "slots_settled": True,
+        "checkpoints": None,
     }

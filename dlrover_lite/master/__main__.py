@@ -15,6 +15,7 @@ import zmq
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.brain.plan import initial_plan
+from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.store import Job, Result
@@ -25,6 +26,7 @@ from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shard_plan import shard_plan
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
+from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -64,6 +66,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
     nodes = initial_plan(recipe.resources, capacity)
     print(f"plan: {nodes.describe()}")
     plan = shard_plan(recipe)
+    cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
     story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
     while True:
@@ -78,6 +81,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
                 backend,
                 Fleet(nodes, capacity),
                 export_directory=job.export,
+                checkpoints=cuts,
                 story=story,
                 stop=stop,
                 show=lambda status: _show(job, status),

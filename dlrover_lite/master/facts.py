@@ -1,4 +1,5 @@
-"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of progress."""
+"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of
+progress, numbers of cuts."""
 
 from __future__ import annotations
 
@@ -8,17 +9,31 @@ from typing import TypeVar
 import msgspec
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.progress import Counters, Progress
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.wire.messages import Exported, RestoreOrder
 
-__all__ = ["BEGAN", "FLEET", "GENERATION", "PROGRESS", "RESTARTS", "RESTORE", "SLOTS", "Facts", "Generation", "decoded"]
+__all__ = [
+    "BEGAN",
+    "CUTS",
+    "FLEET",
+    "GENERATION",
+    "PROGRESS",
+    "RESTARTS",
+    "RESTORE",
+    "SLOTS",
+    "Facts",
+    "Generation",
+    "decoded",
+]
 
 T = TypeVar("T")
 BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
-RESTARTS, _EXPORTER, _EXPORTED, _OUTCOME = "master_restarts", "exporter", "exported", "outcome"
+RESTARTS, CUTS = "master_restarts", "cuts"
+_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING = "exporter", "exported", "outcome", "stopping"
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -86,6 +101,20 @@ class Facts:
     def keep_restore(self, order: RestoreOrder | None) -> None:
         """With the next commit: nothing may be told that follows from it before."""
         self._keep(RESTORE, order)
+
+    def cuts(self) -> CutNumbers | None:
+        return self._fact(CUTS, CutNumbers)
+
+    def keep_cuts(self, numbers: CutNumbers) -> None:
+        """With the next commit: nothing may be begun under a new number before."""
+        self._keep(CUTS, numbers)
+
+    def stopping(self) -> str:
+        """Why the job is to stop; empty while it isn't."""
+        return self._fact(_STOPPING, str) or ""
+
+    def keep_stopping(self, reason: str) -> None:
+        self._keep(_STOPPING, reason)
 
     def exporter(self) -> str:
         return self._fact(_EXPORTER, str) or ""

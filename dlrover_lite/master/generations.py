@@ -18,7 +18,19 @@ from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.jobs.store import Beginning, Job
-from dlrover_lite.master.facts import BEGAN, FLEET, GENERATION, PROGRESS, RESTARTS, RESTORE, SLOTS, Generation, decoded
+from dlrover_lite.master.checkpoints import CutNumbers
+from dlrover_lite.master.facts import (
+    BEGAN,
+    CUTS,
+    FLEET,
+    GENERATION,
+    PROGRESS,
+    RESTARTS,
+    RESTORE,
+    SLOTS,
+    Generation,
+    decoded,
+)
 from dlrover_lite.master.fleet import Fleet, Note
 from dlrover_lite.master.ledger_data import TokensReserved
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -105,6 +117,7 @@ class _Before(msgspec.Struct):
 
     fleet: Fleet | None = None
     slots: SlotState | None = None
+    cuts: CutNumbers | None = None
     tokens: int = 1
     consumed: int = 0
     began_at: float | None = None
@@ -149,6 +162,8 @@ def begin_generation(
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     began_at = before.began_at if beginning.went_back and before.began_at is not None else now - elapsed
     facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
+    if before.cuts is not None:
+        facts[CUTS] = CutNumbers(next=before.cuts.next)
     if before.slots is not None:
         facts[SLOTS] = SlotState(next_move=before.slots.next_move)
     if known.progress is not None and not beginning.only_parameters:
@@ -193,6 +208,7 @@ def _before(job: Job, generation: int | None) -> _Before:
         found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
         found.began_at = decoded(store.fact(BEGAN), float)
         found.restarts = decoded(store.fact(RESTARTS), int) or 0
+        found.cuts = decoded(store.fact(CUTS), CutNumbers)
         found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
     return found
 

@@ -53,6 +53,8 @@ class ParameterServers:
         self.snapshots: dict[str, SnapshotOrder] = {}
         """What each PS is to do for the cut under way."""
         self.restore = restore
+        self.hold_moves = False
+        """No move may begin: a cut is taken, or waits to be."""
         self._keep_restore = keep_restore
         self._shards = shards
         self._story = story
@@ -195,7 +197,7 @@ class ParameterServers:
             self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
 
     def start(self, fleet: Fleet) -> None:
-        if self.state.moves and self.restore is None:
+        if self.state.moves and not self.hold_moves and self.restore is None:
             up = {node.id for node in fleet.of("ps") if node.state == "up"}
             self.take(self.state.start(up, self._wall_clock()))
 

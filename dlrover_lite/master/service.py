@@ -13,22 +13,25 @@ from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
 from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.reconciler import Reconciler
+from dlrover_lite.master.recovery import facts_for
 from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.slot_control import SlotControl, Wish
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import Checkpoint, Recipe
 from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     CancelMovesRequest,
+    CheckpointRequest,
     DrainRequest,
     Export,
     Exported,
@@ -85,6 +88,7 @@ class Master:
         fleet: Fleet,
         *,
         export_directory: Path,
+        checkpoints: str = "",
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
@@ -93,9 +97,10 @@ class Master:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it.
-        ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status every few seconds. ``go_back`` notes with which
-        checkpoint the job goes on when parameters are lost; it raises JobError when there is none."""
+        """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
+        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status
+        every few seconds. ``go_back`` notes with which checkpoint the job goes on when parameters are lost; it raises JobError when there
+        is none."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -146,6 +151,26 @@ class Master:
             clock=clock,
         )
         self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
+        self.stopping = self.facts.stopping()
+        """Why the job is to stop, while it takes a last checkpoint."""
+        if self.stopping:
+            self.reconciler.finish()
+        self.checkpoints: Checkpoints | None = None
+        if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
+            self.checkpoints = Checkpoints(
+                recipe.checkpoint,
+                checkpoints,
+                job=job,
+                servers=self.servers,
+                shards=shards,
+                story=story,
+                keep=self.facts.keep_cuts,
+                known=self.facts.cuts(),
+                facts_of=lambda: facts_for(recipe, shards, self.evaluations, self.progress, now=clock()),
+                generation=self.facts.generation.number,
+                clock=clock,
+                wall_clock=wall_clock,
+            )
         self._remember()
 
     @property
@@ -180,8 +205,9 @@ class Master:
             self._guarded(self.reconciler.begin)
         while self.outcome is None and self.beginning is None:
             self._turn()
-            if self._stop() and self.outcome is None:
-                self._end(Outcome("stopped", self._stop_reason()))
+            if self._stop() and self.outcome is None and not self.stopping:
+                self._begin_to_stop(self._stop_reason())
+            self._guarded(self._stop_in_time)
         if self.outcome is None:
             self._guarded(self._end_generation)
         if self.outcome is None:
@@ -191,7 +217,11 @@ class Master:
 
     def _end_generation(self) -> None:
         """Nothing of it may reach the next one."""
+        if self.checkpoints is not None:
+            self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         self._answer_in_between()
         self.story.flush()
 
@@ -277,8 +307,13 @@ class Master:
                 return self.servers.slots(hottest, self.fleet)
             case StoryRequest(subject):
                 return self._tell(subject)
-            case StopRequest(reason):
-                self._end(Outcome("stopped", reason))
+            case CheckpointRequest():
+                return self.checkpoints.request() if self.checkpoints else OFF
+            case StopRequest(reason, now):
+                if now:
+                    self._end(Outcome("stopped", reason))
+                else:
+                    self._begin_to_stop(reason)
                 return Ack()
             case other:
                 raise JobError(f"no answer is known to {type(other).__name__}")
@@ -348,7 +383,13 @@ class Master:
     def _node_failed(self, failed: NodeFailed) -> None:
         if self.outcome is not None or self.beginning is not None:
             return
-        if failed.because and self._go_back is not None:
+        if failed.because and self.stopping:
+            hint = (
+                self.checkpoints.last_words()[1] if self.checkpoints is not None else failed.message.partition("\n")[2]
+            )
+            what = f"{self.stopping}, without a last checkpoint: {failed.message.partition(chr(10))[0]}"
+            self._end(Outcome("stopped", what, hint))
+        elif failed.because and self._go_back is not None:
             try:
                 self.beginning, said = self._go_back(failed, self.facts.generation)
             except JobError as error:
@@ -384,6 +425,8 @@ class Master:
         self.reconciler.turn()
         if self.outcome is None:
             self.slots.turn()
+            if self.checkpoints is not None:
+                self.checkpoints.turn(self.fleet)
         self._judge()
         self.story.flush()
         now = self._clock()
@@ -411,7 +454,7 @@ class Master:
     def _launch_refused(self, error: BackendError) -> None:
         if not self._stop():
             raise error
-        self._end(Outcome("stopped", self._stop_reason()))  # the backend has been told before us
+        self._begin_to_stop(self._stop_reason())  # the backend has been told before us
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
@@ -425,14 +468,34 @@ class Master:
             self._end(Outcome("failed", failure.message, failure.hint, trace))
         elif self.shards.finished and (self.exported is not None or self.recipe.export.format == "none"):
             self._end(Outcome("succeeded"))
-        elif not any(node.role == "worker" for node in self.fleet.running):
+        elif not self.stopping and not any(node.role == "worker" for node in self.fleet.running):
             # all have left as if there were nothing to do: the last one was to export
             self.reconciler.one_more_worker()
+
+    def _begin_to_stop(self, reason: str) -> None:
+        """What runs goes on until a last checkpoint is complete; nothing is started any more."""
+        if not self.stopping and self.outcome is None:
+            self.stopping = reason
+            self.facts.keep_stopping(reason)
+            self.reconciler.finish()
+
+    def _stop_in_time(self) -> None:
+        if not self.stopping or self.outcome is not None:
+            return
+        missing = hint = ""
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
+            if not self.checkpoints.may_stop(self.fleet):
+                return
+            missing, hint = self.checkpoints.last_words()
+        self._end(Outcome("stopped", self.stopping + (f", {missing}" if missing else ""), hint))
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""
         if self.outcome is None:
             self.outcome = outcome
+            if self.checkpoints is not None:
+                self.checkpoints.end()
             self.facts.keep_outcome(outcome)
             self.reconciler.finish()
 
@@ -441,6 +504,8 @@ class Master:
         failed = self.outcome is not None and self.outcome.state == "failed"
         self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
         try:
             self.story.close()
         except DlroverLiteError as error:
@@ -459,7 +524,7 @@ class Master:
 
     def _answer_late(self, request: Request) -> None:
         """Of requests that come after the job's end only reports and questions still count."""
-        if isinstance(request.body, StatusRequest | SlotsRequest | StoryRequest | Wish):
+        if isinstance(request.body, StatusRequest | SlotsRequest | StoryRequest | CheckpointRequest | Wish):
             self._server.reply(request, self._try(request) or Ack())
             return
         if isinstance(request.body, Heartbeat):

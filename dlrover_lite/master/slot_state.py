@@ -83,12 +83,20 @@ class SlotState(msgspec.Struct, frozen=True):
     rebalance: bool = False
     """Whether slots are to be placed anew as soon as all PS of the plan are up."""
     next_move: int = 1
+    came: bytes = b""
+    """4,096 uint32, little-endian: the version with which each slot came to its owner by a move; empty: none has."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
     def positions(self) -> NDArray[np.uint16]:
         """Of each slot's owner [4096] in ``ps``; read only."""
         return np.frombuffer(self.owners, "<u2")
+
+    def moved_since(self, version: int) -> SlotSet:
+        """Slots that have come to their owner by a move after this version, though perhaps from itself, by way of another."""
+        if not self.came:
+            return slots.none()
+        return np.asarray(np.frombuffer(self.came, "<u4") > version)
 
     def owned(self, node: str) -> SlotSet:
         if node not in self.ps:
@@ -271,13 +279,16 @@ class SlotState(msgspec.Struct, frozen=True):
         ps = self.ps if move.target in self.ps else [*self.ps, move.target]
         positions = self.positions().copy()
         positions[move.members] = ps.index(move.target)
+        came = np.frombuffer(self.came or bytes(4 * SLOTS), "<u4").copy()
+        came[move.members] = version
         moves = [
             _changed(other, state="committed", ended_at=version) if other.id == move.id else other
             for other in self.moves
         ]
         seconds = max(0.0, now - move.began)
         told = _told(move, f"move {move.id} is done in {seconds:.2f} s, map {version}: {_slots(move.count)}")
-        return self._with(version=version, ps=ps, owners=positions.tobytes(), moves=moves), told
+        state = self._with(version=version, ps=ps, owners=positions.tobytes(), came=came.tobytes(), moves=moves)
+        return state, told
 
     def _tidied(self, node: str, ids: Collection[int]) -> SlotState:
         """``node`` has nothing more to do for these moves, if they have ended."""
@@ -304,6 +315,8 @@ class SlotState(msgspec.Struct, frozen=True):
             or len({*self.ps}) < len(self.ps)
         ):
             raise ValueError("not every slot has one owner")
+        if len(self.came) not in (0, 4 * SLOTS):
+            raise ValueError("it isn't known of every slot when it came to its owner")
         if len(ids := [move.id for move in self.moves]) != len({*ids}) or any(
             number >= self.next_move for number in ids
         ):

@@ -24,6 +24,8 @@ def describe(master: Master) -> Status:
     message = ""
     if master.outcome is not None:
         message = master.outcome.message
+    elif master.stopping:
+        message = f"taking a last checkpoint: {master.stopping}"
     elif master.beginning is not None:
         message = f"goes back to checkpoint {master.beginning.cut}"
     elif master.servers.restore is not None:
@@ -70,6 +72,7 @@ def describe(master: Master) -> Status:
         moves=master.servers.moves(),
         slot_map_version=master.servers.state.version,
         slots_settled=master.servers.settled,
+        checkpoints=master.checkpoints.status() if master.checkpoints else None,
     )
 
 

@@ -14,6 +14,12 @@ from dlrover_lite.recipe.schema import Recipe
 __all__ = [
     "Ack",
     "CancelMovesRequest",
+    "CheckpointProblem",
+    "CheckpointPromise",
+    "CheckpointRequest",
+    "CheckpointStatus",
+    "CheckpointUnderWay",
+    "CheckpointsStatus",
     "DrainRequest",
     "EvaluationResult",
     "Export",
@@ -203,6 +209,8 @@ class SnapshotReport(Message, frozen=True):
     why: str = ""
     """When ``failed``; this PS does nothing more for the cut."""
     hint: str = ""
+    layout: _Bytes = b""
+    """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
 
 
 class PsReport(Message, frozen=True):
@@ -305,6 +313,18 @@ class StatusRequest(Message, frozen=True):
 
 class StopRequest(Message, frozen=True):
     reason: str = "stopped by request"
+    now: bool = False
+    """Without a last checkpoint."""
+
+
+class CheckpointRequest(Message, frozen=True):
+    """Take a checkpoint. Answer CheckpointPromise, or Failure with the reason."""
+
+
+class CheckpointPromise(Message, frozen=True):
+    """The checkpoint with this number, or the next one that is complete, will hold everything acknowledged so far."""
+
+    number: int
 
 
 class ScaleRequest(Message, frozen=True):
@@ -454,6 +474,48 @@ class EvaluationResult(Message, frozen=True):
     auc: float | None
 
 
+class CheckpointStatus(Message, frozen=True):
+    """The newest that is complete."""
+
+    number: int
+    at: float
+    """When it was taken: seconds since the epoch."""
+    samples: int
+    """Consumed by then."""
+    rows: int
+    """Written, as are the bytes: of an increment, those that have changed."""
+    bytes: int
+    seconds: float
+    """From its beginning until it was durable."""
+
+
+class CheckpointUnderWay(Message, frozen=True):
+    number: int
+    state: Literal["opening", "waiting", "taking", "committing"]
+    """``waiting``: for slots on their way, or parameter servers that aren't ready; ``taking``: they write."""
+    rows: int = 0
+    """Written so far."""
+    bytes: int = 0
+
+
+class CheckpointProblem(Message, frozen=True):
+    """Why a checkpoint came to nothing. It is over when there is a newer one that is complete."""
+
+    number: int
+    at: float
+    why: str
+    hint: str = ""
+    failures: int = 0
+    """So many in a row couldn't be written; 0: it was given up for another reason, and is tried again at once or in a few seconds."""
+
+
+class CheckpointsStatus(Message, frozen=True):
+    newest: CheckpointStatus | None = None
+    under_way: CheckpointUnderWay | None = None
+    problem: CheckpointProblem | None = None
+    """The last one."""
+
+
 class Status(Message, frozen=True):
     job: str
     state: Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"]
@@ -492,6 +554,8 @@ class Status(Message, frozen=True):
     slot_map_version: int = 0
     slots_settled: bool = True
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
+    checkpoints: CheckpointsStatus | None = None
+    """None: there are none to be taken."""
 
 
 MasterRequests = (
@@ -511,9 +575,22 @@ MasterRequests = (
     | ResizeRequest
     | SlotsRequest
     | StoryRequest
+    | CheckpointRequest
 )
 MasterReplies = (
-    Ack | Welcome | Topology | PsOrders | Lease | Wait | Export | Finished | Status | Scaled | SlotsReport | Story
+    Ack
+    | Welcome
+    | Topology
+    | PsOrders
+    | Lease
+    | Wait
+    | Export
+    | Finished
+    | Status
+    | Scaled
+    | SlotsReport
+    | Story
+    | CheckpointPromise
 )
 
 

@@ -143,6 +143,7 @@ class Rig:
         refuses: bool = False,
         stopping: bool = False,
         beginning: Beginning | None = None,
+        checkpoint: dict[str, Any] | None = None,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -155,10 +156,12 @@ class Rig:
             data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
             export=schema.Export(format=export),  # type: ignore[arg-type]
             health=health or schema.Health(),
+            checkpoint="off" if checkpoint is None else schema.Checkpoint(**checkpoint),
         )
         (tmp_path / "recipe.json").write_bytes(msgspec.json.encode(self.recipe))
         if beginning is not None:
             self.job.write_beginning(beginning)
+        self.checkpoints = tmp_path / "checkpoints"
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None
@@ -204,6 +207,7 @@ class Rig:
                 self.backend,
                 self.fleet,
                 export_directory=self.directory / "export",
+                checkpoints="" if self.recipe.checkpoint == "off" else str(self.checkpoints),
                 story=story,
                 stop=self._stop,
                 go_back=GoingBack(self.job),
@@ -270,8 +274,8 @@ class Rig:
             self.clients[node] = Client(self.endpoint, MasterReplies, context=self.context, peer="the master")
         return self.clients[node]
 
-    def ask(self, node: str, body: Any) -> Any:
-        return self.client(node).call(body, deadline_seconds=PATIENCE).body
+    def ask(self, node: str, body: Any, patience_seconds: float = PATIENCE) -> Any:
+        return self.client(node).call(body, deadline_seconds=patience_seconds).body
 
     def up(self, *nodes: str) -> None:
         for node in nodes:
@@ -322,6 +326,7 @@ class Rig:
 
     def close(self) -> None:
         self.stopping = True
+        self.killed = self.recipe.checkpoint != "off"  # rather than wait for a last checkpoint
         self.thread.join(PATIENCE)
         for client in self.clients.values():
             client.close()

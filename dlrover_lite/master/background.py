@@ -1,0 +1,58 @@
+"""Work that may hang, in a thread of its own; what has come of it is taken up by whoever asked for it, in its own thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+__all__ = ["Background"]
+
+T = TypeVar("T")
+_Task = tuple[Callable[[], Any], Callable[[Future[Any]], None], Future[Any]]
+
+
+class Background:
+    """One thing after the other. The thread doesn't keep the process from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._todo: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, action: Callable[[], T], then: Callable[[Future[T]], None]) -> Future[T]:
+        """``then`` is called by ``take`` when ``action`` has ended, however."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
+        self._todo.put((action, then, future))
+        return future
+
+    def take(self) -> None:
+        """Take up what has come of what was submitted. Never waits."""
+        while True:
+            try:
+                _, then, future = self._done.get_nowait()
+            except queue.Empty:
+                return
+            then(future)
+
+    def close(self) -> None:
+        """Nothing more is begun after what has been submitted."""
+        if self._thread is not None:
+            self._todo.put(None)
+
+    def _run(self) -> None:
+        while (task := self._todo.get()) is not None:
+            action, _, future = task
+            try:
+                result = action()
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            self._done.put(task)

@@ -1,0 +1,112 @@
+"""A parameter server as the master sees it: it follows orders at once, and writes real parts of the rows it is said to have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+import numpy as np
+
+from dlrover_lite import slots
+from dlrover_lite.checkpoint.manifest import Layout, Marks, configuration_of
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import DeadlineExceeded
+from dlrover_lite.master.service import Outcome
+from dlrover_lite.wire.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status, StatusRequest
+from tests.checkpoint.cuts import CONFIGURATION, SHAPES, Key, rows_of, slot_of
+from tests.master.rig import PATIENCE, Rig
+
+__all__ = ["LAYOUT", "ScriptedPs", "until", "until_ended"]
+
+LAYOUT = msgspec.json.encode(Layout(configuration_of(CONFIGURATION), SHAPES))
+
+
+class ScriptedPs:
+    """``writes`` may be made False: its part is never done."""
+
+    def __init__(self, rig: Rig, node: str, rows: dict[Key, tuple[int, int]] | None = None, clock: int = 0) -> None:
+        self.node = node
+        self.orders = PsOrders(0)
+        self.rows = {} if rows is None else rows
+        """Version, and the clock at which it came."""
+        self.clock = clock
+        self.taken: list[SnapshotOrder] = []
+        self.writes = True
+        self.fails = ""
+        self._rig = rig
+        self._snapshot: SnapshotReport | None = None
+
+    @property
+    def owned(self) -> slots.SlotSet:
+        return slots.unpack(self.orders.owned) if self.orders.owned else slots.none()
+
+    def push(self, keys: Iterable[Key], version: int) -> None:
+        """Those of its slots."""
+        self.clock += 1
+        for key in keys:
+            if self.owned[slot_of(key)]:
+                self.rows[key] = (version, self.clock)
+
+    def step(self, patience_seconds: float = PATIENCE) -> None:
+        """Report, and do what the answer says."""
+        ready = [move.move for move in self.orders.moves if move.target == self.node]
+        report = PsReport(self.node, len(self.rows), 0, 0, self.orders.version, ready=ready, snapshot=self._snapshot)
+        answer = self._rig.ask(self.node, report, patience_seconds)
+        if not isinstance(answer, PsOrders):
+            return
+        if answer.version >= self.orders.version:
+            self.orders = answer
+        order = answer.snapshot
+        if order is not None and order.cut not in [taken.cut for taken in self.taken]:
+            self.taken.append(order)
+            self._take(order)
+
+    def _take(self, order: SnapshotOrder) -> None:
+        self._snapshot = SnapshotReport(order.cut, "taking")
+        if self.fails:
+            self._snapshot = SnapshotReport(order.cut, "failed", why=self.fails, hint="Make room.")
+        elif self.writes:
+            self._snapshot = self._written(order)
+
+    def _written(self, order: SnapshotOrder) -> SnapshotReport:
+        whole = slots.unpack(order.whole) if order.whole else slots.none()
+        chosen = {
+            key: version
+            for key, (version, clock) in self.rows.items()
+            if self.owned[slot_of(key)] and (not order.since or clock > order.since[key[0]] or whole[slot_of(key)])
+        }
+        number = int(self.node.partition("-")[2])
+        with CheckpointStore(order.url).join(order.cut).part(order.job, number, self.owned, SHAPES) as part:
+            for group in range(len(SHAPES)):
+                for key, version in chosen.items():
+                    if key[0] == group:
+                        piece = rows_of([key], group, version)
+                        part.add(group, piece.rows, np.asarray(piece.slots))
+            entry = part.finish(Marks(), clocks=[self.clock] * len(SHAPES))
+        encoded = msgspec.json.encode(entry)
+        return SnapshotReport(order.cut, "written", len(chosen), entry.stored_bytes, encoded, layout=LAYOUT)
+
+
+def until_ended(rig: Rig, servers: Iterable[ScriptedPs]) -> Outcome:
+    """Have these do what they are told until the master has ended."""
+    end = time.monotonic() + PATIENCE
+    while rig.thread.is_alive():
+        assert time.monotonic() < end
+        for server in servers:
+            with suppress(DeadlineExceeded):
+                server.step(0.2)
+    return rig.ended()
+
+
+def until(rig: Rig, servers: Iterable[ScriptedPs], wanted: Callable[[Status], object]) -> Status:
+    """Have these do what they are told until the master's status is as wanted."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        status: Status = rig.ask("cli", StatusRequest())
+        if wanted(status):
+            return status
+        assert time.monotonic() < end, status
+        for server in servers:
+            server.step()

@@ -1,0 +1,435 @@
+"""A master that takes cuts: of parameter servers that are scripted, at destinations that are real."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.checkpoint import local
+from dlrover_lite.checkpoint.manifest import Consumed
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import RemoteError
+from dlrover_lite.wire.messages import (
+    Ack,
+    CheckpointPromise,
+    CheckpointRequest,
+    MoveRequest,
+    Scaled,
+    Status,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+)
+from tests.checkpoint.cuts import expected, keys, slot_of, state_of
+from tests.master.rig import Rig, done
+from tests.master.scripted_ps import ScriptedPs, until, until_ended
+
+PAIR = ("ps-0", "ps-1")
+OFTEN = {"every_seconds": 3600.0, "keep": 5}
+Servers = list[ScriptedPs]
+
+
+def begun(make: Any, **checkpoint: Any) -> tuple[Rig, Servers]:
+    """A job of two PS that has trained a little, and has much left to do."""
+    rig = make(ps=2, workers=1, checkpoint={**OFTEN, **checkpoint}, samples=4000)
+    rig.up(*PAIR, "worker-0")
+    servers = [ScriptedPs(rig, node) for node in PAIR]
+    until(rig, servers, lambda status: status.slot_map_version)
+    for server in servers:
+        server.step()
+    rig.lease("worker-0", **done(rig.lease("worker-0")))
+    return rig, servers
+
+
+def newest(status: Status) -> int:
+    found = status.checkpoints.newest if status.checkpoints else None
+    return found.number if found else 0
+
+
+def has(number: int) -> Any:
+    return lambda status: newest(status) >= number
+
+
+def ask(rig: Rig) -> int:
+    answer = rig.ask("cli", CheckpointRequest())
+    assert isinstance(answer, CheckpointPromise)
+    return answer.number
+
+
+def push(servers: Servers, count: int, version: int, start: int = 0) -> dict[Any, int]:
+    chosen = keys(count, start=start)
+    for server in servers:
+        server.push(chosen, version)
+    return dict.fromkeys(chosen, version)
+
+
+def read(rig: Rig, cut: int) -> Any:
+    """By key: slot, count, values, state; ages aside, which these servers don't keep."""
+    store = CheckpointStore(str(rig.checkpoints))
+    assert store.verify(cut) == []
+    return state_of(store.rows(cut))
+
+
+def told(rig: Rig) -> list[str]:
+    return [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+
+
+def test_a_base_and_what_has_changed_since(make: Any) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 60, 1)
+    assert ask(rig) == 1
+    status = until(rig, servers, has(1))
+    assert read(rig, 1) == expected(state)
+    state |= push(servers, 20, 2, start=50)
+    assert ask(rig) == 2
+    until(rig, servers, has(2))
+    assert read(rig, 2) == expected(state)
+    base, increment = [CheckpointStore(str(rig.checkpoints)).manifest(cut) for cut in (1, 2)]
+    assert (base.builds_on, increment.builds_on) == (None, 1)
+    assert (base.rows, increment.rows) == (60, 20)
+    assert (base.job, base.samples, base.consumed) == ("rig-1", status.samples, Consumed(0, [(0, [(0, 2)])]))
+    assert base.facts["progress"]["good_lines"] == 8
+    found = status.checkpoints.newest if status.checkpoints else None
+    assert found is not None
+    assert (found.number, found.samples, found.rows, found.bytes) == (1, base.samples, 60, base.stored_bytes)
+    assert [text.partition(" in ")[0] for text in told(rig)] == ["checkpoint 1 is complete", "checkpoint 2 is complete"]
+
+
+def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
+    rig, servers = begun(make, full_every=3, keep=1)
+    for cut in range(1, 6):
+        push(servers, 60 - cut, cut)
+        assert ask(rig) == cut
+        until(rig, servers, has(cut))
+    push(servers, 60, 7)
+    ask(rig)
+    until(rig, servers, has(6))
+    rig.stopping = True
+    rig.ask("cli", StopRequest(now=True))
+    rig.ended()
+    left = CheckpointStore(str(rig.checkpoints)).cuts()
+    manifests = [cut.manifest for cut in left if cut.manifest is not None]
+    assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
+
+
+def test_slots_that_were_elsewhere_meanwhile_are_written_whole(make: Any) -> None:
+    """They come back with clocks of the PS that had them."""
+    rig, servers = begun(make)
+    push(servers, 60, 1)
+    ask(rig)
+    until(rig, servers, has(1))
+    members = slots.of([slot_of(key) for key in keys(10) if servers[0].owned[slot_of(key)]])
+    there = len(np.flatnonzero(members))
+    assert there
+    at_rest: Any = lambda status: not status.moves  # noqa: E731
+    for target in ("ps-1", "ps-0"):
+        assert isinstance(rig.ask("cli", MoveRequest(slots.pack(members), target)), Scaled)
+        until(rig, servers, at_rest)
+    ask(rig)
+    until(rig, servers, has(2))
+    order = servers[0].taken[-1]
+    assert order.since == [1, 1]
+    assert (slots.unpack(order.whole) == members).all()
+    assert servers[1].taken[-1].since == [1, 1]
+    assert not slots.unpack(servers[1].taken[-1].whole).any()
+    assert CheckpointStore(str(rig.checkpoints)).manifest(2).rows == sum(
+        bool(members[slot_of(key)]) for key in servers[0].rows
+    )
+
+
+def test_a_ps_that_has_taken_the_place_of_another_goes_on_where_it_was(make: Any) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 60, 1)
+    ask(rig)
+    until(rig, servers, has(1))
+    rig.backend.ends("ps-0")
+    rig.backend.wait_for_launch("ps-2")
+    rig.up("ps-2")
+    servers[0] = ScriptedPs(rig, "ps-2", servers[0].rows, servers[0].clock)
+    until(rig, servers, lambda _: servers[0].owned.any())
+    state |= push(servers, 10, 2)
+    ask(rig)
+    until(rig, servers, has(2))
+    assert servers[0].taken[-1].since == [1, 1]
+    assert CheckpointStore(str(rig.checkpoints)).manifest(2).rows == 10
+    assert read(rig, 2) == expected(state)
+
+
+def test_a_cut_that_loses_a_ps_is_taken_anew(make: Any) -> None:
+    rig, servers = begun(make)
+    push(servers, 60, 1)
+    servers[0].writes = False
+    ask(rig)
+    until(rig, servers, lambda _: servers[0].taken)
+    rig.backend.ends("ps-0")
+    rig.backend.wait_for_launch("ps-2")
+    rig.up("ps-2")
+    servers[0] = ScriptedPs(rig, "ps-2", servers[0].rows, servers[0].clock)
+    status = until(rig, servers, has(2))
+    problem = status.checkpoints.problem if status.checkpoints else None
+    assert problem is not None
+    assert (problem.number, problem.why, problem.failures) == (1, "ps-0 has ended", 0)
+    assert "checkpoint 1 is given up: ps-0 has ended; another one is tried as soon as it can be" in told(rig)
+
+
+def test_no_move_begins_while_a_cut_is_taken(make: Any) -> None:
+    rig, servers = begun(make)
+    servers[1].writes = False
+    ask(rig)
+    until(rig, servers, lambda _: servers[1].taken)
+    members = slots.of(np.flatnonzero(servers[0].owned)[:3].tolist())
+    rig.ask("cli", MoveRequest(slots.pack(members), "ps-1"))
+    for _ in range(8):  # some turns of the master
+        rig.master.reconciler.heard("worker-0")
+        servers[0].step()
+        (move,) = rig.ask("cli", StatusRequest()).moves
+        assert move.state == "queued"
+    servers[1].writes = True
+    servers[1].taken.clear()  # it writes after all
+    until(rig, servers, lambda status: newest(status) and not status.moves)
+    assert (servers[1].owned & members).sum() == 3
+
+
+# --- a master that is killed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["opening", "waiting", "taking", "committing"])
+def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str, monkeypatch: Any) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 30, 1)
+    goes_on = threading.Event()
+    name = {"opening": "make", "committing": "put"}.get(phase)
+    if name is not None:
+        original = getattr(local.LocalDirectory, name)
+
+        def slow(self: Any, *arguments: Any) -> None:
+            goes_on.wait(20)
+            original(self, *arguments)
+
+        monkeypatch.setattr(local.LocalDirectory, name, slow)
+    if phase == "waiting":
+        rig.report("ps-1", orders=servers[1].orders, tidy=False)
+    if phase == "taking":
+        servers[0].writes = False
+
+    def at_it(status: Status) -> bool:
+        under_way = status.checkpoints.under_way if status.checkpoints else None
+        return under_way is not None and under_way.state == phase
+
+    assert ask(rig) == 1
+    until(rig, [] if phase == "waiting" else servers, at_it)
+    rig.kill()
+    goes_on.set()
+    rig.start()
+    rig.up(*PAIR)
+    servers[0].writes = True
+    for server in servers:
+        server.taken.clear()
+    until(rig, servers, has(2))
+    assert "checkpoint 1 is given up: the master has been restarted" in told(rig)
+    assert read(rig, 2) == expected(state)
+    assert newest(rig.ask("cli", StatusRequest())) == 2
+
+
+def test_a_restarted_master_knows_the_newest(make: Any) -> None:
+    rig, servers = begun(make)
+    push(servers, 30, 1)
+    ask(rig)
+    before = until(rig, servers, has(1))
+    rig.kill()
+    rig.start()
+    assert rig.ask("cli", StatusRequest()).checkpoints == before.checkpoints
+    rig.up(*PAIR)
+    push(servers, 3, 2)
+    ask(rig)
+    until(rig, servers, has(2))
+    assert CheckpointStore(str(rig.checkpoints)).manifest(2).builds_on == 1
+
+
+# --- destinations --------------------------------------------------------------------------------------------------------
+
+
+def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -> None:
+    goes_on, original = threading.Event(), local.LocalDirectory.make
+
+    def hangs(self: Any, directory: str) -> None:
+        goes_on.wait(20)
+        original(self, directory)
+
+    monkeypatch.setattr(local.LocalDirectory, "make", hangs)
+    rig, servers = begun(make)
+    push(servers, 30, 1)
+    ask(rig)
+    until(rig, servers, lambda status: status.checkpoints.under_way)
+    for _ in range(5):
+        rig.lease("worker-0", **done(rig.lease("worker-0")))
+    assert newest(rig.ask("cli", StatusRequest())) == 0
+    goes_on.set()
+    until(rig, servers, has(1))
+
+
+def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(20))
+    monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", 0.05)
+    rig, servers = begun(make)
+    ask(rig)
+    until(rig, servers, lambda status: status.checkpoints.under_way)
+    rig.ask("cli", StopRequest(now=True))
+    assert rig.ended().state == "stopped"
+    goes_on.set()
+
+
+def test_one_that_is_gone_and_comes_back(make: Any, tmp_path: Path) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 30, 1)
+    until(rig, servers, lambda _: rig.checkpoints.exists())
+    rig.checkpoints.rename(tmp_path / "away")
+    ask(rig)
+    status = until(rig, servers, lambda status: status.checkpoints.problem)
+    assert status.checkpoints is not None
+    problem = status.checkpoints.problem
+    assert problem is not None
+    assert problem.why.startswith("The checkpoint's destination is gone")
+    assert (problem.number, problem.failures) == (1, 1)
+    assert not rig.checkpoints.exists()  # an empty one in its place would look as if all were lost
+    (tmp_path / "away").rename(rig.checkpoints)
+    ask(rig)
+    until(rig, servers, has(2))
+    assert read(rig, 2) == expected(state)
+
+
+def test_one_that_cannot_be_used_from_the_start(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    rig, servers = begun(make)
+    status = until(rig, servers, lambda status: status.checkpoints.problem)
+    assert status.checkpoints is not None
+    assert status.checkpoints.problem is not None
+    assert status.checkpoints.problem.number == 0
+    assert any(text.startswith("can't take checkpoints for now: The checkpoint's destination") for text in told(rig))
+    rig.checkpoints.unlink()
+    ask(rig)
+    until(rig, servers, has(1))
+
+
+def test_one_that_is_full(make: Any) -> None:
+    rig, servers = begun(make)
+    push(servers, 30, 1)
+    servers[1].fails = "The checkpoint's destination is full"
+    ask(rig)
+    status = until(rig, servers, lambda status: status.checkpoints.problem)
+    assert status.checkpoints is not None
+    problem = status.checkpoints.problem
+    assert problem is not None
+    assert (problem.why, problem.hint) == ("ps-1: The checkpoint's destination is full", "Make room.")
+    servers[1].fails = ""
+    ask(rig)
+    until(rig, servers, has(2))
+    assert [one.name for one in rig.checkpoints.iterdir()] == ["cut-00000002"]
+
+
+def test_cuts_of_an_earlier_life_are_not_overwritten(make: Any, tmp_path: Path) -> None:
+    """As when the ledger is made anew."""
+    rig, servers = begun(make)
+    push(servers, 30, 1)
+    ask(rig)
+    until(rig, servers, has(1))
+    rig.kill()
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.unlink()
+    rig.start()
+    rig.up(*PAIR)
+    servers = [ScriptedPs(rig, node) for node in PAIR]
+    until(rig, servers, lambda status: status.slot_map_version and newest(status) == 1)
+    rig.lease("worker-0", **done(rig.lease("worker-0")))
+    assert ask(rig) == 2
+    until(rig, servers, has(2))
+
+
+# --- who asks, and the end -----------------------------------------------------------------------------------------------
+
+
+def test_refused(make: Any) -> None:
+    rig = make()
+    assert rig.ask("cli", StatusRequest()).checkpoints is None
+    with pytest.raises(RemoteError, match="checkpoint: off"):
+        rig.ask("cli", CheckpointRequest())
+
+
+def test_on_schedule(make: Any) -> None:
+    rig, servers = begun(make, every_seconds=0.2)
+    status = until(rig, servers, has(3))
+    assert status.checkpoints is not None
+    assert status.checkpoints.problem is None
+
+
+@pytest.mark.parametrize("how", ["signal", "request"])
+def test_a_last_one_before_the_job_stops(make: Any, how: str) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 30, 1)
+    if how == "signal":
+        rig.stopping = True
+    else:
+        assert rig.ask("cli", StopRequest("had enough")) == Ack()
+    lease = rig.lease("worker-0")
+    assert lease.stop > lease.start  # workers go on meanwhile
+    outcome = until_ended(rig, servers)
+    assert outcome.state == "stopped"
+    assert outcome.message == ("stopped by request" if how == "signal" else "had enough")
+    assert outcome.hint == "To go on from checkpoint 1: dlrover-lite run --resume rig-1"
+    assert read(rig, 1) == expected(state)
+    assert sorted(rig.backend.terminated) == ["ps-0", "ps-1", "worker-0"]
+
+
+def test_stopping_at_once(make: Any) -> None:
+    rig, _ = begun(make)
+    assert rig.ask("cli", StopRequest("had enough", now=True)) == Ack()
+    outcome = rig.ended()
+    assert (outcome.message, outcome.hint) == ("had enough", "")
+    assert list(rig.checkpoints.iterdir()) == []
+
+
+def test_stopping_with_a_destination_that_is_gone(make: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dlrover_lite.master.cuts.FIRST_DELAY_SECONDS", 0.1)
+    rig, servers = begun(make)
+    until(rig, servers, lambda _: rig.checkpoints.exists())
+    rig.checkpoints.rmdir()
+    rig.stopping = True
+    outcome = rig.ended()
+    assert outcome.state == "stopped"
+    assert outcome.message.startswith(
+        "stopped by request, without a last checkpoint: The checkpoint's destination is gone"
+    )
+
+
+def test_stopping_when_a_ps_is_lost(make: Any) -> None:
+    """It isn't followed any more."""
+    rig, servers = begun(make)
+    servers[0].writes = False
+    rig.stopping = True
+    until(rig, servers, lambda _: servers[0].taken)
+    rig.backend.ends("ps-0")
+    outcome = rig.ended()
+    assert outcome.message == "stopped by request, without a last checkpoint: ps-0 has ended"
+
+
+def test_a_job_that_ends_by_itself_leaves_nothing_half_written(make: Any) -> None:
+    rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8)
+    rig.up("ps-0", "worker-0")
+    server = ScriptedPs(rig, "ps-0")
+    until(rig, [server], lambda status: status.slot_map_version)
+    server.writes = False
+    first = rig.lease("worker-0")
+    second = rig.lease("worker-0", **done(first))
+    ask(rig)
+    until(rig, [server], lambda _: server.taken)
+    assert rig.checkpoints.joinpath("cut-00000001").exists()
+    rig.ask("cli", StopRequest(now=True))
+    rig.lease("worker-0", **done(second))
+    rig.ended()
+    assert list(rig.checkpoints.iterdir()) == []
