@@ -124,6 +124,30 @@ def _make_fence() -> Any:
 fence = _make_fence()
 
 
+def _make_publish() -> Any:
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def publish(_context):  # type: ignore[no-untyped-def]
+        """As ``fence``, and for processes that run at the same time: another one that sees a store made after it, and has read in order,
+        sees all that were made before; and what was loaded before it was loaded before those stores.
+
+        An instruction on ARM; on x86 the processor does so anyway.
+        """
+
+        def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+            builder.fence("acq_rel")
+            return context.get_dummy_value()
+
+        return types.none(), codegen
+
+    return publish
+
+
+publish = _make_publish()
+
+
 def _make_copy(words: int) -> Any:
     from llvmlite import ir
     from numba.core import cgutils, types
@@ -148,4 +172,4 @@ def _make_copy(words: int) -> Any:
     return copy
 
 
-copy_4, copy_16 = _make_copy(4), _make_copy(16)
+copy_1, copy_4, copy_16 = _make_copy(1), _make_copy(4), _make_copy(16)

@@ -20,8 +20,10 @@ class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
     def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
-        """``fd``: map this file, all of it, and close it; else a file of its own is made."""
+        """``fd``: map this file, all of it, and keep it; else a file of its own is made."""
         size = pages(reserve_bytes or psutil.virtual_memory().total)
+        self.fd: int | None = fd
+        """Of the file, for another process to map it; None where there is none. Open as long as the arena is there."""
         try:
             if fd is not None:
                 size = os.fstat(fd).st_size
@@ -30,22 +32,29 @@ class Arena:
                 self._map = mmap.mmap(fd, size)
                 self._advise_hugepages()
             elif sys.platform == "linux":
-                fd = os.memfd_create(name, os.MFD_CLOEXEC)
-                os.ftruncate(fd, size)
-                self._map = mmap.mmap(fd, size)
+                self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+                os.ftruncate(self.fd, size)
+                self._map = mmap.mmap(self.fd, size)
                 self._advise_hugepages()
             else:
                 self._map = mmap.mmap(-1, size)
         except (OSError, ValueError, OverflowError) as error:
+            self.close()
             raise JobError(
                 f"can't reserve {size} bytes of address space for {name}: {error}",
                 hint="Raise the limit on virtual memory (ulimit -v).",
             ) from error
-        finally:
-            if fd is not None:
-                os.close(fd)
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The file. What is mapped stays as it is."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
     def touch(self, start: int, stop: int) -> None:
         """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them."""

@@ -23,6 +23,8 @@ _CHUNK_BYTES = 48 << 10
 STEPS = {
     "ps.chunk.journalled": int(table_kernels.JOURNALLED),
     "ps.chunk.counted": int(table_kernels.COUNTED),
+    "ps.chunk.spilled": int(table_kernels.SPILLED),
+    "ps.chunk.stamped": int(table_kernels.STAMPED),
     "ps.chunk.half": int(table_kernels.HALF_CHANGED),
     "ps.chunk.changed": int(table_kernels.CHANGED_ROWS),
     "ps.chunk.done": int(table_kernels.ADVANCED),

@@ -166,6 +166,18 @@ class Marks:
         parts = [part.within(slots) for part in self._parts if part.mask & slots]
         return msgspec.msgpack.encode(_Parcel(self._below, consumed, applied, parts))
 
+    def noted(self, slots: int) -> tuple[int, list[tuple[int, list[Range]]], list[tuple[int, int, int]]]:
+        """All there is to know of these slots but interrupted pushes: what is consumed, as ``consumed`` takes it; names of what is
+        applied, with the slots."""
+        consumed = [(epoch, list(done)) for epoch, done in self._consumed.items()]
+        applied = [(epoch, k, there) for (epoch, k), mask in self._applied.items() if (there := mask & slots)]
+        return self._below, consumed, applied
+
+    @property
+    def interrupted(self) -> bool:
+        """There are pushes of which less is applied than slots can say."""
+        return bool(self._parts)
+
     def unpack(self, parcel: bytes | memoryview) -> None:
         """Take over what ``parcel`` gave. Raises ValueError for bytes that it can't have given; nothing is changed then."""
         try:

@@ -36,6 +36,8 @@ class RowArenas:
         if int(numbers[USED]) and missing:
             raise JobError(f"memory of a parameter server that has ended is gone: {', '.join(missing)}")
         opened = [arenas.open(f"{name}-{part}", max(1, size * rows)) for part, size in sizes.items()]
+        self.files = opened
+        """Arenas of ids, metadata, values and state."""
         self._arenas = [(arena, size) for arena, size in zip(opened, sizes.values(), strict=True) if size]
         self.capacity = min(rows, *(arena.size // size for arena, size in self._arenas))
         if int(numbers[USED]) > self.capacity:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.ps.copier import Copier
+from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
@@ -72,6 +73,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Tidying(engine)
+        self._cuts = Cuts(number_of(node), engine, clock, say)
         self._held: dict[tuple[int, int], Request] = {}
         self._reported_at = self._loads_at = clock()
         self._unanswered = 0
@@ -152,7 +154,7 @@ class PsService:
 
     def _copy_begin(self, move: int) -> tuple[Any, list[Any]]:
         order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
-        if order is None or not self._tidying.done:
+        if order is None or not self._tidying.done or self._cuts.active:
             return NotNow(), []
         self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
         return self.outgoing.began(), []
@@ -163,6 +165,8 @@ class PsService:
         """The master's word. Older ones than those it has are ignored."""
         self._unanswered = 0
         self.engine.marks.consumed(orders.consumed_below, orders.consumed)
+        if orders.version >= self.orders.version:
+            self._cuts.follow(orders.snapshot)
         if orders.version <= self.orders.version:
             return
         self.orders = orders
@@ -178,6 +182,8 @@ class PsService:
             self.answer(request)
 
     def _own(self, owned: int) -> None:
+        if self._cuts.active and owned != self.engine.owned:
+            self._cuts.give_up("slots have come or gone while its snapshot was taken")
         self._tidying.keep(owned)
         lost = self.engine.own(owned)
         if lost:
@@ -199,21 +205,29 @@ class PsService:
     def work(self) -> float:
         """A little of what there is to do; seconds until it should be called again even if nothing comes in."""
         wait = self.report_in
-        if not self._tidying.done and self.outgoing is None:
+        if self._may_tidy:
             self._tidying.step(TIDY_ROWS)
-        if self.copier is None:
+        is_quiet = self._tidying.done and self.copier is None and self.outgoing is None
+        self._cuts.work(may_begin=is_quiet and self.orders.version > 0)
+        if self.copier is None and not self._cuts.active:
             mine = next((order for order in self.orders.moves if order.target == self.node), None)
             if mine is not None:
                 self.copier = Copier(self.engine, mine, self._connect, self._discard, self._clock)
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
-        return 0.0 if not self._tidying.done and self.outgoing is None else wait
+        return 0.0 if self._may_tidy else wait
 
     @property
-    def sockets(self) -> list[zmq.Socket[Any]]:
+    def _may_tidy(self) -> bool:
+        """There is something to tidy up, and rows may move."""
+        return not self._tidying.done and self.outgoing is None and not self._cuts.active
+
+    @property
+    def sockets(self) -> list[zmq.Socket[Any] | int]:
         """Beside the server's: readable when ``work`` has something to do."""
-        return [self.copier.socket] if self.copier is not None else []
+        copiers = [self.copier.socket] if self.copier is not None else []
+        return [*copiers, *self._cuts.sockets]
 
     @property
     def report_in(self) -> float:
@@ -247,11 +261,18 @@ class PsService:
             received={copier.order.move: copier.rows} if copier is not None else {},
             loads=loads,
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
+            snapshot=self._cuts.report,
         )
 
     def close(self) -> None:
+        self._cuts.close()
         if self.copier is not None:
             self.copier.close()
+
+
+def number_of(node: str) -> int:
+    """That of ``ps-3``."""
+    return int(node.rpartition("-")[2])
 
 
 def _members(engine: Engine) -> NDArray[np.bool_]:

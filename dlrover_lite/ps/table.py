@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps import journal_kernels, move_kernels, optimizers, table_kernels
+from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import CHUNK, Index
@@ -48,6 +49,7 @@ from dlrover_lite.ps.rows import (
     with_room,
 )
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, SlotBook, as_members, hash_owned
+from dlrover_lite.ps.spill import Area, GroupCut, no_spill
 from dlrover_lite.ps.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
@@ -129,6 +131,8 @@ class TableGroup:
             words, base, limit = self._kept.journal.arguments(self._kept.number, self._store)
             self._journal = (tuple(words), base, limit)
         self._tracking = False
+        self._spill: Area | None = None
+        self._spill_arguments = no_spill()
         if self.used:
             self._restore()
 
@@ -231,6 +235,7 @@ class TableGroup:
             tuple(self._index.entries),
             tuple(self._book),
             *self._journal,
+            *self._spill_arguments,
             self._kind,
             self._hyper,
             np.float32(learning_rate_factor),
@@ -277,7 +282,18 @@ class TableGroup:
             self._kind, self._hyper, values.reshape(-1), state.reshape(-1), self._store.dim, len(keys)
         )
         untouched = np.zeros(len(keys), np.uint32)
-        self.write(RowData(keys, tables, untouched, untouched, values, state))
+        if not len(keys):
+            return
+        # they are newer than a snapshot that was taken before: an increment to it has them
+        self._book.numbers[CLOCK] = (self._clock + 1) & 0xFFFFFFFF
+        free = self._free
+        if self._spill is not None:
+            self._book.numbers[FREE] = 0  # behind all rows of the snapshot: free numbers among them are to stay free
+        try:
+            self._write(RowData(keys, tables, untouched, untouched, values, state))
+        finally:
+            if self._spill is not None:
+                self._book.numbers[FREE] = free
 
     def take_counters(self) -> Counters:
         """What was asked for since the last call, by slot."""
@@ -328,8 +344,13 @@ class TableGroup:
     def write(self, data: RowData) -> None:
         """Insert rows or overwrite them, whoever owns their slots: values, state, counts and ages become those given.
 
-        Raises ValueError for shapes or tables that don't fit, and JobError when the arenas' address space is used up.
+        Raises ValueError for shapes or tables that don't fit, and JobError when the arenas' address space is used up, and while a snapshot
+        is taken.
         """
+        self._refuse_in_snapshot("written over")
+        self._write(data)
+
+    def _write(self, data: RowData) -> None:
         n = len(data.ids)
         shapes = [(n,), (n,), (n,), (n,), (n, self.dim), (n, self.dim * self.parts)]
         if [array.shape for array in data] != shapes:
@@ -351,8 +372,9 @@ class TableGroup:
     def drop(self, slots: SlotSet, start: int, *, scan_limit: int) -> int:
         """Free the live rows of these slots among [start, start + scan_limit). Returns where to go on (``used``: nowhere).
 
-        Raises ValueError for slots that are tracked.
+        Raises ValueError for slots that are tracked, JobError while a snapshot is taken.
         """
+        self._refuse_in_snapshot("dropped")
         slots = as_members(slots)
         if (slots & self._slots.flagged(TRACKED)).any():
             raise ValueError("rows of tracked slots can't be dropped")
@@ -368,7 +390,9 @@ class TableGroup:
 
     def compact(self, limit: int) -> bool:
         """Move at most ``limit`` of the last rows into free ones; when none is left, give memory back, a few milliseconds' worth at a time.
-        True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers."""
+        True when there is nothing more to do. Raises ValueError while slots are tracked: the log holds row numbers; JobError while a
+        snapshot is taken."""
+        self._refuse_in_snapshot("moved")
         if self._tracking:
             raise ValueError("rows can't be moved while slots are tracked")
         self._arenas.note_used()
@@ -384,6 +408,28 @@ class TableGroup:
         if self._free or not self._arenas.give_back():
             return False
         return self._index.shrink(limit, self.rows, self.used)
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def cut(self) -> GroupCut:
+        """What a snapshot that begins now is of; without room in a spill."""
+        salts = self._store.salts.tobytes()
+        return GroupCut(self.dim, self.dim * self.parts, self.used, self._clock, salts, 0)
+
+    @property
+    def files(self) -> list[Arena]:
+        """Arenas of ids, metadata, values and state, for another process to read."""
+        return self._arenas.files
+
+    def spill(self, area: Area | None) -> None:
+        """A snapshot is taken of the rows as they are now: from now on, until this is called with None, what an update changes for the
+        first time is copied to ``area`` before. Meanwhile rows are neither dropped nor moved, nor written but by ``insert``."""
+        self._spill = area
+        self._spill_arguments = no_spill() if area is None else area
+
+    def _refuse_in_snapshot(self, what: str) -> None:
+        if self._spill is not None:
+            raise JobError(f"rows of dim {self.dim} can't be {what} while a snapshot is taken of them")
 
     # --- inner ----------------------------------------------------------------------------------------------------
 

@@ -13,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import fence, kernel, prefetch
+from dlrover_lite.kernels import fence, kernel, prefetch, publish
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
 from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, JournalWords, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED, Store
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
+from dlrover_lite.ps.spill import USED as SPILL_USED
+from dlrover_lite.ps.spill_kernels import spill_rows
 
 __all__ = [
     "Book",
@@ -41,6 +43,7 @@ _LINE = np.uint64(16)
 _SHIFT = np.uint64(SLOT_SHIFT)
 
 JOURNALLED, COUNTED, HALF_CHANGED, CHANGED_ROWS, ADVANCED = (np.uint64(step) for step in range(1, 6))
+SPILLED, STAMPED = np.uint64(10), np.uint64(11)
 """Steps of a chunk, for ``Book.halt``."""
 _ANY = np.uint64(255)
 
@@ -152,14 +155,31 @@ def gather(  # type: ignore[no-untyped-def]
 
 @kernel
 def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so many arrays costs more than a row
-    keys, counts, hashes, grads, store, entries, book, journal, base, limit, kind, hyper, factor, clock, log_round
+    keys,
+    counts,
+    hashes,
+    grads,
+    store,
+    entries,
+    book,
+    journal,
+    base,
+    limit,
+    spill,
+    spilled,
+    kind,
+    hyper,
+    factor,
+    clock,
+    log_round,
 ):
     """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
 
     ``store``, ``entries`` and ``book`` are a Store, Entries and a Book as plain tuples. The caller has made sure that index, arenas and
     log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is tracked. ``journal``: JournalWords as a
     plain tuple, or None when nothing is to be undone; ``base`` is the group in its word of progress, ``limit`` how many rows it holds:
-    at most CHUNK. Returns how many rows are new, or the negative of the step at which it was stopped.
+    at most CHUNK. ``spill``, ``spilled``: words and entries of a ``spill.Area``. Returns how many rows are new, or the negative of the step
+    at which it was stopped.
     """
     ids, meta, values, state, dim, parts, salts, init_salts, scales = store
     group = Store(ids, meta, values, state, dim, parts, salts, init_salts, scales)
@@ -204,6 +224,16 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 fence()
                 if halts(COUNTED, halt):
                     return -np.int64(COUNTED)
+            if spill[SPILL_USED] != _U0:
+                spill_rows(rows, n, group, spill, spilled, clock)
+                publish()
+                if halts(SPILLED, halt):
+                    return -np.int64(SPILLED)
+            for i in range(n):
+                meta[(rows[i] & ~NEW) * _META + CHANGED] = clock
+            publish()  # who has read anything newer of a row finds it changed when it looks again
+            if halts(STAMPED, halt):
+                return -np.int64(STAMPED)
             for i in range(n):
                 row = rows[i]
                 if row & NEW != _U0:
@@ -213,7 +243,6 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 at = row * _META
                 steps[i] = meta[at + COUNT] + np.uint32(1)
                 meta[at + COUNT] = steps[i]
-                meta[at + CHANGED] = clock
             if halts(HALF_CHANGED, halt):
                 return -np.int64(HALF_CHANGED)
             if log_round != np.uint32(0):

@@ -1,0 +1,292 @@
+"""The rows of a snapshot, read by another process while they change: from the arenas, or from the spill if they were faster.
+
+Needs nothing but numpy, and is a generator of steps: who drives it may sleep, or stop, between any two. Of each piece of a group:
+
+1. Everything about the rows is copied.
+2. ``CHANGED`` is read again. The parameter server sets it before it changes anything else of a row, so rows that are still not newer than
+   the snapshot were copied as they were at its beginning; the others are *late*.
+3. ``PASSED`` is published: the server needn't spill these rows any more.
+
+When all of the group is passed, the late ones are taken from the spill, where each is exactly once: the server puts it there before it sets
+``CHANGED``. An increment looks at metadata first, and copies the rest of those rows only that have changed since the cut that it builds on.
+What is wanted of a late row is told by its metadata in the spill.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.ps.barrier import barrier
+from dlrover_lite.ps.rows import CHANGED, COUNT, META_WORDS, TABLE
+from dlrover_lite.ps.spill import ENTRY_HEAD_WORDS, PASSED, GroupCut, Spill
+from dlrover_lite.rows import RowData
+from dlrover_lite.slots import SlotSet
+
+__all__ = ["CutReader", "GroupFiles", "Overflown", "Part", "numpy_slots"]
+
+PIECE_BYTES = 1 << 20
+"""Rows copied in one step, at least one."""
+SCAN_ROWS = 1 << 16
+"""Rows whose metadata an increment looks at in one step."""
+_KEPT_BYTES = 8 << 20
+"""After so much that was read it is unmapped: it would count as this process's memory too."""
+_NEWER = np.uint32(1 << 30)
+"""A snapshot takes fewer pushes than this; clocks wrap around, and a row's may be that much older than the snapshot's."""
+_SLOT_SHIFT = np.uint64(52)
+
+
+class Overflown(JobError):
+    """The spill had no room for a row."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "more rows changed while the snapshot was written than may be kept meanwhile",
+            hint="It is tried again. A faster destination helps, and so does more memory for parameter servers.",
+        )
+
+
+class Part(Protocol):
+    """What takes the rows: ``checkpoint.part_writer.PartWriter``."""
+
+    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None: ...
+
+
+class GroupFiles(NamedTuple):
+    """Descriptors of a group's arenas. ``state``: anything, of a group that has none."""
+
+    ids: int
+    meta: int
+    values: int
+    state: int
+
+
+class _Mapped:
+    """The first bytes of a file, to be read."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) if size else None
+        self.bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)
+
+    def unmap(self) -> None:
+        """It is mapped again where it is read again."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class _Rows(NamedTuple):
+    """Copies, some of which may be of rows that changed meanwhile."""
+
+    ids: NDArray[np.uint64]
+    meta: NDArray[np.uint32]
+    """[n, 4]"""
+    values: NDArray[np.float32]
+    state: NDArray[np.float32]
+
+
+class _Group:
+    """``arrays``: ids, metadata, values and state of the rows in the snapshot."""
+
+    def __init__(self, cut: GroupCut, files: GroupFiles) -> None:
+        sizes = (8, 4 * META_WORDS, 4 * cut.dim, 4 * cut.state)
+        self._files = [_Mapped(fd, cut.used * size) for fd, size in zip(files, sizes, strict=True)]
+        ids, meta, values, state = (file.bytes for file in self._files)
+        self.ids = ids.view(np.uint64)
+        self.meta = meta.view(np.uint32).reshape(cut.used, META_WORDS)
+        self.values = values.view(np.float32).reshape(cut.used, cut.dim)
+        self.state = state.view(np.float32).reshape(cut.used, cut.state)
+        self._read_bytes = 0
+        self._row_bytes = cut.row_bytes
+
+    def copy(self, rows: slice | NDArray[np.int64]) -> _Rows:
+        copied = _Rows(*(_copy(array, rows) for array in (self.ids, self.meta, self.values, self.state)))
+        self._read_bytes += len(copied.ids) * self._row_bytes
+        return copied
+
+    def changed(self, rows: slice | NDArray[np.int64]) -> NDArray[np.uint32]:
+        """As it is now that whatever was read of these rows has been."""
+        barrier()
+        return _copy(self.meta[:, CHANGED], rows)
+
+    def unmap(self) -> None:
+        """Now and then."""
+        if self._read_bytes >= _KEPT_BYTES:
+            self._read_bytes = 0
+            for file in self._files:
+                file.unmap()
+
+
+def _copy(array: NDArray[np.generic], rows: slice | NDArray[np.int64]) -> NDArray:  # type: ignore[type-arg]
+    return array[rows].copy() if isinstance(rows, slice) else array[rows]
+
+
+class CutReader:
+    """``owned``: slots whose rows are wanted; ``whole``: those of them in which an increment has all rows."""
+
+    def __init__(
+        self,
+        groups: Sequence[GroupCut],
+        files: Sequence[GroupFiles],
+        spill: Spill,
+        owned: SlotSet,
+        whole: SlotSet,
+    ) -> None:
+        self._groups = list(groups)
+        self._files = list(files)
+        self._spill = spill
+        self._owned, self._whole = owned, whole
+        self._salts = [np.frombuffer(group.salts, np.uint64) for group in groups]
+        self.rows = 0
+        """Taken so far."""
+
+    def steps(self, part: Part) -> Iterator[str]:
+        """Everything into ``part``, little by little: yields ``block`` or ``spill`` after each step. Raises Overflown, JobError, and what
+        ``part`` raises."""
+        for g, cut in enumerate(self._groups):
+            if not cut.used:
+                continue
+            group = _Group(cut, self._files[g])
+            late: list[NDArray[np.int64]] = []
+            pieces = self._all(g, group, part, late) if cut.since is None else self._changed(g, group, part, late)
+            for passed in pieces:
+                barrier()
+                self._spill.areas[g].words[PASSED] = passed
+                group.unmap()
+                yield "block"
+            for _ in self._late(g, group, part, np.concatenate([np.empty(0, np.int64), *late])):
+                yield "spill"
+
+    # --- pieces ---------------------------------------------------------------------------------------------------------
+
+    def _all(self, g: int, group: _Group, part: Part, late: list[NDArray[np.int64]]) -> Iterator[int]:
+        """Yields how far all rows are passed."""
+        cut = self._groups[g]
+        step = max(1, PIECE_BYTES // cut.row_bytes)
+        for start in range(0, cut.used, step):
+            rows = slice(start, min(cut.used, start + step))
+            found = group.copy(rows)
+            newer = _newer(group.changed(rows), cut)
+            late.append(start + np.flatnonzero(newer))
+            self._add(g, found, ~newer, part)
+            yield rows.stop
+
+    def _changed(self, g: int, group: _Group, part: Part, late: list[NDArray[np.int64]]) -> Iterator[int]:
+        """As ``_all``, with a look at the metadata first."""
+        cut = self._groups[g]
+        step = max(1, PIECE_BYTES // cut.row_bytes)
+        any_whole = bool(self._whole.any())
+        for start in range(0, cut.used, SCAN_ROWS):
+            scanned = slice(start, min(cut.used, start + SCAN_ROWS))
+            meta = _copy(group.meta, scanned)
+            newer = _newer(meta[:, CHANGED], cut)
+            late.append(start + np.flatnonzero(newer))
+            wanted = (meta[:, TABLE] != 0) & ~newer
+            since = _since(meta[:, CHANGED], cut)
+            if any_whole:
+                # of rows that are free, or change right now, it may be any
+                salts = self._salts[g][np.clip(meta[:, TABLE], 1, len(self._salts[g])) - np.uint32(1)]
+                since |= self._whole[numpy_slots(_copy(group.ids, scanned), salts)]
+            candidates = start + np.flatnonzero(wanted & since)
+            for first in range(0, len(candidates), step):
+                rows = candidates[first : first + step]
+                found = group.copy(rows)
+                newer = _newer(group.changed(rows), cut)
+                late.append(rows[newer])
+                self._add(g, found, ~newer, part)
+                if first + step < len(candidates):
+                    yield int(rows[-1]) + 1
+            yield scanned.stop
+
+    def _late(self, g: int, group: _Group, part: Part, late: NDArray[np.int64]) -> Iterator[None]:
+        """The rows that were faster, from the spill."""
+        cut = self._groups[g]
+        barrier()
+        entries = self._spill.entries(g)
+        barrier()
+        if self._spill.overflown:
+            raise Overflown
+        numbers = entries[:, 0].astype(np.uint64) | entries[:, 1].astype(np.uint64) << np.uint64(32)
+        was_free = numbers >> np.uint64(63) != 0
+        rows = (numbers & np.uint64((1 << 63) - 1)).astype(np.int64)
+        order = np.argsort(rows, kind="stable")
+        sorted_rows = rows[order]
+        late = np.sort(late)
+        at = np.searchsorted(sorted_rows, late)
+        there = at < len(rows)
+        there[there] = sorted_rows[at[there]] == late[there]
+        if not there.all() or (np.diff(sorted_rows) == 0).any() or (np.diff(late) == 0).any():
+            missing = int((~there).sum())
+            raise JobError(
+                f"a snapshot isn't whole: of {len(late)} rows of dim {cut.dim} that changed, {missing} aren't in the spill "
+                f"of {len(rows)} entries once",
+                hint="This is a bug of dlrover-lite: please report it. The checkpoints before are not affected.",
+            )
+        chosen = order[at]
+        chosen = chosen[~was_free[chosen]]
+        step = max(1, PIECE_BYTES // cut.entry_bytes)
+        for first in range(0, len(chosen), step):
+            which = chosen[first : first + step]
+            found = entries[which]
+            meta = found[:, 2:ENTRY_HEAD_WORDS]
+            floats = found[:, ENTRY_HEAD_WORDS:].view(np.float32)
+            copied = _Rows(group.ids[rows[which]], meta, floats[:, : cut.dim], floats[:, cut.dim :])
+            self._add(g, copied, np.ones(len(which), np.bool_), part)
+            group.unmap()
+            yield
+
+    def _add(self, g: int, found: _Rows, right: NDArray[np.bool_], part: Part) -> None:
+        """Those of the rows that are as they were, that live, and that are wanted."""
+        cut = self._groups[g]
+        tables = found.meta[:, TABLE]
+        chosen = right & (tables != 0)
+        if (tables[chosen] > len(self._salts[g])).any():
+            raise JobError(f"rows of dim {cut.dim} are damaged: one is of table {int(tables[chosen].max())}")
+        tables = np.where(chosen, tables, np.uint32(1)) - np.uint32(1)
+        slots = numpy_slots(found.ids, self._salts[g][tables])
+        chosen &= self._owned[slots]
+        if cut.since is not None:
+            chosen &= _since(found.meta[:, CHANGED], cut) | self._whole[slots]
+        rows = RowData(
+            found.ids,
+            tables.astype(np.uint16),
+            found.meta[:, COUNT],
+            np.uint32(cut.clock) - found.meta[:, CHANGED],
+            found.values,
+            found.state,
+        )
+        if not chosen.all():
+            which = np.flatnonzero(chosen)
+            rows = RowData(*(array[which] for array in rows))  # type: ignore[arg-type]
+            slots = slots[which]
+        if len(slots):
+            part.add(g, rows, slots)
+            self.rows += len(slots)
+
+
+def _newer(changed: NDArray[np.uint32], cut: GroupCut) -> NDArray[np.bool_]:
+    """Than the snapshot."""
+    return changed - np.uint32((cut.clock + 1) & 0xFFFFFFFF) < _NEWER
+
+
+def _since(changed: NDArray[np.uint32], cut: GroupCut) -> NDArray[np.bool_]:
+    """Changed after the cut that this one builds on (which may be of a clock that stood higher: then all are)."""
+    assert cut.since is not None
+    if cut.since > cut.clock:
+        return np.ones(len(changed), np.bool_)
+    return np.uint32(cut.clock) - changed < np.uint32(cut.clock - cut.since)
+
+
+def numpy_slots(ids: NDArray[np.uint64], salts: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """Slots of keys, each with the salt of its table: ``hashing.mix64`` without its kernels."""
+    x = ids ^ salts
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    x ^= x >> np.uint64(33)
+    return (x >> _SLOT_SHIFT).astype(np.uint16)

@@ -1,0 +1,209 @@
+"""A parameter server's part in the cuts of its job: follows the master's orders with a snapshot and a persister, and says how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import failpoint
+from dlrover_lite.ps.cut_reader import Overflown
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.marks import to_bitmap
+from dlrover_lite.ps.persist_messages import Ended, Failed, FromPersister, Persist, Ready, Writing, Written
+from dlrover_lite.ps.persister_process import PersisterEnded, PersisterProcess
+from dlrover_lite.ps.snapshot import Snapshot
+from dlrover_lite.slots import BITMAP_BYTES
+from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
+
+__all__ = ["Cuts"]
+
+IDLE_SECONDS = 60.0
+"""Without work, a persister is ended."""
+RELEASE_SECONDS = 10.0
+"""A persister that was told to stop and doesn't, since a destination holds it up, is killed."""
+
+
+class Cuts:
+    """``ps``: the number of this server. ``start`` starts a persister."""
+
+    def __init__(
+        self,
+        ps: int,
+        engine: Engine,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+        start: Callable[[], PersisterProcess] = PersisterProcess,
+    ) -> None:
+        self.report: SnapshotReport | None = None
+        """On the newest cut it was ordered to take part in, as long as it is."""
+        self._ps = ps
+        self._engine = engine
+        self._clock, self._say, self._start = clock, say, start
+        self._newest = -1
+        self._order: SnapshotOrder | None = None
+        self._snapshot: Snapshot | None = None
+        self._persister: PersisterProcess | None = None
+        self._ending: list[PersisterProcess] = []
+        self._is_ready = False
+        """The persister waits for an order."""
+        self._idle_since = clock()
+        self._released_at: float | None = None
+        """The persister was told to let go of a cut then, and hasn't yet."""
+
+    @property
+    def active(self) -> bool:
+        """A snapshot is taken: rows must stay where they are."""
+        return self._snapshot is not None
+
+    @property
+    def waiting(self) -> bool:
+        """One is to begin."""
+        return self._order is not None and self.report is None
+
+    @property
+    def sockets(self) -> list[int]:
+        """Readable when ``work`` has something to do."""
+        return [] if self._persister is None else [self._persister.socket.fileno()]
+
+    def follow(self, order: SnapshotOrder | None) -> None:
+        """The master's word. Each cut is taken part in once, and none that is older than one before."""
+        if self._order is not None and (order is None or order.cut != self._order.cut):
+            if self.active:
+                self._say(f"checkpoint {self._order.cut} is abandoned")
+            self._end_snapshot()
+            self._order = self.report = None
+        if order is not None and order.cut > self._newest:
+            self._newest = order.cut
+            self._order = order
+            if self._persister is None:
+                self._start_persister()
+
+    def give_up(self, why: str, hint: str = "") -> None:
+        """This server can't do its part of the cut under way."""
+        assert self._order is not None
+        self._end_snapshot()
+        self.report = SnapshotReport(self._order.cut, "failed", why=why, hint=hint)
+        self._say(f"checkpoint {self._order.cut} has failed: {why}")
+
+    def work(self, *, may_begin: bool) -> None:
+        """Hear what the persister says; begin with what was ordered, if rows may be expected to stay where they are."""
+        self._hear()
+        if self._snapshot is not None:
+            self._snapshot.note_training()
+            if self._snapshot.overflown:
+                error = Overflown()
+                self.give_up(error.message, error.hint)
+        elif self.waiting and may_begin and self._can_begin():
+            self._begin()
+        self._look_after_persister()
+
+    def close(self) -> None:
+        self._end_snapshot()
+        if self._persister is not None:
+            self._ending.append(self._persister)
+            self._persister = None
+        for persister in self._ending:
+            persister.close()
+
+    # --- snapshots ------------------------------------------------------------------------------------------------------
+
+    def _can_begin(self) -> bool:
+        """Between two pushes it is; but one that a predecessor has left half done has to be repeated before, since only whole ones are
+        noted. And there must be tables."""
+        engine = self._engine
+        return self._is_ready and engine.configuration is not None and not engine.marks.interrupted
+
+    def _begin(self) -> None:
+        order, persister = self._order, self._persister
+        assert order is not None
+        assert persister is not None
+        try:
+            snapshot = self._snapshot = Snapshot(self._engine, order.since, order.spill_bytes)
+            failpoint("ps.snapshot.begun")
+            message = Persist(
+                cut=order.cut,
+                job=order.job,
+                url=order.url,
+                ps=self._ps,
+                owned=to_bitmap(snapshot.owned),
+                whole=order.whole or bytes(BITMAP_BYTES),
+                groups=snapshot.groups,
+                spill_bytes=snapshot.spill_bytes,
+                compress=order.compress,
+            )
+            self._is_ready = False
+            persister.persist(message, snapshot.files)
+        except PersisterEnded as error:
+            self._lost(error)
+        except JobError as error:
+            self.give_up(error.message, error.hint)
+        else:
+            self.report = SnapshotReport(order.cut, "taking")
+
+    def _end_snapshot(self) -> None:
+        """Whatever has become of it; the persister is to let go of it too."""
+        if self._snapshot is None:
+            return
+        self._snapshot.end()
+        self._snapshot = None
+        if self._persister is not None and self._order is not None:
+            try:
+                self._persister.release(self._order.cut)
+            except PersisterEnded:
+                self._persister = None
+            else:
+                self._released_at = self._clock()
+
+    # --- the persister --------------------------------------------------------------------------------------------------
+
+    def _start_persister(self) -> None:
+        try:
+            self._persister = self._start()
+        except JobError as error:
+            self.give_up(error.message, error.hint)
+        self._is_ready, self._released_at = False, None
+
+    def _hear(self) -> None:
+        try:
+            while self._persister is not None and (message := self._persister.receive()) is not None:
+                self._take(message)
+        except PersisterEnded as error:
+            self._lost(error)
+
+    def _lost(self, error: PersisterEnded) -> None:
+        self._persister, self._is_ready = None, False
+        if self._order is not None and (self.active or self.waiting):
+            self.give_up(error.message, error.hint)
+
+    def _take(self, message: FromPersister) -> None:
+        if isinstance(message, Ready | Ended):
+            self._is_ready, self._idle_since, self._released_at = True, self._clock(), None
+            return
+        if self._snapshot is None or self._order is None or message.cut != self._order.cut:
+            return  # it was abandoned meanwhile
+        match message:
+            case Writing(cut, rows, size):
+                self.report = SnapshotReport(cut, "taking", rows, size)
+            case Written(cut, rows, size, part):
+                entry = msgspec.json.encode(self._snapshot.entry(part))
+                self._end_snapshot()
+                self.report = SnapshotReport(cut, "written", rows, size, entry)
+            case Failed(_, why, hint):
+                self.give_up(why, hint)
+
+    def _look_after_persister(self) -> None:
+        """There is one if it is needed, and none if it isn't for long, or doesn't do what it was told."""
+        self._ending = [persister for persister in self._ending if not persister.is_over]
+        if self._persister is None:
+            if self.waiting:
+                self._start_persister()
+            return
+        now = self._clock()
+        is_stuck = self._released_at is not None and now - self._released_at >= RELEASE_SECONDS
+        is_idle = self._is_ready and self._order is None and now - self._idle_since >= IDLE_SECONDS
+        if is_stuck or is_idle:
+            self._persister.end(at_once=is_stuck)
+            self._ending.append(self._persister)
+            self._persister, self._is_ready, self._released_at = None, False, None

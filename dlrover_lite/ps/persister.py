@@ -1,0 +1,52 @@
+"""The process that writes a parameter server's part of a cut while the server goes on (``python -m dlrover_lite.ps.persister FD PARENT``).
+
+It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
+numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps three times as long as it
+works; alone, or when the spill fills, it doesn't.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["main"]
+
+NICE = 10
+"""The kernel's default for reading and writing follows it."""
+KILLED_FIRST = 500
+"""Of a thousand: where memory runs out, rather this process is killed than the server."""
+PAUSE = 3.0
+"""Beside training: seconds of sleep for each second of work."""
+REPORT_SECONDS = 0.2
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """``FD PARENT``: the socket, and the server's process id."""
+    _die_with(int(arguments[1]))
+    with suppress(OSError):
+        os.nice(NICE)
+    with suppress(OSError), Path("/proc/self/oom_score_adj").open("w") as file:
+        file.write(str(KILLED_FIRST))
+    from dlrover_lite.ps.persisting import Persisting
+
+    with socket.socket(fileno=int(arguments[0])) as channel:
+        Persisting(channel, pause=PAUSE, report_seconds=REPORT_SECONDS).serve()
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(1)  # it was faster
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

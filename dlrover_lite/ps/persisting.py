@@ -1,0 +1,150 @@
+"""What the persister does: takes orders, and writes a part step by step, looking after each whether it still should."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.layout import Codec, GroupShape
+from dlrover_lite.checkpoint.manifest import PartEntry
+from dlrover_lite.checkpoint.part_writer import PartWriter
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.failpoints import failpoint
+from dlrover_lite.ps.cut_reader import CutReader, GroupFiles, Overflown
+from dlrover_lite.ps.persist_messages import (
+    FILES_AT_ONCE,
+    MESSAGE_BYTES,
+    Ended,
+    Failed,
+    Files,
+    FromPersister,
+    Persist,
+    Ready,
+    Release,
+    ToPersister,
+    Writing,
+    Written,
+    send,
+)
+from dlrover_lite.ps.spill import ANSWERED, Spill
+
+__all__ = ["Persisting"]
+
+TRAINING_SECONDS = 0.25
+"""After a request has been answered, training goes on for so long at least."""
+
+
+class _Released(Exception):
+    """The server doesn't want it any more."""
+
+
+class Persisting:
+    """``pause``: seconds of sleep for each of work, beside training. Ends by SystemExit when the other end is gone."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        *,
+        pause: float,
+        report_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        work_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._channel = channel
+        self._pause, self._report_seconds = pause, report_seconds
+        self._clock, self._work_clock = clock, work_clock
+        self._files: list[int] = []
+        self._spill: Spill | None = None
+        """Kept until it is released: who lets go of it last has the work of freeing it."""
+
+    def serve(self) -> None:
+        """Until the other end is gone."""
+        self._tell(Ready())
+        while True:
+            match self._hear(None):
+                case Persist() as order:
+                    try:
+                        self._tell(self._persist(order))
+                    except _Released:
+                        self._release(order.cut)
+                case Release(cut):
+                    self._release(cut)
+
+    def _persist(self, order: Persist) -> FromPersister:
+        files, self._files = self._files, []
+        try:
+            spill = self._spill = Spill(order.groups, files.pop())
+            per_group = [GroupFiles(*files[start : start + 4]) for start in range(0, len(files), 4)]
+            owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
+            reader = CutReader(order.groups, per_group, spill, owned, whole)
+            shapes = [GroupShape(group.dim, group.state) for group in order.groups]
+            store = CheckpointStore(order.url).join(order.cut)
+            codec: Codec = "zlib" if order.compress else "none"
+            with store.part(order.job, order.ps, owned, shapes, codec=codec) as part:
+                self._write(order, reader, part, spill)
+                failpoint("ps.persist.finish")
+                entry: PartEntry = part.finish()
+        except DlroverLiteError as error:
+            return Failed(order.cut, error.message, error.hint)
+        finally:
+            for fd in files:
+                os.close(fd)
+        return Written(order.cut, reader.rows, entry.stored_bytes, msgspec.json.encode(entry).decode())
+
+    def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: Spill) -> None:
+        worked, reported_at = self._work_clock(), self._clock()
+        answered, answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
+        for step in reader.steps(part):
+            failpoint(f"ps.persist.{step}")
+            if spill.overflown:
+                raise Overflown
+            now = self._clock()
+            if now - reported_at >= self._report_seconds:
+                reported_at = now
+                self._tell(Writing(order.cut, reader.rows, part.bytes_written))
+            if (count := int(spill.header[ANSWERED])) != answered:
+                answered, answered_at = count, now
+            beside_training = now - answered_at < TRAINING_SECONDS
+            in_haste = 2 * spill.limited_bytes > order.spill_bytes
+            work = self._work_clock() - worked
+            self._obey(self._pause * work if beside_training and not in_haste else 0.0)
+            worked += work
+
+    def _obey(self, seconds: float) -> None:
+        """Sleep, unless there is something to hear. Raises _Released."""
+        message = self._hear(seconds)
+        if isinstance(message, Release):
+            raise _Released
+
+    def _release(self, cut: int) -> None:
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+        self._tell(Ended(cut))
+
+    def _hear(self, timeout_seconds: float | None) -> ToPersister | None:
+        """The next message; None when there is none within the time, or it was about files only."""
+        if not select.select([self._channel], [], [], timeout_seconds)[0]:
+            return None
+        try:
+            data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            data, fds = b"", []
+        self._files += fds
+        if not data:
+            raise SystemExit(0)
+        message: ToPersister = msgspec.msgpack.decode(data, type=ToPersister)
+        return None if isinstance(message, Files) else message
+
+    def _tell(self, message: FromPersister) -> None:
+        try:
+            send(self._channel, message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise SystemExit(0) from error

@@ -1,0 +1,87 @@
+"""A snapshot of a parameter server: what it holds between two pushes, while it goes on (docs/plans/checkpoint.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dlrover_lite.checkpoint.manifest import Applied, Consumed, Marks, PartEntry
+from dlrover_lite.errors import JobError
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.marks import to_bitmap
+from dlrover_lite.ps.spill import ANSWERED, Spill
+
+__all__ = ["Snapshot"]
+
+LEAST_SPILL_BYTES = 16 << 20
+SPILL_SHARE = 4
+"""One byte of spill for so many of rows."""
+
+
+class Snapshot:
+    """From now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
+
+    ``since``: by group, the clock from which on changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
+    """
+
+    def __init__(self, engine: Engine, since: Sequence[int] = (), spill_bytes: int = 0) -> None:
+        self._engine = engine
+        groups = [group.cut() for group in engine.groups]
+        if since and len(since) != len(groups):
+            raise JobError(
+                f"changes since a cut of {len(since)} groups of tables are asked for, where there are {len(groups)}"
+            )
+        small = [
+            cut.used * cut.row_bytes for cut, group in zip(groups, engine.groups, strict=True) if not group.complete
+        ]
+        self.spill_bytes = spill_bytes or max(LEAST_SPILL_BYTES, sum(small) // SPILL_SHARE)
+        self.groups = [
+            msgspec.structs.replace(
+                cut,
+                capacity=cut.used if group.complete else min(cut.used, self.spill_bytes // cut.entry_bytes),
+                since=since[g] if since else None,
+            )
+            for g, (cut, group) in enumerate(zip(groups, engine.groups, strict=True))
+        ]
+        self.owned = engine.owned
+        self._marks = _marks(engine)
+        self.spill = Spill(self.groups)
+        for group, area in zip(engine.groups, self.spill.areas, strict=True):
+            group.spill(area)
+
+    @property
+    def files(self) -> list[int]:
+        """Of each group's ids, metadata, values and state, then the spill. Raises JobError where there are none."""
+        found = [arena.fd for group in self._engine.groups[: len(self.groups)] for arena in group.files]
+        files = [fd for fd in found if fd is not None]
+        if len(files) < len(found):
+            raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
+        return [*files, self.spill.fd]
+
+    @property
+    def overflown(self) -> bool:
+        """It isn't whole any more: more has changed than may be kept."""
+        return self.spill.overflown or self.spill.limited_bytes > self.spill_bytes
+
+    def note_training(self) -> None:
+        """For the persister to see."""
+        self.spill.header[ANSWERED] = self._engine.loads.answered
+
+    def entry(self, part: str) -> PartEntry:
+        """What the manifest is to say of the part, from what the persister has said."""
+        entry = msgspec.json.decode(part, type=PartEntry)
+        clocks = [group.clock for group in self.groups]
+        return msgspec.structs.replace(entry, clocks=clocks, marks=self._marks)
+
+    def end(self) -> None:
+        """Rows may change as they like again."""
+        for group in self._engine.groups:
+            group.spill(None)
+        self.spill.stop()
+        self.spill.close()
+
+
+def _marks(engine: Engine) -> Marks:
+    below, ranges, applied = engine.marks.noted(engine.owned)
+    return Marks(Consumed(below, ranges), [Applied(epoch, k, to_bitmap(slots)) for epoch, k, slots in applied])
