@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from dlrover_lite.checkpoint.layout import GroupShape
+from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.cut_reader import Overflown
@@ -156,6 +158,12 @@ class Cuts:
             else:
                 self._released_at = self._clock()
 
+    def _layout(self, snapshot: Snapshot) -> bytes:
+        """For the manifest."""
+        assert self._engine.configuration is not None
+        shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
+        return msgspec.json.encode(Layout(configuration_of(self._engine.configuration), shapes))
+
     # --- the persister --------------------------------------------------------------------------------------------------
 
     def _start_persister(self) -> None:
@@ -188,8 +196,9 @@ class Cuts:
                 self.report = SnapshotReport(cut, "taking", rows, size)
             case Written(cut, rows, size, part):
                 entry = msgspec.json.encode(self._snapshot.entry(part))
+                layout = self._layout(self._snapshot)
                 self._end_snapshot()
-                self.report = SnapshotReport(cut, "written", rows, size, entry)
+                self.report = SnapshotReport(cut, "written", rows, size, entry, layout=layout)
             case Failed(_, why, hint):
                 self.give_up(why, hint)
 
