@@ -29,7 +29,7 @@ def describe(master: Master) -> Status:
     elif master.beginning is not None:
         message = f"goes back to checkpoint {master.beginning.cut}"
     elif master.servers.restore is not None:
-        message = f"reading checkpoint {master.servers.restore.cut}: it {master.facts.generation.told}"
+        message = f"reading checkpoint {master.servers.restore.cut}"
     elif not master.servers.state.version:
         message = "waiting for the parameter servers"
     else:

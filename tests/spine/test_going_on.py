@@ -1,0 +1,144 @@
+"""Real jobs that lose everything, or some of it, and go on from a checkpoint: every sample counts once all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dlrover_lite
+from dlrover_lite.checkpoint.locate import Located, locate, store_of
+from dlrover_lite.jobs import census, resuming
+from dlrover_lite.jobs.handle import JobHandle, launch, resume
+from dlrover_lite.jobs.processes import is_alive
+from dlrover_lite.recipe.load import resolved_yaml
+from tests.backends.support import until
+from tests.spine.support import HERE, kill, nodes, pid_of, succeeded, until_trained
+
+SAMPLES, EPOCHS = 32_768, 3
+STARTS_SECONDS = 90.0
+
+
+def count(*, ps: int = 1, workers: int = 2, **checkpoint: Any) -> JobHandle:
+    return dlrover_lite.run(
+        {
+            "version": 1,
+            "name": "going-on",
+            "model": {"use": "census", "options": {"embedding_dim": 4, "dense_values": 40_000}},
+            "data": {"format": "census", "samples": SAMPLES},
+            "training": {
+                "batch_size": 16,
+                "epochs": EPOCHS,
+                "seed": 1,
+                "optimizer": {"use": "adam", "learning_rate": 0.02},
+            },
+            "resources": nodes(ps, workers, {}),
+            "export": {"optimizer_state": True},
+            "checkpoint": {"every_seconds": 0.4, "full_every": 3, "keep": 4, **checkpoint},
+            "directory": str(HERE),
+        }
+    )
+
+
+def newest_cut(handle: JobHandle) -> int:
+    found = handle.status().checkpoints
+    return found.newest.number if found is not None and found.newest is not None else 0
+
+
+def until_cuts(handle: JobHandle, number: int) -> None:
+    until(lambda: newest_cut(handle) >= number, f"checkpoint {number}")
+
+
+def kill_all(handle: JobHandle) -> None:
+    """kill -9 of the keeper takes all processes of the job along."""
+    keeper = handle.job.record().keeper
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    assert handle.wait(60).state == "lost"
+    until(lambda: not is_alive(keeper), "the keeper's end")
+
+
+def exact(handle: JobHandle) -> dict[str, Any]:
+    """The last status of a job that has counted every sample of every epoch once, bit for bit."""
+    status = succeeded(handle)
+    report = census.check(handle.job)
+    assert report.exact, report
+    assert (report.samples, report.epochs) == (SAMPLES, EPOCHS)
+    return status
+
+
+def test_a_job_that_was_killed_goes_on_again_and_again() -> None:
+    handle = count(ps=2)
+    for number, moment in enumerate((8_000, 50_000), 1):
+        until_trained(handle, moment)
+        until_cuts(handle, newest_cut(handle) + 1)
+        kill_all(handle)
+        handle = resume(handle.id)
+        until(lambda: handle.status().slot_map_version, "a slot map", STARTS_SECONDS)  # noqa: B023 - at once
+        assert handle.status().generation == number
+    status = exact(handle)
+    assert status["begun"].startswith("goes on from checkpoint ")
+    assert {node["id"] for node in status["nodes"] if node["role"] == "ps"} == {f"ps-{i}" for i in range(6)}
+    told = [entry.text for entry in handle.story("master").entries]
+    assert sum(text.startswith("goes on from checkpoint ") for text in told) == 2
+
+
+def test_a_new_job_begins_with_a_checkpoint_on_more_servers() -> None:
+    first = count(workers=1)
+    until_trained(first, 30_000)
+    until_cuts(first, newest_cut(first) + 1)
+    kill_all(first)
+    located = locate(first.id)
+    chosen = resuming.choose(located)
+    changes = {"resources.ps.count": 3, "resources.worker.count": 2, "resources.ps.memory": "512MiB"}
+    recipe = resuming.fitting_recipe(resuming.recipe_of(Located(store_of(first.job), None, None), chosen), changes)
+    resuming.check_fits(chosen, recipe, only_parameters=False)
+    second = launch(recipe, resolved_yaml(recipe), beginning=resuming.beginning_of(chosen))
+    status = exact(second)
+    assert status["begun"] == f"begins with checkpoint {chosen.manifest.cut} of {first.id}"
+    assert len([node for node in status["nodes"] if node["role"] == "ps"]) == 3
+
+
+def spoil_memory(handle: JobHandle) -> None:
+    """The keeper holds it; what a PS leaves there begins with other bytes from now on."""
+    keeper = handle.job.record().keeper
+    assert keeper is not None
+    for entry in Path(f"/proc/{keeper.pid}/fd").iterdir():
+        if str(entry.readlink()).startswith("/memfd:state"):
+            with entry.open("r+b") as file:
+                file.write(b"spoiled!")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux has memory that outlives its process")
+def test_a_server_whose_memory_is_lost_takes_the_job_back_to_its_newest_checkpoint() -> None:
+    handle = count(ps=2)
+    until_trained(handle, 10_000)
+    until_cuts(handle, newest_cut(handle) + 1)
+    before = {name: pid_of(handle, name) for name in ("ps-0", "ps-1", "worker-0", "worker-1")}
+    spoil_memory(handle)
+    kill(handle, "ps-1")
+    until(lambda: handle.status().generation == 1, "another generation")
+    assert all(pid_of(handle, name) is None for name in before)
+    status = exact(handle)
+    assert status["begun"].startswith("went back to checkpoint ")
+    assert "the parameters of ps-1 are lost" in status["begun"]
+    assert status["master_restarts"] == 0
+
+
+def test_a_damaged_checkpoint_is_passed_over() -> None:
+    handle = count()
+    until_trained(handle, 10_000)
+    until_cuts(handle, newest_cut(handle) + 2)
+    kill_all(handle)
+    newest = resuming.chosen_for(handle.job).manifest
+    file = Path(store_of(handle.job).url) / f"cut-{newest.cut:08}" / newest.parts[0].file
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    status = exact(resume(handle.id))
+    assert status["begun"].startswith("went back to checkpoint ")
+    assert file.name in status["begun"]
+    assert status["generation"] == 2
