@@ -138,10 +138,12 @@ def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None
 
         wrong = list(_other_tables(there, declare(recipe).configuration))
     if wrong:
-        listed = "\n".join(f"  {line}" for line in wrong)
+        listed = "\n".join(f"  {line}" for line in wrong[:_SHOWN])
+        listed += f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise JobError(f"The recipe doesn't fit checkpoint {manifest.cut} of {manifest.job}:\n{listed}", hint=_TABLES)
 
 
+_SHOWN = 6
 _TABLES = "Tables, parameters, optimizers and the seed must be those it was taken with; nodes, epochs and export may be others."
 _ONLY_PARAMETERS = "Begin at epoch 0 with its parameters instead: --only-parameters"
 

@@ -30,6 +30,7 @@ def write_cut(
     known: list[Consumed] | None = None,
     names: list[tuple[int, int]] | None = None,
     facts: dict[str, Any] | None = None,
+    job: str = "job-1",
 ) -> Manifest:
     """All they have, or what has changed since the cut it builds on. ``known``: what each has heard as consumed; ``names``: minibatches
     whose marks are written."""
@@ -40,7 +41,7 @@ def write_cut(
     for ps, engine in enumerate(engines):
         owned = slot_sets.unpack(to_bitmap(engine.owned))
         before = builds_on.parts[ps].clocks if builds_on is not None else [0] * len(shapes)
-        with writer.part("job-1", ps, owned, shapes, block_bytes=4096) as part:
+        with writer.part(job, ps, owned, shapes, block_bytes=4096) as part:
             for g, group in enumerate(engine.groups):
                 rows, _ = group.find(owned, 0, scan_limit=1 << 40, row_limit=1 << 40)
                 data = group.read(rows)
@@ -60,7 +61,7 @@ def write_cut(
             parts.append(part.finish(marks, clocks=clocks_of(engine)))
     assert engines[0].configuration is not None
     manifest = Manifest(
-        job="job-1",
+        job=job,
         cut=cut,
         at=1e9 + cut,
         builds_on=builds_on.cut if builds_on is not None else None,
