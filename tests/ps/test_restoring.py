@@ -117,7 +117,7 @@ def test_ages_and_clocks_go_on(rigs: Callable[..., Rig], tmp_path: Path) -> None
         return {int(row): int(age) for row, age, t in zip(data.ids, data.ages, data.tables, strict=True) if t == 0}
 
     assert ages(new.engine(0)) | ages(new.engine(1)) == ages(old.engine(0))
-    assert clocks_of(new.engine(1)) == clocks_of(old.engine(0)) == [10] * 4
+    assert clocks_of(new.engine(1)) == clocks_of(old.engine(0))
 
 
 def test_each_minibatch_is_applied_once_in_each_slot(rigs: Callable[..., Rig], tmp_path: Path) -> None:
