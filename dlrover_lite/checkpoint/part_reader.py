@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any
@@ -12,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.deflate import BrokenStream, crc32, decompress
 from dlrover_lite.checkpoint.destination import FileReader, damaged
 from dlrover_lite.checkpoint.layout import (
+    ALIGNMENT,
     ENTRY,
     HEAD,
     TAIL,
@@ -21,7 +22,6 @@ from dlrover_lite.checkpoint.layout import (
     GroupShape,
     PartHead,
     block_arrays,
-    crc32,
     read_head,
     read_tail,
 )
@@ -144,8 +144,8 @@ class PartReader:
         payload: Any = stored
         if self.head.codec == "zlib":
             try:
-                payload = zlib.decompress(stored.data, bufsize=rows * shape.stored_row_bytes + 8)
-            except zlib.error as error:
+                payload = decompress(stored.data, rows * shape.stored_row_bytes + ALIGNMENT)
+            except BrokenStream as error:
                 raise self._damaged_block(number, str(error)) from error
         if len(payload) < rows * shape.stored_row_bytes:
             raise self._damaged_block(number, "it is too short")
