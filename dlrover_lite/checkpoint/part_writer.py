@@ -1,6 +1,7 @@
 """Writing a part: rows come in any order, and go out in blocks of neighbouring slots.
 
-The caller's thread puts rows in order; another one does the checksums and writes: both are about as fast as a fast disk.
+The caller's thread puts rows in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, and
+twelve that are full and not written yet; 28 MiB.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from dlrover_lite.rows import RowData
 
 __all__ = ["PartWriter"]
 
-_MOST_WAITING = 4
-"""Blocks that are full and not written yet; with the sixteenths that are filled, about 20 MiB."""
+_AT_ONCE = 4
+"""Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
+_MOST_UNDER_WAY = 2
+"""Such writes."""
 
 
 class _Bucket:
@@ -109,7 +112,8 @@ class PartWriter:
         self._group = -1
         self._buckets: dict[int, _Bucket] = {}
         self._spare: list[_Bucket] = []
-        self._waiting: deque[Future[_Bucket]] = deque()
+        self._full: list[_Bucket] = []
+        self._under_way: deque[Future[list[_Bucket]]] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -163,39 +167,51 @@ class PartWriter:
 
     def _flush_all(self) -> None:
         """All is written, and the memory given back."""
-        numbers = sorted(self._buckets)
-        for number in numbers:
-            self._flush(number, last=number == numbers[-1])
-        while self._waiting:
-            self._waiting.popleft().result()
+        for number in sorted(self._buckets):
+            self._flush(number)
+        self._submit(last=True)
+        while self._under_way:
+            self._under_way.popleft().result()
         self._spare.clear()
 
-    def _flush(self, number: int, *, last: bool = False) -> None:
-        while len(self._waiting) >= _MOST_WAITING:
-            self._spare.append(self._waiting.popleft().result())
-        self._waiting.append(self._writer.submit(self._store, self._buckets.pop(number), self._group, last))
+    def _flush(self, number: int) -> None:
+        self._full.append(self._buckets.pop(number))
+        if len(self._full) == _AT_ONCE:
+            self._submit()
 
-    def _store(self, bucket: _Bucket, group: int, last: bool) -> _Bucket:
-        """In the writing thread, which alone has to do with file, position and entries meanwhile; the bucket, empty."""
+    def _submit(self, *, last: bool = False) -> None:
+        while len(self._under_way) >= _MOST_UNDER_WAY:
+            self._spare += self._under_way.popleft().result()
+        if self._full:
+            self._under_way.append(self._writer.submit(self._store, self._full, self._group, last))
+            self._full = []
+
+    def _store(self, buckets: list[_Bucket], group: int, last: bool) -> list[_Bucket]:
+        """In the writing thread, which alone has to do with file, position and entries meanwhile; the buckets, empty."""
         self._go_on()
-        pieces = self._stored(bucket, last)
-        slots = bucket.slots[: bucket.used]
-        stored = _size(pieces)
-        entry = (self._position, stored, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces))
-        self._failed = True  # until it is written
-        self._file.write(pieces)
+        position, entries, together = self._position, [], []
+        for bucket in buckets:
+            pieces = self._stored(bucket, position, last=last and bucket is buckets[-1])
+            slots = bucket.slots[: bucket.used]
+            size = _size(pieces)
+            entries.append((position, size, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces)))
+            together += pieces
+            position += size
+        self._failed = True  # until they are written
+        self._file.write(together)
         self._failed = False
-        self._entries.append(entry)
-        self._position += stored
-        bucket.used = 0
-        return bucket
+        self._entries += entries
+        self._position = position
+        for bucket in buckets:
+            bucket.used = 0
+        return buckets
 
-    def _stored(self, bucket: _Bucket, last: bool) -> list[Piece]:
+    def _stored(self, bucket: _Bucket, position: int, *, last: bool) -> list[Piece]:
         pieces = bucket.pieces()
         size = _size(pieces)
         if self._head.codec == "zlib":
             return [compress([*pieces, bytes(_padding(size, size))])]
-        padding = _padding(self._position + size, size, last=last)
+        padding = _padding(position + size, size, last=last)
         return [*pieces, bytes(padding)] if padding else pieces
 
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
