@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.destination import Piece, damaged, troubled
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES
@@ -169,9 +170,11 @@ class _Writer:
 
 
 class _Reader:
+    read_bytes = 2 << 20
+
     def __init__(self, path: str) -> None:
         self.url = path
-        self._descriptor = -1
+        self._descriptor = self._direct = -1
         try:
             with _troubles("read", path):
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -181,24 +184,39 @@ class _Reader:
             raise
 
     def read(self, offset: int, length: int) -> memoryview:
-        buffer = np.empty(length, np.uint8).data  # a bytearray would be zeroed first
-        done = 0
+        direct = self._direct >= 0 and length >= LARGE_BYTES
+        skipped = offset % ALIGNMENT if direct else 0
+        wanted = skipped + length
+        room = _aligned_room(wanted + -wanted % ALIGNMENT)
         with _troubles("read", self.url):
-            while done < length:
-                got = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+            done = self._read_direct(room, offset - skipped) if direct else 0
+            while done < wanted:
+                got = os.preadv(self._descriptor, [room[done:wanted]], offset - skipped + done)
                 if not got:
-                    raise damaged(self.url, f"it ends at byte {offset + done:,}")
+                    raise damaged(self.url, f"it ends at byte {offset - skipped + done:,}")
                 done += got
-        return buffer
+        return room[skipped:wanted]
 
-    def ahead(self, offset: int, length: int) -> None:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+    def _read_direct(self, room: memoryview, offset: int) -> int:
+        """How much it has read: less than there is, if need be."""
+        try:
+            return os.preadv(self._direct, [room], offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return 0  # it can't after all
+
+    def read_once(self) -> None:
+        """Reads past the page cache, where the file system can do that: a fifth of the CPU time, and faster."""
+        if self._direct < 0 and hasattr(os, "O_DIRECT"):
+            with suppress(OSError):  # EINVAL: it can't
+                self._direct = os.open(self.url, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._direct):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._direct = -1
 
     def __enter__(self) -> _Reader:
         return self
@@ -209,11 +227,21 @@ class _Reader:
         self.close()
 
 
+def _aligned_room(size: int) -> memoryview:
+    room = np.empty(size + ALIGNMENT, np.uint8)  # a bytearray would be zeroed first
+    start = -_address(room) % ALIGNMENT
+    return room[start : start + size].data
+
+
 def _aligned(view: memoryview) -> bool:
     if len(view) < LARGE_BYTES or len(view) % ALIGNMENT:
         return False
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address % ALIGNMENT == 0
+    return _address(np.frombuffer(view, np.uint8)) % ALIGNMENT == 0
+
+
+def _address(array: NDArray[np.uint8]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _behind(views: list[memoryview], written: int) -> list[memoryview]:
