@@ -1,23 +1,30 @@
-"""CRC-32 and zlib's format, by the fastest library there is: isal does both several times as fast as zlib, with the same checksums, and either
-reads what the other has compressed. It exists for x86-64 and ARM; elsewhere it is zlib."""
+"""CRC-32 and zlib's format, by the fastest library there is: isal does both several times as fast as zlib, with the same checksums, and
+either reads what the other has compressed. It exists for x86-64 and ARM; elsewhere it is zlib."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 from dlrover_lite.checkpoint.destination import Piece
-
-try:
-    from isal import isal_zlib as _fast
-except ImportError:  # no package for this machine
-    import zlib as _fast  # type: ignore[no-redef]
 
 __all__ = ["BrokenStream", "compress", "crc32", "decompress"]
 
 BrokenStream = zlib.error
 """What ``decompress`` raises."""
 _LEVEL = 1
+
+
+def _library() -> Any:
+    try:
+        from isal import isal_zlib
+    except ImportError:  # no package for this machine
+        return zlib
+    return isal_zlib
+
+
+_fast = _library()
 
 
 def crc32(pieces: Sequence[Piece]) -> int:
