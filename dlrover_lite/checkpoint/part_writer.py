@@ -167,6 +167,7 @@ class PartWriter:
 
     def _flush_all(self) -> None:
         """All is written, and the memory given back."""
+        self._submit()  # apart from those that aren't full, which go through the page cache
         for number in sorted(self._buckets):
             self._flush(number)
         self._submit(last=True)
