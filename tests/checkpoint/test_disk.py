@@ -89,7 +89,7 @@ def part_of(store: CheckpointStore) -> Path:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
+    return len(list(Path("/dev/fd").iterdir()))
 
 
 class Refusing:
