@@ -197,7 +197,7 @@ def stop(job: str, now: bool, kill: bool) -> None:
         without = f", {missing}" if missing.startswith("without") else ""
         click.echo(f"{handle.id} has been {'killed' if kill else 'stopped'}{without}.")
         if result.hint:
-            click.echo(result.hint)
+            note(result.hint)
 
 
 def _stopped(handle: JobHandle, kill: bool, now: bool) -> Result | None:

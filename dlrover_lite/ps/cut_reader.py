@@ -274,11 +274,9 @@ def _newer(changed: NDArray[np.uint32], cut: GroupCut) -> NDArray[np.bool_]:
 
 
 def _since(changed: NDArray[np.uint32], cut: GroupCut) -> NDArray[np.bool_]:
-    """Changed after the cut that this one builds on (which may be of a clock that stood higher: then all are)."""
+    """Changed after the cut that this one builds on: less long ago than that."""
     assert cut.since is not None
-    if cut.since > cut.clock:
-        return np.ones(len(changed), np.bool_)
-    return np.uint32(cut.clock) - changed < np.uint32(cut.clock - cut.since)
+    return np.uint32(cut.clock) - changed < np.uint32((cut.clock - cut.since) & 0xFFFFFFFF)
 
 
 def numpy_slots(ids: NDArray[np.uint64], salts: NDArray[np.uint64]) -> NDArray[np.uint16]:

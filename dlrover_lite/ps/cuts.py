@@ -181,7 +181,7 @@ class Cuts:
             self._lost(error)
 
     def _lost(self, error: PersisterEnded) -> None:
-        self._persister, self._is_ready = None, False
+        self._persister, self._is_ready, self._released_at = None, False, None
         if self._order is not None and (self.active or self.waiting):
             self.give_up(error.message, error.hint)
 

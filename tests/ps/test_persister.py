@@ -1,0 +1,460 @@
+"""The persister as a process: cuts of a server that is pushed to all the time, and whatever may end one early."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.manifest import PartEntry
+from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
+from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import VARIABLE
+from dlrover_lite.ps import cuts as cuts_module
+from dlrover_lite.ps.cuts import Cuts
+from dlrover_lite.ps.engine import Engine, Slice
+from dlrover_lite.ps.marks import ALL_SLOTS, Part, mask_of, to_bitmap
+from dlrover_lite.ps.persister_process import PersisterProcess
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import PsOrders, SnapshotOrder, SnapshotReport
+from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from tests.house.sources import ROOT
+from tests.ps.cutting import arrays_of, arrays_read, commit, same
+from tests.ps.rig import Rig
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
+
+PATIENCE_SECONDS = 100.0
+IDS = 30_000
+ADAGRAD = Optimizer(use="adagrad", learning_rate=0.1)
+CONFIGURATION = Configure(
+    1, [TableSpec("a", 16, 0.1), TableSpec("b", 3, 0.1), TableSpec("c", 16, 0.1)], DenseSpec(0, 0), ADAGRAD, ADAGRAD
+)
+
+
+@cache
+def gradients(number: int, keys: int) -> list[Slice]:
+    """Few keys come often, all of them now and then."""
+    random = np.random.default_rng(number)
+    drawn = [np.unique((IDS * random.random(keys) ** 4).astype(np.uint64)) for _ in range(3)]
+    groups = []
+    for tables, dim in (((0, 2), 16), ((1,), 3)):
+        ids = np.concatenate([drawn[table] for table in tables])
+        grads = random.standard_normal((len(ids), dim)).astype(np.float32)
+        groups.append((ids, [len(drawn[table]) for table in tables], grads))
+    return groups
+
+
+class Server:
+    """An engine that is pushed to, and its part in cuts, without sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.engine = Engine(owned=ALL_SLOTS)
+        self.engine.configure(CONFIGURATION)
+        self.pushes = 0
+        self.said: list[str] = []
+        self.late_seconds = 0.0
+        self.cuts = Cuts(0, self.engine, lambda: time.monotonic() + self.late_seconds, self.said.append)
+        self.store = CheckpointStore(str(directory / "checkpoints"))
+        self.store.create()
+
+    def fill(self) -> None:
+        ids = np.arange(IDS, dtype=np.uint64)
+        groups: list[Slice] = [
+            (np.concatenate([ids, ids]), [IDS, IDS], np.ones((2 * IDS, 16), np.float32)),
+            (ids, [IDS], np.ones((IDS, 3), np.float32)),
+        ]
+        self.engine.push(1, 0, 1.0, ALL_SLOTS, groups)
+
+    def push(self, keys: int = 300) -> None:
+        k = self.pushes
+        self.engine.push(0, k, 1.0, ALL_SLOTS, gradients(k % 16, keys))
+        self.engine.loads.requested()
+        if k % 16 == 15:
+            self.engine.marks.consumed(0, [(0, [(0, k - 3)])])
+        self.pushes += 1
+
+    def push_now_and_then(self) -> None:
+        self.push()
+        time.sleep(0.002)
+
+    def order(self, cut: int, since: list[int] | None = None, whole: bytes = b"", spill_bytes: int = 0) -> None:
+        self.store.begin(cut)
+        self.cuts.follow(SnapshotOrder(cut, "job", self.store.url, since or [], whole, cut % 5 == 0, spill_bytes))
+
+    def until(self, what: Callable[[], object], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not what():
+            assert time.monotonic() < end, (self.cuts.report, self.said)
+            meanwhile()
+            self.cuts.work(may_begin=True)
+
+    @property
+    def state(self) -> str:
+        return self.cuts.report.state if self.cuts.report is not None else ""
+
+    def finished(self) -> SnapshotReport:
+        self.until(lambda: self.state in ("written", "failed"))
+        assert self.cuts.report is not None
+        return self.cuts.report
+
+    def idle(self) -> None:
+        self.until(lambda: self.cuts._is_ready)
+
+    @property
+    def pid(self) -> int:
+        assert self.cuts._persister is not None
+        return self.cuts._persister.pid
+
+    def files(self, cut: int) -> list[str]:
+        return sorted(path.name for path in Path(self.store.url, directory_of(cut)).iterdir())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
+    made.fill()
+    yield made
+    made.cuts.close()
+    assert psutil.Process().children() == []
+    assert spills() == 0
+
+
+def spills() -> int:
+    """That are mapped here."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:spill")
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def entry_of(report: SnapshotReport) -> PartEntry:
+    assert report.state == "written", (report.why, report.hint)
+    return msgspec.json.decode(report.part, type=PartEntry)
+
+
+def test_cuts_of_a_server_that_is_pushed_to_without_pause(server: Server, tmp_path: Path) -> None:
+    """Another one that gets the same pushes, up to the beginning of each snapshot, says what is in it."""
+    twin = Server(tmp_path / "twin")
+    twin.fill()
+    since: list[int] = []
+    meanwhile = spilled = 0
+    for cut in range(1, 8):
+        is_base = cut % 4 == 1
+        whole = np.random.default_rng(cut).random(slot_sets.SLOTS) < (0.1 if cut % 4 == 3 else 0.0)
+        server.order(cut, [] if is_base else since, slot_sets.pack(whole))
+        server.until(lambda: server.cuts.active, server.push)
+        snapshot = server.cuts._snapshot
+        assert snapshot is not None
+        begun = server.pushes
+        while server.cuts.active:
+            server.push()
+            spilled += snapshot.spill.bytes
+            server.cuts.work(may_begin=True)
+        report = server.finished()
+        entry = entry_of(report)
+        meanwhile += server.pushes - begun
+        while twin.pushes < begun:
+            twin.push()
+        commit(server.store, server.engine, cut, entry, None if is_base else cut - 1)
+        assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
+        assert {(one.epoch, one.k) for one in entry.marks.applied} == set(twin.engine.marks._applied)
+        assert entry.marks.consumed.ranges == [(0, list(twin.engine.marks._consumed[0]))]
+        assert (report.rows, report.bytes) == (sum(entry.rows), entry.stored_bytes)
+        since = entry.clocks
+        server.cuts.follow(None)
+    assert spilled
+    assert meanwhile > 10
+
+
+def test_nothing_is_left_of_many_cuts(server: Server) -> None:
+    server.order(1)
+    server.finished()
+    server.idle()
+    fds = open_files()
+    persister = psutil.Process(server.pid)
+    its_fds, its_memory = persister.num_fds(), persister.memory_info()
+    for cut in range(2, 8):
+        server.order(cut)
+        server.until(lambda: server.cuts.active, server.push)
+        server.finished()
+        server.idle()
+    assert spills() == 0
+    assert open_files() == fds
+    assert persister.num_fds() == its_fds
+    assert persister.nice() >= 10
+    assert persister.memory_info().rss < its_memory.rss + (8 << 20)
+    server.cuts.follow(None)
+    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.until(lambda: not psutil.Process().children())
+    server.order(8)
+    assert server.finished().state == "written", "another one is started"
+
+
+# --- what may go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_destination_that_is_gone_is_said_and_used_again_when_it_is_back(server: Server) -> None:
+    server.order(1)
+    away = Path(f"{server.store.url}-away")
+    Path(server.store.url).rename(away)
+    report = server.finished()
+    assert report.state == "failed"
+    assert "destination is gone" in report.why
+    assert "mounted" in report.hint
+    assert not server.cuts.active
+    away.rename(server.store.url)
+    server.order(2)
+    assert server.finished().state == "written"
+
+
+def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.05")
+    server.order(1, spill_bytes=1000)
+    server.until(lambda: server.state == "failed", server.push_now_and_then)
+    report = server.finished()
+    assert "more rows changed" in report.why
+    assert "faster destination" in report.hint
+    server.idle()
+    assert server.files(1) == []
+
+
+def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.05")
+    server.order(1)
+    server.until(lambda: server.cuts.report is not None and server.cuts.report.rows)
+    assert server.files(1) != []
+    persister = server.pid
+    server.cuts.follow(None)
+    assert not server.cuts.active
+    assert server.cuts.report is None
+    server.push()
+    server.idle()
+    assert server.files(1) == []
+    server.order(1)
+    assert not server.cuts.waiting, "each cut is taken part in once"
+    server.order(2)
+    assert server.finished().state == "written"
+    assert server.pid == persister
+
+
+def test_one_order_after_the_other_the_newest_counts(server: Server) -> None:
+    for cut in range(1, 6):
+        server.order(cut)
+        for _ in range(3):
+            server.cuts.work(may_begin=True)
+    report = server.finished()
+    assert (report.cut, report.state) == (5, "written")
+
+
+@pytest.mark.parametrize("step", ["block", "spill", "finish"])
+def test_a_persister_that_dies_fails_its_cut_only(
+    server: Server, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = f"ps.persist.{step}=kill@{tmp_path / 'once'}"
+    monkeypatch.setenv(VARIABLE, points if step == "block" else f"{points},ps.persist.block=slow:0.01")
+    server.order(1)
+    server.until(lambda: server.state == "failed", server.push_now_and_then)
+    report = server.finished()
+    assert "was killed by SIGKILL" in report.why
+    server.push()
+    server.order(2)
+    server.until(lambda: server.state == "written", server.push_now_and_then)
+    entry_of(server.finished())
+    assert not (Path(server.store.url) / directory_of(1)).exists()
+
+
+def test_an_idle_persister_that_dies_is_replaced(server: Server) -> None:
+    server.order(1)
+    server.finished()
+    server.idle()
+    persister = server.pid
+    os.kill(persister, signal.SIGKILL)
+    server.until(lambda: server.cuts._persister is None)
+    server.order(2)
+    assert server.finished().state == "written"
+    assert server.pid != persister
+
+
+def test_a_persister_that_does_not_let_go_is_killed(server: Server) -> None:
+    server.order(1)
+    server.until(lambda: server.cuts.active)
+    stuck = server.pid
+    os.kill(stuck, signal.SIGSTOP)
+    server.order(2)
+    assert not server.cuts.active
+    server.until(lambda: server.cuts._released_at is not None)
+    server.late_seconds += cuts_module.RELEASE_SECONDS
+    assert server.finished().cut == 2
+    assert server.pid != stuck
+
+
+def test_one_that_cannot_be_started_is_said(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    server.order(1)
+    assert "can't be started" in server.finished().why
+    monkeypatch.undo()
+    server.order(2)
+    assert server.finished().state == "written"
+
+
+_SERVER = """
+import os, signal, sys
+from dlrover_lite.ps.persister_process import PersisterProcess
+persister = PersisterProcess()
+while persister.receive() is None:
+    pass
+print(persister.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_its_server() -> None:
+    done = subprocess.run([sys.executable, "-c", _SERVER], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    psutil.wait_procs([psutil.Process(pid) for pid in [int(done.stdout)] if psutil.pid_exists(pid)], PATIENCE_SECONDS)
+    assert not psutil.pid_exists(int(done.stdout))
+
+
+def test_it_does_not_begin_without_its_server() -> None:
+    command = [sys.executable, "-m", "dlrover_lite.ps.persister", "0", "1"]
+    assert subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 1
+
+
+def test_it_is_light() -> None:
+    code = (
+        "import json, sys, dlrover_lite.ps.persister, dlrover_lite.ps.persisting; print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"numba", "torch", "zmq", "psutil", "fsspec"} & set(json.loads(done.stdout))
+
+
+def test_who_ends_is_known_by_name() -> None:
+    persister = PersisterProcess()
+    os.kill(persister.pid, signal.SIGTERM)
+    with pytest.raises(JobError, match="was killed by SIGTERM"):
+        while True:
+            persister.receive()
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(2)
+    made.configure_all()
+    for k in range(3):
+        made.push_everywhere(0, k, {"a": dict.fromkeys(range(500), 1.0)})
+    yield made
+    made.close()
+    assert psutil.Process().children() == []
+
+
+def hear(rig: Rig, order: SnapshotOrder | None) -> SnapshotReport | None:
+    """PS 0 gets its orders with this one, and reports."""
+    rig.services[0].follow(msgspec.structs.replace(rig.orders(0), snapshot=order))
+    rig.turn(0)
+    return rig.services[0].report().snapshot
+
+
+def until(rig: Rig, order: SnapshotOrder, state: str) -> SnapshotReport:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (report := hear(rig, order)) is None or report.state != state:
+        assert time.monotonic() < end, report
+        time.sleep(0.001)
+    return report
+
+
+def order_of(cut: int, directory: Path) -> SnapshotOrder:
+    store = CheckpointStore(str(directory))
+    store.create()
+    store.begin(cut)
+    return SnapshotOrder(cut, "job", store.url)
+
+
+def test_a_cut_needs_no_new_version_and_moves_wait_for_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.2")
+    order = order_of(1, tmp_path)
+    assert hear(rig, None) is None
+    until(rig, order, "taking")
+    move = rig.move(0, 1, mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048)))
+    rig.hear(1)
+    for _ in range(5):
+        rig.turn(1)
+        rig.turn(0)
+        assert rig.services[0].outgoing is None, "no move begins"
+    assert rig.push(0, 0, 3, ALL_SLOTS, {"a": {7: 1.0}})
+    assert until(rig, order, "written").part
+    rig.services[0].follow(PsOrders(0))  # too old to say anything
+    assert rig.services[0].report().snapshot is not None
+    assert hear(rig, None) is None
+    rig.settle()
+    assert move not in rig.moves
+    assert rig.value("a", 7) == -4.0
+
+
+def test_a_cut_waits_for_moves(rig: Rig, tmp_path: Path) -> None:
+    order = order_of(1, tmp_path)
+    rig.move(0, 1, mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048)))
+    rig.hear(1)
+    rig.hear(0)
+    while rig.services[0].outgoing is None:
+        rig.turn(1)
+        rig.turn(0)
+    rig.services[0]._cuts.follow(order)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not rig.services[0]._cuts._is_ready:
+        assert time.monotonic() < end
+        rig.turn(0)
+    for _ in range(5):
+        rig.turn(0)
+        assert not rig.services[0]._cuts.active
+    rig.settle()
+    part = msgspec.json.decode(until(rig, order_of(2, tmp_path), "written").part, type=PartEntry)
+    assert part.slots == to_bitmap(rig.owned(0))
+    assert sum(part.rows[:2]) == rig.engine(0).rows
+
+
+def test_slots_that_go_all_the_same_end_it(rig: Rig, tmp_path: Path) -> None:
+    order = order_of(1, tmp_path)
+    until(rig, order, "taking")
+    rig.owners[:10] = 1
+    rig.version += 1
+    report = hear(rig, order)
+    assert report is not None
+    assert "slots have come or gone" in report.why
+    rig.settle()
+
+
+def test_half_a_push_is_repeated_before_a_cut_begins(rig: Rig, tmp_path: Path) -> None:
+    order = order_of(1, tmp_path)
+    rig.engine(0).marks.add_part(Part(0, 9, to_bitmap(ALL_SLOTS), 1))
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not rig.services[0]._cuts._is_ready:
+        assert time.monotonic() < end
+        assert hear(rig, order) is None
+    assert hear(rig, order) is None
+    rig.push(0, 0, 9, ALL_SLOTS, {"a": {7: 1.0}})
+    marks = msgspec.json.decode(until(rig, order, "written").part, type=PartEntry).marks
+    assert [(one.epoch, one.k) for one in marks.applied] == [(0, 0), (0, 1), (0, 2), (0, 9)]

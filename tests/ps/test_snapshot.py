@@ -1,0 +1,357 @@
+"""A snapshot is what a server had at one moment, bit for bit, whatever is pushed to it while it is read."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps import cut_reader, spill
+from dlrover_lite.ps.cut_reader import Overflown, numpy_slots
+from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.hashing import table_salt
+from dlrover_lite.ps.layout import BLOCK, slots_of
+from dlrover_lite.ps.marks import Part, mask_of, to_bitmap
+from dlrover_lite.ps.memory import PrivateMemory
+from dlrover_lite.ps.rows import CLOCK, RowData
+from dlrover_lite.ps.snapshot import Snapshot
+from tests.ps.cutting import clocks_of, commit, read_cut, reader_of, snapshot_of, state_of
+from tests.ps.survival import (
+    FOREIGN,
+    OPTIMIZERS,
+    OWNED,
+    Push,
+    Receive,
+    Tidy,
+    check,
+    configuration,
+    configure,
+    contents,
+    do,
+    open_engine,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
+
+WRAPS = 0xFFFFFFFF - 3
+"""A clock that is about to begin anew."""
+MOST_PUSHES = 25
+"""During one cut."""
+
+
+def test_slots_are_those_of_the_kernels() -> None:
+    ids = np.random.default_rng(0).integers(0, 1 << 64, 5000, np.uint64, endpoint=False)
+    for table in ("a", "dense parameters", "ü"):
+        assert np.array_equal(numpy_slots(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
+
+
+class World:
+    """An engine, pushes to it, and cuts of it."""
+
+    def __init__(self, seed: int, use: str, directory: Path, *, keys: int, clock: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.keys = keys
+        self.engine = open_engine(None)
+        configure(self.engine, use)
+        for group in self.engine.groups:
+            group._book.numbers[CLOCK] += np.uint64(clock)
+            moved = group._store.meta[: 4 * group.used].reshape(-1, 4)  # the dense blocks
+            moved[:, 2] += np.uint32(clock)
+        self.pushes = 0
+        self.store = CheckpointStore(str(directory))
+        self.store.create()
+        self.cuts: list[PartEntry] = []
+        self.read: list[set[Any]] = []
+
+    def push(self) -> None:
+        do(self.engine, Push(self.pushes, int(self.random.integers(3))), self.keys)
+        self.pushes += 1
+
+    def _perhaps_push(self, part_of_pushes: float, most: int) -> None:
+        if self.pushes < most and self.random.random() < part_of_pushes:
+            self.push()
+
+    def leave_holes(self) -> None:
+        """Free row numbers among the others."""
+        do(self.engine, Receive(int(self.random.integers(100))), self.keys)
+        for group in self.engine.groups[:2]:
+            group.drop(slot_sets.unpack(to_bitmap(FOREIGN)), 0, scan_limit=group.used)
+
+    def cut(self, whole: slot_sets.SlotSet, *, base: bool, part_of_pushes: float) -> None:
+        """Taken while pushes come between any two accesses to memory, and in their midst a late worker."""
+        number, most = len(self.cuts) + 1, self.pushes + MOST_PUSHES
+        since = [] if base else self.cuts[-1].clocks
+        before, marks = state_of(self.engine), marks_of(self.engine)
+        with snapshot_of(self.engine, since, 1 << 30) as snapshot, reader_of(snapshot, whole) as reader:
+            writer = self.store.begin(number)
+            shapes = [cut_reader_shape(group) for group in snapshot.groups]
+            with (
+                writer.part("job", 0, slot_sets.unpack(to_bitmap(OWNED)), shapes) as part,
+                interrupted(lambda: self._perhaps_push(part_of_pushes, most)),
+            ):
+                for _ in reader.steps(part):
+                    if self.random.random() < 0.02:
+                        configure(self.engine, use_of(self.engine))
+                entry = part.finish()
+            entry = snapshot.entry(to_json(entry))
+        assert entry.marks == marks
+        commit(self.store, self.engine, number, entry, None if base else number - 1)
+        self.cuts.append(entry)
+        assert read_cut(self.store, number) == before
+        changed = {
+            key: row
+            for key, row in before.items()
+            if base or row.changed - since[key[0]] & 0xFFFFFFFF in range(1, 1 << 31) or whole[row.slot]
+        }
+        assert sum(entry.rows) == len(changed), "as few as need be"
+
+
+def cut_reader_shape(group: spill.GroupCut) -> Any:
+    from dlrover_lite.checkpoint.layout import GroupShape
+
+    return GroupShape(group.dim, group.state)
+
+
+def to_json(entry: PartEntry) -> str:
+    import msgspec
+
+    return msgspec.json.encode(entry).decode()
+
+
+def use_of(engine: Engine) -> str:
+    assert engine.configuration is not None
+    return engine.configuration.optimizer.use
+
+
+def marks_of(engine: Engine) -> Marks:
+    """By what the engine says of each minibatch."""
+    with snapshot_of(engine) as snapshot:
+        marks = snapshot._marks
+    for one in marks.applied:
+        assert mask_of(one.slots) == engine.marks.applied(one.epoch, one.k) & OWNED
+    return marks
+
+
+class interrupted:  # noqa: N801 - a context
+    """Something happens whenever the reader is about to touch what it shares with the server."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+
+    def __enter__(self) -> None:
+        copy, self._saved = cut_reader._copy, (cut_reader._copy, cut_reader.barrier, spill.barrier)
+
+        def interrupted_copy(*arguments: Any) -> Any:
+            self._happens()
+            return copy(*arguments)
+
+        cut_reader._copy = interrupted_copy
+        cut_reader.barrier = spill.barrier = self._happens  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        cut_reader._copy, cut_reader.barrier, spill.barrier = self._saved
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])  # a smaller seed isn't simpler
+@given(
+    seed=st.integers(0, 2**32),
+    use=st.sampled_from(sorted(OPTIMIZERS)),
+    keys=st.integers(3, 40),
+    pieces=st.sampled_from([300, 1000, 4000]),
+    part_of_pushes=st.sampled_from([0.0, 0.02, 0.1, 0.5]),
+    clock=st.sampled_from([0, WRAPS]),
+)
+def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
+    seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, clock: int
+) -> None:
+    directory = Path(tempfile.mkdtemp())
+    patch = pytest.MonkeyPatch()
+    try:
+        patch.setattr(cut_reader, "PIECE_BYTES", pieces)
+        patch.setattr(cut_reader, "SCAN_ROWS", pieces // 25)
+        world = World(seed, use, directory, keys=keys, clock=clock)
+        none, some = slot_sets.none(), world.random.random(slot_sets.SLOTS) < 0.2
+        for number, whole in enumerate((none, none, some)):
+            for _ in range(world.random.integers(4)):
+                world.push()
+            if world.random.random() < 0.5:
+                world.leave_holes()
+            world.cut(whole, base=number == 0, part_of_pushes=part_of_pushes)
+        check(world.engine)
+    finally:
+        patch.undo()
+        shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("use", OPTIMIZERS)
+def test_each_optimizers_rows_are_as_they_were(use: str, tmp_path: Path) -> None:
+    world = World(5, use, tmp_path, keys=200)
+    for _ in range(3):
+        world.push()
+    world.cut(slot_sets.none(), base=True, part_of_pushes=0.3)
+    world.cut(slot_sets.none(), base=False, part_of_pushes=0.3)
+    assert min(sum(entry.rows) for entry in world.cuts) > 200
+
+
+def test_blocks_given_while_a_snapshot_is_taken_are_in_the_next_one(tmp_path: Path) -> None:
+    world = World(6, "adagrad", tmp_path, keys=20)
+    dense = [g for g, group in enumerate(world.engine.groups) if group.complete]
+    for g in dense:  # they have come from elsewhere, and left a hole each
+        group = world.engine.groups[g]
+        group.drop(np.ones(slot_sets.SLOTS, np.bool_), 0, scan_limit=1)
+    with snapshot_of(world.engine) as snapshot, reader_of(snapshot) as reader:
+        before = state_of(world.engine)
+        configure(world.engine, "adagrad")
+        assert len(state_of(world.engine)) > len(before)
+        rows = Collected()
+        for _ in reader.steps(rows):
+            pass
+        assert rows.count == len(before)
+        clocks = [group.clock for group in snapshot.groups]
+    check(world.engine)
+    with snapshot_of(world.engine, clocks) as snapshot, reader_of(snapshot) as reader:
+        rows = Collected()
+        for _ in reader.steps(rows):
+            pass
+        assert rows.count == len(state_of(world.engine)) - len(before) > 0
+
+
+class Collected:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, group: int, rows: RowData, slots: np.ndarray) -> None:
+        self.count += len(slots)
+
+
+# --- what it doesn't survive ------------------------------------------------------------------------------------------
+
+
+def test_a_spill_that_is_full_is_said(tmp_path: Path) -> None:
+    world = World(7, "adam", tmp_path, keys=400)
+    for _ in range(3):
+        world.push()
+    with snapshot_of(world.engine, spill_bytes=3000) as snapshot, reader_of(snapshot) as reader:
+        steps = reader.steps(Collected())
+        world.push()
+        assert snapshot.overflown
+        expected = state_of(world.engine)
+        world.push()
+        assert len(expected) <= len(state_of(world.engine)), "training goes on"
+        with pytest.raises(Overflown):
+            list(steps)
+    with snapshot_of(world.engine) as snapshot:
+        assert not snapshot.overflown
+
+
+def test_dense_blocks_have_all_the_room_they_need(tmp_path: Path) -> None:
+    world = World(8, "adagrad", tmp_path, keys=1)
+    with snapshot_of(world.engine, spill_bytes=1) as snapshot:
+        world.push()
+        assert not snapshot.overflown
+        assert snapshot.spill.bytes > 2 * 4 * BLOCK
+
+
+def test_a_row_that_is_missing_in_the_spill_is_a_bug_that_is_said(tmp_path: Path) -> None:
+    world = World(9, "sgd", tmp_path, keys=30)
+    world.push()
+    for harm in ("missing", "twice"):
+        with snapshot_of(world.engine) as snapshot, reader_of(snapshot) as reader:
+            world.push()
+            words, entries = snapshot.spill.areas[0]
+            if harm == "missing":
+                words[spill.COUNT] -= np.uint64(1)
+            else:
+                width = snapshot.groups[0].entry_words
+                entries[width : 2 * width] = entries[:width]
+            with pytest.raises(JobError, match="This is a bug of dlrover-lite"):
+                list(reader.steps(Collected()))
+
+
+def test_rows_stay_where_they_are_while_a_snapshot_is_taken(tmp_path: Path) -> None:
+    world = World(10, "sgd", tmp_path, keys=30)
+    world.push()
+    group = world.engine.groups[0]
+    some = group.read(np.arange(3, dtype=np.uint64))
+    acts = [lambda: group.write(some), lambda: group.drop(slot_sets.none(), 0, scan_limit=9), lambda: group.compact(9)]
+    with snapshot_of(world.engine):
+        for act in acts:
+            with pytest.raises(JobError, match="while a snapshot is taken"):
+                act()
+    for act in acts:
+        act()
+
+
+def test_changes_since_a_cut_of_other_groups_are_refused(tmp_path: Path) -> None:
+    world = World(11, "sgd", tmp_path, keys=3)
+    with pytest.raises(JobError, match="a cut of 2 groups"):
+        Snapshot(world.engine, [1, 2])
+    assert clocks_of(world.engine) == [group.clock for group in Snapshot(world.engine, [9] * 4).groups]
+
+
+def test_interrupted_pushes_are_known() -> None:
+    engine = open_engine(None)
+    engine.configure(configuration("sgd"), OWNED)
+    assert not engine.marks.interrupted
+    engine.marks.add_part(Part(0, 1, to_bitmap(OWNED), 1))
+    assert engine.marks.interrupted
+    engine.marks.add(0, 1, OWNED)
+    assert not engine.marks.interrupted
+
+
+# --- a server that dies amid one --------------------------------------------------------------------------------------
+
+HISTORY = [Push(0), Receive(1), Push(1, 1), Tidy(), Push(2), Push(1), Push(3, 2)]
+
+
+def _history(memory: PrivateMemory, use: str, failpoint: str) -> tuple[dict[Any, Any], int]:
+    """Does HISTORY with a snapshot for each push, dying at the failpoint once; contents in the end, and deaths."""
+    deaths, done = 0, 0
+    with armed(failpoint):
+        while done < len(HISTORY):
+            with suppress(Died):
+                memory = memory.hand_over()
+                try:
+                    deaths += 1
+                    engine = open_engine(memory)
+                    configure(engine, use)
+                    for step in HISTORY[max(0, done - 1) :]:
+                        if isinstance(step, Push):
+                            with snapshot_of(engine):
+                                do(engine, step, 20)
+                        else:
+                            do(engine, step, 20)
+                        done = max(done, HISTORY.index(step) + 1)
+                finally:
+                    if done < len(HISTORY):
+                        engine = None  # type: ignore[assignment]
+    check(engine)
+    found = contents(engine, range(5))
+    memory.close()
+    return found, deaths - 1
+
+
+@pytest.mark.parametrize(("failpoint", "stride"), [("ps.chunk.spilled", 2), ("ps.chunk.stamped", 3), ("ps.step", 7)])
+def test_a_death_amid_a_snapshot_is_like_any_other(failpoint: str, stride: int) -> None:
+    expected, none = _history(PrivateMemory(), "adagrad", "")
+    assert none == 0
+    number, deaths = 1, 1
+    while deaths:
+        found, deaths = _history(PrivateMemory(), "adagrad", f"{failpoint}=raise:{number}")
+        assert found == expected, f"{failpoint}=raise:{number}"
+        number += stride
+    assert number > 4 * stride
