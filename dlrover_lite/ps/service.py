@@ -12,6 +12,7 @@ import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.copier import Copier
 from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
@@ -155,6 +156,7 @@ class PsService:
         if order is None or not self._tidying.done:
             return NotNow(), []
         self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
+        failpoint("ps.source.begun")
         return self.outgoing.began(), []
 
     # --- orders ---------------------------------------------------------------------------------------------------------
@@ -186,6 +188,7 @@ class PsService:
     def _end_copier(self, copier: Copier) -> None:
         copier.close()
         self.copier = None
+        failpoint("ps.target.ended")
         if copier.slots & ~self.engine.owned:
             self._discard(copier.slots & ~self.engine.owned)
             self._say(f"move {copier.order.move} from {copier.order.source} was cancelled")
