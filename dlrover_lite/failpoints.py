@@ -9,7 +9,7 @@
     ps.push.applied=slow:0.5@/tmp/x each time until there is a file /tmp/x
     ps.push.applied=kill:3@/tmp/x   only the first process that makes the file /tmp/x: not the one that follows it
 
-Several are divided by commas. A process reads the variable once, when it starts. Points inside kernels know only ``kill``, one of them in a
+Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside kernels know only ``kill``, one of them in a
 process, and look at the file when the process starts: one that runs already dies there too.
 
 ``POINTS`` names them all. ``tests/chaos`` kills a process at each.
@@ -85,7 +85,15 @@ class FailPoint(msgspec.Struct):
     once: str = ""
     """The file that makes sure that it acts once; of ``slow``, that ends it."""
 
+    also: list[FailPoint] = []
+    """What else is to happen there, after it."""
+
     def hit(self) -> None:
+        self._hit()
+        for other in self.also:
+            other.hit()
+
+    def _hit(self) -> None:
         if self.action == "slow":
             if not self.spent:
                 time.sleep(self.number)  # what it is for
@@ -121,7 +129,7 @@ class FailPoint(msgspec.Struct):
 
 def parse(text: str) -> dict[str, FailPoint]:
     """Raises UsageError for what isn't written as above."""
-    points = {}
+    points: dict[str, FailPoint] = {}
     for piece in filter(None, text.split(",")):
         name, _, what = piece.partition("=")
         what, _, once = what.partition("@")
@@ -132,7 +140,10 @@ def parse(text: str) -> dict[str, FailPoint]:
             value = 0.0
         if not name or action not in _ACTIONS or value <= 0:
             raise UsageError(f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N or =slow:S.")
-        points[name] = FailPoint(action, value, once)
+        point = FailPoint(action, value, once)
+        points.setdefault(name, point)
+        if points[name] is not point:
+            points[name].also.append(point)
     return points
 
 

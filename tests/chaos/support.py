@@ -1,0 +1,166 @@
+"""Census jobs that are disturbed: real processes, named failpoints, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dlrover_lite.backends.local.options import KeeperOptions
+from dlrover_lite.jobs import census
+from dlrover_lite.jobs.handle import JobHandle, launch, this_machine
+from dlrover_lite.jobs.store import Result
+from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.units import Resources
+from tests.backends.support import assert_nothing_runs
+
+HASTY_MASTER = str(Path(__file__).parent / "hasty_master.py")
+SHARED_MEMORY = Path("/dev/shm")
+BATCH_SIZE = 64
+MINIBATCHES = 64
+"""Of an epoch."""
+GATE = "worker.push.computed"
+"""A failpoint where workers are slowed down until the scenario is through."""
+
+
+def recipe(*, ps: int, workers: int, epochs: int, optimizer: str = "adagrad", **sections: Any) -> dict[str, Any]:
+    """The census, small: a row for each of 4,096 samples, one for all, and dense values in three blocks."""
+
+    def role(count: int, cores: float) -> dict[str, Any]:
+        return {"count": count, "cores": cores, "memory": "256MiB"}
+
+    return {
+        "version": 1,
+        "name": "chaos",
+        "model": {"use": "census", "options": {"embedding_dim": 4, "dense_values": 10_000}},
+        "data": {"format": "census", "samples": BATCH_SIZE * MINIBATCHES},
+        "training": {
+            "batch_size": BATCH_SIZE,
+            "epochs": epochs,
+            "seed": 1,
+            "optimizer": {"use": optimizer, "learning_rate": 0.02},
+        },
+        "export": {"optimizer_state": True},
+        "resources": {"ps": role(ps, 0.5), "worker": role(workers, 1)},
+        **sections,
+    }
+
+
+@dataclass
+class ChaosJob:
+    """A job that runs, with the points where its processes are to die: each has a file, there once it has been passed."""
+
+    handle: JobHandle
+    markers: dict[str, Path]
+    gate: Path
+    """Workers are slow until this file is there."""
+    shared_memory: set[str]
+
+    def passed(self) -> set[str]:
+        return {name for name, marker in self.markers.items() if marker.exists()}
+
+    def missing(self) -> list[str]:
+        return sorted(self.markers.keys() - self.passed())
+
+    def until_all_passed(self, meanwhile: Callable[[], object] = lambda: None, timeout_seconds: float = 60.0) -> None:
+        """Call ``meanwhile`` again and again until each point has been passed."""
+        end = time.monotonic() + timeout_seconds
+        while missing := self.missing():
+            assert self.handle.result() is None, f"the job ended before it came to {missing}: {self.handle.result()}"
+            assert time.monotonic() < end, f"never came to {missing}\n{self.logs()}"
+            meanwhile()
+            time.sleep(0.01)
+
+    def finish(self, timeout_seconds: float = 100.0) -> Result:
+        """Let it train to its end; every counter must be exact, and nothing may be left."""
+        self.gate.touch()
+        result = self.handle.wait(timeout_seconds)
+        assert_nothing_runs(self.handle.job)
+        assert result.ok, f"{result.state}: {result.message}\n{result.hint}\n{self.logs()}"
+        report = census.check(self.handle.job)
+        assert report.exact, f"{report.tables}\n{report.examples}\n{self.logs()}"
+        runtime = self.handle.job.record().runtime_directory
+        assert not Path(runtime).exists(), f"sockets are left in {runtime}"
+        assert _names_in(SHARED_MEMORY) <= self.shared_memory
+        assert not _anonymous_files(os.getpid())  # those of the job's processes went with them
+        return result
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{path.read_text()[-1500:]}" for name, path in self.handle.logs().items())
+
+
+def start(
+    directory: Path,
+    plain: Mapping[str, Any],
+    points: Iterable[str] = (),
+    *,
+    slow_seconds: float = 0.0,
+    restarts: int = 10_000,
+    hasty: bool = True,
+) -> ChaosJob:
+    """``points``: where a process is to be killed, once each. Workers take ``slow_seconds`` longer for each minibatch until the gate
+    is opened. ``hasty``: whoever is killed comes back without delay."""
+    directory.mkdir(parents=True, exist_ok=True)
+    markers = {name: directory / name for name in points}
+    gate = directory / "gate"
+    told = [f"{name}=kill@{marker}" for name, marker in markers.items()]
+    if slow_seconds:
+        told.append(f"{GATE}=slow:{slow_seconds}@{gate}")
+    master = [sys.executable, "-P", HASTY_MASTER] if hasty else KeeperOptions().master
+    options = KeeperOptions(master=master, restarts=restarts, longest_restart_delay_seconds=0.05 if hasty else 30.0)
+    resolved = parse_recipe({**plain, "directory": str(directory)}, machine=_roomy())
+    before = _names_in(SHARED_MEMORY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
+        handle = launch(resolved, resolved_yaml(resolved), options=options)
+    return ChaosJob(handle, markers, gate, before)
+
+
+def _roomy() -> Resources:
+    """As many cores as the recipe asks for: nodes wait for each other more than they compute."""
+    here = this_machine()
+    return Resources(max(8.0, here.cores), here.memory)
+
+
+def processes(handle: JobHandle) -> dict[str, psutil.Process]:
+    """The master, the template and the nodes of a job that are there, by name."""
+    keeper = handle.job.record().keeper
+    found: dict[str, psutil.Process] = {}
+    if keeper is None:
+        return found
+    try:
+        for process in psutil.Process(keeper.pid).children(recursive=True):
+            try:
+                name, line = process.name(), process.cmdline()
+            except psutil.NoSuchProcess:
+                continue
+            if name.startswith("dl:"):
+                found[name.removeprefix("dl:")] = process
+            elif any("master" in part for part in line):
+                found["master"] = process
+    except psutil.NoSuchProcess:
+        pass
+    return found
+
+
+def _names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+def _anonymous_files(pid: int) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            target = str(link.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith("/memfd:"):
+            found.append(target)
+    return found
