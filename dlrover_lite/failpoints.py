@@ -9,8 +9,8 @@
     ps.push.applied=slow:0.5@/tmp/x each time until there is a file /tmp/x
     ps.push.applied=kill:3@/tmp/x   only the first process that makes the file /tmp/x: not the one that follows it
 
-Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside kernels know only ``kill``, one of them in a
-process, and look at the file when the process starts: one that runs already dies there too.
+Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside
+kernels know only ``kill``, one of them in a process, and look at the file when the process starts: one that runs already dies there too.
 
 ``POINTS`` names them all. ``tests/chaos`` kills a process at each.
 """
