@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 
-__all__ = ["LONG", "SECONDS", "SEEDS"]
+__all__ = ["LONG", "OPTIMIZERS", "SECONDS", "SEEDS"]
 
 LONG = os.environ.get("CHAOS") == "long"
 _FIRST = os.environ.get("CHAOS_SEED", "")
@@ -22,3 +22,5 @@ def _first() -> int:
 
 SEEDS = [_first() + i for i in range(_COUNT)]
 """CHAOS_SEED and the CHAOS_SEEDS - 1 that follow it; drawn at random if it isn't given."""
+
+OPTIMIZERS = ["adagrad", "sgd", "adam", "ftrl"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ class ChaosJob:
     markers: dict[str, Path]
     gate: Path
     """Workers are slow until this file is there."""
+    pause_seconds: float = 0.0
+    """For which a process that a failpoint has stopped stays so."""
+    _stopped: dict[int, float] = field(default_factory=dict)
+    """Such processes, with when they were found."""
 
     def passed(self) -> set[str]:
         return {name for name, marker in self.markers.items() if marker.exists()}
@@ -75,13 +80,30 @@ class ChaosJob:
             assert self.handle.result() is None, f"the job ended before it came to {missing}: {self.handle.result()}"
             assert time.monotonic() < end, f"never came to {missing}\n{self.logs()}"
             meanwhile()
+            self.wake()
             time.sleep(0.01)
+
+    def wake(self) -> None:
+        """Let those go on that were stopped for long enough. They may have been given up, and ended, meanwhile."""
+        if not self.pause_seconds:
+            return
+        now = time.monotonic()
+        for process in processes(self.handle).values():
+            with suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_STOPPED:
+                    self._stopped.pop(process.pid, None)
+                elif now >= self._stopped.setdefault(process.pid, now) + self.pause_seconds:
+                    process.send_signal(signal.SIGCONT)
 
     def finish(self, timeout_seconds: float = 100.0) -> Result:
         """Let it train to its end; it must succeed, and leave nothing (of /dev/shm ``conftest`` knows). Of a census every counter must be
         exact."""
         self.gate.touch()
-        result = self.handle.wait(timeout_seconds)
+        end = time.monotonic() + timeout_seconds
+        while self.pause_seconds and self.handle.result() is None and time.monotonic() < end:
+            self.wake()
+            time.sleep(0.05)
+        result = self.handle.wait(max(0.1, end - time.monotonic()))
         assert_nothing_runs(self.handle.job)
         assert result.ok, f"{result.state}: {result.message}\n{result.hint}\n{self.logs()}"
         runtime = self.handle.job.record().runtime_directory
@@ -104,13 +126,15 @@ def start(
     slow_seconds: float = 0.0,
     restarts: int = 10_000,
     hasty: bool = True,
+    pause_seconds: float = 0.0,
 ) -> ChaosJob:
-    """``points``: where a process is to be killed, once each. Workers take ``slow_seconds`` longer for each minibatch until the gate
-    is opened. ``hasty``: whoever is killed comes back without delay."""
+    """``points``: where a process is to be killed, or with ``pause_seconds`` stopped for so long, once each. Workers take ``slow_seconds``
+    longer for each minibatch until the gate is opened. ``hasty``: whoever is killed comes back without delay."""
     directory.mkdir(parents=True, exist_ok=True)
     markers = {name: directory / name for name in points}
     gate = directory / "gate"
-    told = [f"{name}=kill@{marker}" for name, marker in markers.items()]
+    action = "pause" if pause_seconds else "kill"
+    told = [f"{name}={action}@{marker}" for name, marker in markers.items()]
     if slow_seconds:
         told.append(f"{GATE}=slow:{slow_seconds}@{gate}")
     master = [sys.executable, "-P", HASTY_MASTER] if hasty else KeeperOptions().master
@@ -119,7 +143,7 @@ def start(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
         handle = launch(resolved, resolved_yaml(resolved), options=options)
-    return ChaosJob(handle, markers, gate)
+    return ChaosJob(handle, markers, gate, pause_seconds)
 
 
 def _roomy() -> Resources:
