@@ -21,6 +21,8 @@ __all__ = ["Disturbance"]
 MOST_PS = 3
 MOST_WORKERS = 3
 SLOW_CORES = 0.05
+ROLES = {"worker": 4, "ps": 4, "master": 3, "template": 1}
+"""How likely each is to be harmed."""
 LONGEST_PAUSE_SECONDS = 4.0
 
 
@@ -58,15 +60,14 @@ class Disturbance:
     # --- harm -----------------------------------------------------------------------------------------------------------
 
     def _victim(self) -> tuple[str, psutil.Process] | None:
-        """Of any role, each as likely as the others."""
-        by_role: dict[str, list[tuple[str, psutil.Process]]] = {}
-        for name, process in processes(self.job.handle).items():
-            by_role.setdefault(name.partition("-")[0], []).append((name, process))
-        if not by_role:
+        """Of any role; None if there is none of it at the moment."""
+        (role,) = self.rng.choices(list(ROLES), list(ROLES.values()))
+        there = processes(self.job.handle)
+        found = sorted(name for name in there if name.startswith(role))
+        if not found:
             return None
-        roles = sorted(by_role)
-        (role,) = self.rng.choices(roles, [1 if role == "template" else 4 for role in roles])
-        return self.rng.choice(sorted(by_role[role]))
+        name = self.rng.choice(found)
+        return name, there[name]
 
     def _kill(self) -> None:
         if (victim := self._victim()) is not None:
@@ -75,11 +76,11 @@ class Disturbance:
 
     def _kill_two(self) -> None:
         """At the same instant."""
-        found = sorted(processes(self.job.handle).items())
-        for name, process in self.rng.sample(found, min(2, len(found))):
+        there = processes(self.job.handle)
+        for name in self.rng.sample(sorted(there), min(2, len(there))):
             self.told.append(f"kill -9 {name}, with another one")
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                there[name].kill()
 
     def _stop(self) -> None:
         if (victim := self._victim()) is None:
