@@ -1,5 +1,6 @@
 # make demo     trains a small model on this machine      make test    runs the tests
 # make lint     ruff, mypy, import contracts              make bench   measures, and compares with the targets
+# make chaos    kills, stops and slows down jobs for as long as you like: docs/reliability.md
 # make clean    removes everything that make made
 #
 # Each sets up .venv first if it has to. PYTHON=/path/to/python3.12 chooses the Python it is made with.
@@ -9,7 +10,7 @@ READY := .venv/.ready
 
 export DLROVER_LITE_HOME = $(CURDIR)/.home
 
-.PHONY: demo test lint bench clean again
+.PHONY: demo test lint bench chaos clean again
 
 demo: $(READY)
 	@.venv/bin/dlrover-lite run recipes/quickstart.yaml
@@ -27,6 +28,9 @@ lint: $(READY)
 
 bench: $(READY)
 	@.venv/bin/python bench/all.py
+
+chaos: $(READY)
+	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos
 
 clean:
 	rm -rf .venv .home build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

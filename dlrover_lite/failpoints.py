@@ -6,10 +6,13 @@
     ps.push.applied=kill:3          when it comes there the third time
     ps.push.applied=pause:3         SIGSTOP instead
     ps.push.applied=slow:0.5        half a second, each time
+    ps.push.applied=slow:0.5@/tmp/x each time until there is a file /tmp/x
     ps.push.applied=kill:3@/tmp/x   only the first process that makes the file /tmp/x: not the one that follows it
 
-Several are divided by commas. A process reads the variable once, when it starts. Points inside kernels know only ``kill``, one of them in a
-process, and look at the file when the process starts: one that runs already dies there too.
+Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside
+kernels know only ``kill``, one of them in a process, and look at the file when the process starts: one that runs already dies there too.
+
+``POINTS`` names them all. ``tests/chaos`` kills a process at each.
 """
 
 from __future__ import annotations
@@ -20,15 +23,55 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from dlrover_lite.errors import UsageError
 
-__all__ = ["FailPoint", "active", "armed", "failpoint", "parse"]
+__all__ = ["POINTS", "FailPoint", "Point", "active", "armed", "failpoint", "parse"]
 
 VARIABLE = "DLROVER_LITE_FAILPOINTS"
 _ACTIONS = ("kill", "pause", "slow", "raise")
+
+Process = Literal["master", "ps", "persister", "worker"]
+Scenario = Literal["training", "moves", "cuts", "restoring"]
+
+
+class Point(NamedTuple):
+    """``scenario``: in which of those that ``tests/chaos`` plays it is passed."""
+
+    process: Process
+    scenario: Scenario
+
+
+def _points_of(process: Process, scenario: Scenario, *names: str) -> dict[str, Point]:
+    return {f"{process}.{name}": Point(process, scenario) for name in names}
+
+
+POINTS: dict[str, Point] = {
+    # a lease, and the report of what has become of it
+    **_points_of("master", "training", "lease.decided", "lease.committed", "lease.answered"),
+    **_points_of("worker", "training", "lease.received", "report.begun", "report.sent", "report.answered"),
+    # a push: the worker's side, the server's, and its kernels'
+    **_points_of("worker", "training", "push.computed", "push.sent_to_one", "push.sent", "push.acknowledged_by_one"),
+    **_points_of("worker", "training", "push.acknowledged"),
+    **_points_of("ps", "training", "configure.written", "configure.opened"),
+    **_points_of("ps", "training", "push.begun", "push.group", "push.applied", "push.marked", "push.done"),
+    **_points_of("ps", "training", "chunk.journalled", "chunk.counted", "chunk.half", "chunk.changed", "chunk.done"),
+    # nodes that are launched, and servers that take the place of others
+    **_points_of("master", "training", "launch.noted", "launch.asked"),
+    **_points_of("master", "training", "relaunch.noticed", "relaunch.noted", "relaunch.launched"),
+    **_points_of("ps", "training", "attach.begun", "attach.undone", "attach.marked", "attach.attached"),
+    **_points_of("ps", "training", "attach.told", "attach.owning"),
+    # a move of slots
+    **_points_of("master", "moves", "move.decided", "move.begun"),
+    **_points_of("master", "moves", "map.decided", "map.committed", "map.answered"),
+    **_points_of("ps", "moves", "source.begun", "source.round", "source.frozen", "source.complete", "source.ended"),
+    **_points_of("ps", "moves", "target.begun", "target.written", "target.complete", "target.ended"),
+    **_points_of("ps", "moves", "write.half", "drop.row", "compact.copied", "compact.twice"),
+}
+"""Each is in the source once."""
 
 
 class Died(BaseException):
@@ -40,11 +83,20 @@ class FailPoint(msgspec.Struct):
     number: float = 1
     """Hits until it acts; of ``slow`` the seconds."""
     once: str = ""
-    """The file that makes sure that it acts once."""
+    """The file that makes sure that it acts once; of ``slow``, that ends it."""
+
+    also: list[FailPoint] = []
+    """What else is to happen there, after it."""
 
     def hit(self) -> None:
+        self._hit()
+        for other in self.also:
+            other.hit()
+
+    def _hit(self) -> None:
         if self.action == "slow":
-            time.sleep(self.number)  # what it is for
+            if not self.spent:
+                time.sleep(self.number)  # what it is for
             return
         self.number -= 1
         if self.number == 0 and self._is_first():
@@ -52,7 +104,7 @@ class FailPoint(msgspec.Struct):
 
     @property
     def spent(self) -> bool:
-        """Another process has acted already."""
+        """The file is there: another process has acted already."""
         return bool(self.once) and Path(self.once).exists()
 
     def stopped(self) -> None:
@@ -77,7 +129,7 @@ class FailPoint(msgspec.Struct):
 
 def parse(text: str) -> dict[str, FailPoint]:
     """Raises UsageError for what isn't written as above."""
-    points = {}
+    points: dict[str, FailPoint] = {}
     for piece in filter(None, text.split(",")):
         name, _, what = piece.partition("=")
         what, _, once = what.partition("@")
@@ -88,7 +140,10 @@ def parse(text: str) -> dict[str, FailPoint]:
             value = 0.0
         if not name or action not in _ACTIONS or value <= 0:
             raise UsageError(f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N or =slow:S.")
-        points[name] = FailPoint(action, value, once)
+        point = FailPoint(action, value, once)
+        points.setdefault(name, point)
+        if points[name] is not point:
+            points[name].also.append(point)
     return points
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_in_one_process_it_is_an_exception() -> None:
             failpoint("here")
         failpoint("here")
     assert active("here") is None
+
+
+def test_one_is_slow_until_a_file_is_there(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with armed(f"here=slow:0.05@{gate},here=raise:3"):
+        began = time.monotonic()
+        failpoint("here")
+        assert time.monotonic() - began >= 0.05
+        gate.touch()
+        failpoint("here")
+        with pytest.raises(Died):  # it is both
+            failpoint("here")
 
 
 @pytest.mark.parametrize("text", ["here", "here=", "=kill", "here=burn", "here=kill:0", "here=kill:x", "here=kill:-1"])

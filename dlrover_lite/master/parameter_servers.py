@@ -196,10 +196,12 @@ class ParameterServers:
         if not self.state.version and fleet.all_ps_up(self.leaving):
             self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
 
-    def start(self, fleet: Fleet) -> None:
-        if self.state.moves and not self.hold_moves and self.restore is None:
-            up = {node.id for node in fleet.of("ps") if node.state == "up"}
-            self.take(self.state.start(up, self._wall_clock()))
+    def start(self, fleet: Fleet) -> bool:
+        """Begin moves that can; whether there were any."""
+        if not self.state.moves or self.hold_moves or self.restore is not None:
+            return False
+        up = {node.id for node in fleet.of("ps") if node.state == "up"}
+        return self.take(self.state.start(up, self._wall_clock()))
 
     def tell(self, node: str, text: str) -> None:
         self._story.node(node, text)

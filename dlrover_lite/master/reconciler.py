@@ -9,6 +9,7 @@ import msgspec
 
 from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
 from dlrover_lite.errors import BackendError, JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.master.fleet import (
     FailJob,
     Fleet,
@@ -254,11 +255,16 @@ class Reconciler:
 
     def _take(self, following: Next) -> None:
         fleet, instructions = following
+        follows = any(isinstance(instruction, ServerReplaced) for instruction in instructions)
+        if follows:
+            failpoint("master.relaunch.noticed")
         for instruction in instructions:
             self._note(instruction)
         if fleet is not self.fleet:
             self.fleet = fleet
             self._keep(fleet)
+        if follows:
+            failpoint("master.relaunch.noted")
         for instruction in instructions:
             self._follow(instruction)
 
@@ -296,12 +302,16 @@ class Reconciler:
         self._terminate(node, 0.0, keep_memory=False)
 
     def _launch(self, node: Node) -> None:
+        failpoint("master.launch.noted")
         if not self.fleet.done:
             try:
                 self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows))
             except BackendError as error:
                 self._on_refusal(error)
             else:
+                failpoint("master.launch.asked")
+                if node.follows:
+                    failpoint("master.relaunch.launched")
                 return
         never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
         self._take(self._judged(never))

@@ -13,6 +13,7 @@ from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.intervals import Range
 from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
@@ -240,14 +241,22 @@ class Master:
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
         try:
+            owners = self.servers.state.owners
             answers = [(request, self._try(request)) for request in requests]
+            points = AnswerPoints(
+                leases=any(isinstance(body, Lease) for _, body in answers),
+                moved=bool(owners) and self.servers.state.owners != owners,
+            )
+            points.decided()
             self.shards.commit()
+            points.committed()
         except DlroverLiteError as error:
             self._end(Outcome("failed", error.message, error.hint))
             return
         for request, body in answers:
             if body is not None:
                 self._server.reply(request, body)
+        points.answered()
         self._answer_waiting()
         self._close_rounds()
         now = self._clock()

@@ -10,6 +10,7 @@ import numpy as np
 
 from dlrover_lite import slots
 from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.parameter_servers import ParameterServers
@@ -74,8 +75,12 @@ class SlotControl:
             self.settle("all samples have been trained on")
         elif self._state.version:
             self._plan()
-        self._servers.start(self._fleet)
+        began = self._servers.start(self._fleet)
+        if began:
+            failpoint("master.move.decided")
         self._shards.commit()
+        if began:
+            failpoint("master.move.begun")
         for node in self._state.leaving:
             if not self._state.owns(node) and not self._state.busy(node):
                 self._reconciler.drain(node)

@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 
 from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Incoming
@@ -122,6 +123,7 @@ class Copier:
                 if self._incoming is None:
                     self._incoming = Incoming(self._engine, self.order.move, self.slots, copying)
                     self._number = self._under_way = 0
+                    failpoint("ps.target.begun")
             case Copied() as copied:
                 if self._incoming is not None and copied.session == self._incoming.session:
                     self._under_way -= 1

@@ -13,6 +13,7 @@ import zmq
 
 from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.errors import JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.kept_memory import open_memory
 from dlrover_lite.ps.service import PsService, Unrestorable
@@ -49,6 +50,8 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     try:
         with closing(PsService(spec.id, _engine(spec), server, connect, say=_log)) as service:
             master.call(Hello(spec.id, "ps", server.endpoint))
+            if spec.follows:
+                failpoint("ps.attach.told")
             while True:
                 _turn(service, server, master, spec)
     except ParametersLost as error:
@@ -69,12 +72,16 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 def _engine(spec: NodeSpec) -> Engine:
     """With all that the PS had which this one follows. Raises ParametersLost when that can't be taken up."""
     began = time.monotonic()
+    if spec.follows:
+        failpoint("ps.attach.begun")
     try:
         engine = Engine(memory=open_memory(spec.id))
     except JobError as error:
         if not spec.follows:
             raise
         raise ParametersLost(spec.follows, error.message, error.hint) from error
+    if spec.follows:
+        failpoint("ps.attach.attached")
     if spec.follows and engine.configuration is not None:
         rows = sum(int(group.slot_rows.sum()) for group in engine.groups)
         _log(f"has taken up {rows:,} rows of {spec.follows} in {time.monotonic() - began:.3f} s")
@@ -88,6 +95,8 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
             if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the cut
                 raise ParametersLost(spec.follows, "nothing of its memory is left")
             service.follow(reply.body)
+            if spec.follows and reply.body.version:
+                failpoint("ps.attach.owning")
     wait_seconds = service.work()
     if not service.report_in:
         # an answer isn't waited for: the next report says it all again

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.errors import UsageError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.rows import RowData
@@ -57,6 +58,7 @@ class Outgoing:
         """Committed or cancelled: the master has spoken."""
         self._engine.track(0)
         self._engine.frozen = 0
+        failpoint("ps.source.ended")
 
     def next(self, number: int, *, freeze: bool) -> tuple[Copied, list[Any]] | None:
         """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one."""
@@ -66,12 +68,14 @@ class Outgoing:
         began = self._engine.clock()
         if freeze:
             self._engine.frozen = self.slots
+            failpoint("ps.source.frozen")
         found = self._scan() or self._changed()
         if found is None and not self._log_is_empty():
             self._begin_round()
             found = self._changed()
         if found is None and self._engine.frozen:
             marks = self._engine.marks.parcel(self.slots)
+            failpoint("ps.source.complete")
             return self._copied(-1, 0, complete=True), [marks]
         if found is None:
             return self._copied(-1, 0), []
@@ -109,6 +113,7 @@ class Outgoing:
 
     def _begin_round(self) -> None:
         self._round += 1
+        failpoint("ps.source.round")
         for g, group in enumerate(self._engine.groups):
             if group.logged():
                 self._to_send.append((g, group.take_log()))
@@ -155,12 +160,14 @@ class Incoming:
         if copied.complete:
             self._engine.marks.unpack(frames[0])
             self.complete = True
+            failpoint("ps.target.complete")
         elif copied.rows:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
             group.write(_row_data(frames, group.dim, group.parts))
             self.rows += copied.rows
+            failpoint("ps.target.written")
         self._judge(copied)
 
     def _judge(self, copied: Copied) -> None:

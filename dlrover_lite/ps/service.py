@@ -13,6 +13,7 @@ import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, DlroverLiteError, JobError, UsageError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.copier import Copier
 from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
@@ -179,6 +180,7 @@ class PsService:
         if order is None or not self._tidying.done or self._cuts.active:
             return NotNow(), []
         self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
+        failpoint("ps.source.begun")
         return self.outgoing.began(), []
 
     # --- orders ---------------------------------------------------------------------------------------------------------
@@ -219,6 +221,7 @@ class PsService:
     def _end_copier(self, copier: Copier) -> None:
         copier.close()
         self.copier = None
+        failpoint("ps.target.ended")
         if copier.slots & ~self.engine.owned:
             self._discard(copier.slots & ~self.engine.owned)
             self._say(f"move {copier.order.move} from {copier.order.source} was cancelled")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite import slots
 from dlrover_lite.errors import DeadlineExceeded, JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.wire.client import RETRY_SECONDS, Client
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import Topology
@@ -189,6 +190,8 @@ class PsClient:
         ticket.missing = len(pieces)
         for piece in pieces:
             self._dispatch(piece)
+            if isinstance(ticket, PushTicket) and piece is not pieces[-1]:
+                failpoint("worker.push.sent_to_one")
 
     def _dispatch(self, piece: Piece) -> None:
         """Send it, or what becomes of it by the current map."""
@@ -229,6 +232,8 @@ class PsClient:
                 self._turned_away(piece, reply.body.version)
             else:
                 piece.ticket.answered(piece, reply)
+                if isinstance(piece.ticket, PushTicket) and piece.ticket.missing:
+                    failpoint("worker.push.acknowledged_by_one")
 
     def _turned_away(self, piece: Piece, version: int) -> None:
         """A PS that follows this version doesn't own all of it. Nothing was done."""

@@ -13,6 +13,7 @@ import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import DeadlineExceeded, JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.intervals import IntervalSet
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.client import Client
@@ -208,7 +209,11 @@ class LeaseBook:
         if not held.open and not held.failures:
             self._held.remove(held)
         self._reported_at = now
+        if request.consumed:
+            failpoint("worker.report.begun")
         self._send(request)
+        if request.consumed:
+            failpoint("worker.report.sent")
 
     def _send(self, request: LeaseRequest) -> None:
         now = self._clock()
@@ -221,6 +226,8 @@ class LeaseBook:
         reply = self._client.receive(timeout_seconds)
         if reply is not None and reply.sequence == sequence:
             self._under_way = None
+            if request.consumed:
+                failpoint("worker.report.answered")
             self._take(reply)
             return
         now = self._clock()
@@ -233,6 +240,7 @@ class LeaseBook:
     def _take(self, reply: Reply) -> None:
         match reply.body:
             case Lease() as lease:
+                failpoint("worker.lease.received")
                 self._held.append(HeldLease(lease))
             case Wait(seconds):
                 self._ask_again_at = self._clock() + seconds

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.models.user import user_traceback
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.compute import ComputeThread, Done
@@ -194,9 +195,11 @@ class TrainingLoop:
             if done.error is not None:
                 self._failed(done, done.error)
             elif isinstance(done.result, Gradients):
+                failpoint("worker.push.computed")
                 held.work.add_scores(done.result.logits, prepared.labels.numpy())
                 factor = self._factor(held.lease.index, k)
                 push = self._trainer.push(prepared, done.result, epoch=held.lease.index, k=k, factor=factor)
+                failpoint("worker.push.sent")
                 self._pushes.append((push, held))
             elif done.result is not None:
                 held.work.add_scores(done.result, prepared.labels.numpy())
@@ -221,6 +224,7 @@ class TrainingLoop:
             if ticket.missing:
                 open_pushes.append((ticket, held))
                 continue
+            failpoint("worker.push.acknowledged")
             held.consumed(ticket.k)
             staleness: dict[int, int] = held.work.staleness
             staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
+from dlrover_lite.failpoints import armed
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps import table_warmup
 from dlrover_lite.ps.engine import Engine
@@ -24,6 +25,7 @@ from dlrover_lite.worker.embedding import EmbeddingLayout
 __all__ = ["compile_kernels"]
 
 
+@armed("")  # this is no training: nobody is to die here
 def compile_kernels() -> None:
     """One minibatch of two samples through a parameter server's engine and a worker's embedding layout, without a wire between them; then
     another engine takes up what this one has left, and all rows move to a third."""

@@ -239,14 +239,37 @@ def test_a_module_that_does_not_import_fails_the_job(tmp_path: Path, monkeypatch
     assert_nothing_runs(handle.job)
 
 
-def test_a_template_that_is_killed_fails_the_job(context: zmq.Context[Any]) -> None:
+def kill_template(handle: JobHandle) -> None:
+    until(lambda: [p for p in _descendants(handle) if p.name() == "dl:template"], "the template")[0].kill()
+
+
+def test_a_template_that_is_killed_is_started_again(context: zmq.Context[Any]) -> None:
     handle = start("idle")
     scripted = scripted_backend(handle, context)
-    node = scripted.launch("stay")
-    scripted.event(node, "started")
-    template = until(lambda: [p for p in _descendants(handle) if p.name() == "dl:template"], "the template")[0]
-    template.kill()
-    assert scripted.event(node, "exited").reason == "Killed"
+    for _ in range(2):
+        nodes = [scripted.launch("stay") for _ in range(2)]
+        for node in nodes:
+            scripted.event(node, "started")
+        kill_template(handle)
+        for node in nodes:
+            ended = scripted.event(node, "exited")
+            assert (ended.reason, ended.detail) == ("Preempted", "the process that starts nodes was killed")
+    node = scripted.launch("exit:3")
+    assert scripted.event(node, "exited").reason == "UserError"
+    scripted.close()
+    handle.stop()
+    assert handle.wait(20).state == "stopped"
+    assert_nothing_runs(handle.job)
+
+
+def test_a_template_that_is_killed_too_often_fails_the_job(context: zmq.Context[Any]) -> None:
+    handle = start("idle", restarts=1)
+    scripted = scripted_backend(handle, context)
+    for _ in range(2):
+        node = scripted.launch("stay")
+        scripted.event(node, "started")
+        kill_template(handle)
+        scripted.event(node, "exited")
     scripted.close()
     result = handle.wait(20)
     assert result.state == "failed"

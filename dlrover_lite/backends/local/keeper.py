@@ -1,7 +1,7 @@
 """The keeper: the small supervisor of one job (``python -m dlrover_lite.backends.local.keeper JOBDIR``).
 
-It starts the master and the template at once, owns the nodes that the master asks for, and ends everything when the
-master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
+It starts the master and the template at once, and again when they are killed; owns the nodes that the master asks for; and ends everything
+when the master ends, when it is told to, or when the command that started the job is gone. Whatever happens to the keeper
 itself, on Linux nothing of the job survives it: the kernel kills master and template with it, and the nodes with the template.
 
 Signals: SIGTERM, SIGINT or SIGHUP stops the job cleanly, a second one kills it, SIGQUIT kills it at once.
@@ -30,6 +30,7 @@ from dlrover_lite.backends.local.memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
+from dlrover_lite.backends.local.restarts import Restarts
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.processes import identify
@@ -41,9 +42,6 @@ __all__ = ["Keeper", "main"]
 _TO_SEE_NODES_END_SECONDS = 2.0
 _LAST_WORDS_MILLISECONDS = 500
 """At most, for answers that are on their way when the keeper ends."""
-_MASTER_RESTARTS = 10
-"""A master that dies more often than this fails its job."""
-_LONGEST_DELAY_SECONDS = 30.0
 _REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
@@ -69,9 +67,9 @@ class Keeper:
         self._template_ready = False
         self._unsent: list[Fork] = []
         self._wakeup = _signals_as_bytes()
-        self._master_deaths = 0
-        self._master_due: float | None = None
-        """When a master that has died is started again."""
+        self._master_restarts, self._template_restarts = (
+            Restarts(options.restarts, options.longest_restart_delay_seconds) for _ in range(2)
+        )
         # Before there are children: it may move this process, and them with it, to another control group.
         name = f"dlrover-lite-{job.short_id}-{os.getpid()}"
         self.fences = Fences(choose(options.limits, name, lambda groups: record_cgroups(runtime, groups)))
@@ -81,16 +79,12 @@ class Keeper:
             job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
         )
         job.write_record(self.record)
-        channel, template_end = socket.socketpair()
+        self._poller = zmq.Poller()
         try:
             self.master: int | None = self._spawn_master()
-            imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
-            self.template: int | None = children.spawn_template(job, template_end.fileno(), imports)
+            self.template, self._channel = self._spawn_template()
         except OSError as error:
             raise JobError(f"Can't start the job's processes: {error}") from error
-        finally:
-            template_end.close()
-        self._channel: Channel[FromTemplate] = Channel(channel, FromTemplate)
         self._write_record(master=identify(self.master))
         self._context: zmq.Context[Any] = zmq.Context()
         self.service = KeeperService(self, self.record.keeper_endpoint, self._context)
@@ -98,11 +92,10 @@ class Keeper:
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        poller = zmq.Poller()
+        poller = self._poller
         poller.register(self.service.socket, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
-        channel, tie = self._channel.socket.fileno(), self._tie
-        poller.register(channel, zmq.POLLIN)
+        tie = self._tie
         if tie is not None:
             poller.register(tie, zmq.POLLIN)
         if (memory := self.memory.fileno()) is not None:
@@ -115,10 +108,8 @@ class Keeper:
                 poller.unregister(tie)
                 tie = None
                 self.stop("the command that started the job has ended")
-            if channel in ready:
+            if self._channel.socket.fileno() in ready:
                 self._take_template_messages()
-                if not self._channel.open:
-                    poller.unregister(channel)
             self._reap()
             self.fences.act(self._clock())
             self.send(self.nodes.due(self._clock()))
@@ -129,7 +120,8 @@ class Keeper:
     def _timeout_milliseconds(self) -> int | None:
         due = (
             self._deadline,
-            self._master_due,
+            self._master_restarts.due_at,
+            self._template_restarts.due_at,
             self.nodes.next_due(),
             self.fences.next_due(),
             self.service.next_due(),
@@ -160,6 +152,8 @@ class Keeper:
                 self.send(self.nodes.started(message.node, message.pid, now=now, at=at))
             elif isinstance(message, Ended):
                 self._node_ended(message.node, message.exit_code, message.detail)
+        if not self._channel.open:
+            self._poller.unregister(self._channel.socket.fileno())
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -192,6 +186,16 @@ class Keeper:
         for due in signals:
             self._channel.send(Signal(due.node.spec.id, due.number))
 
+    def _spawn_template(self) -> tuple[int | None, Channel[FromTemplate]]:
+        """Its pid, and our end of the channel to it, which the loop listens to from now on."""
+        options = self.options
+        imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
+        channel, template_end = socket.socketpair()
+        with template_end:
+            pid = children.spawn_template(self.job, template_end.fileno(), imports)
+        self._poller.register(channel.fileno(), zmq.POLLIN)
+        return pid, Channel(channel, FromTemplate)
+
     # --- the master -------------------------------------------------------------------------------------------------
 
     def _spawn_master(self) -> int:
@@ -204,15 +208,10 @@ class Keeper:
         say(f"The master has ended ({describe(exit_code)})")
         if self.phase != "running" or exit_code >= 0 or self.job.result() is not None:
             return
-        if self._master_deaths >= _MASTER_RESTARTS:
-            say(f"It has been started again {_MASTER_RESTARTS} times: that is enough")
-            return
-        delay = min(_LONGEST_DELAY_SECONDS, 0.5 * 2.0 ** (self._master_deaths - 1)) if self._master_deaths else 0.0
-        self._master_deaths += 1
-        self._master_due = self._clock() + delay
+        if not self._master_restarts.after_death(self._clock()):
+            say(f"It has been started again {self._master_restarts.most} times: that is enough")
 
     def _restart_master(self) -> None:
-        self._master_due = None
         try:
             self.master = self._spawn_master()
         except OSError as error:
@@ -265,10 +264,13 @@ class Keeper:
             say(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
             os.kill(self.master, signal.SIGKILL)
             self._deadline = None
-        if self._master_due is not None and self.phase == "running":
-            if self._clock() >= self._master_due:
-                self._restart_master()
-            return
+        if self.phase == "running":
+            if self._template_restarts.take(self._clock()):
+                self._restart_template()
+            if self._master_restarts.due_at is not None:
+                if self._master_restarts.take(self._clock()):
+                    self._restart_master()
+                return
         if self.phase in ("running", "stopping") and self.master is None:
             self._enter("draining", self.options.node_grace_seconds + _TO_SEE_NODES_END_SECONDS)
             for node in self.nodes.alive():
@@ -278,14 +280,17 @@ class Keeper:
             self.phase = "done"
 
     def _reap(self) -> None:
+        ended = children.reap()
+        if any(pid == self.template for pid, _ in ended):
+            while self._channel.open:  # its last words, up to the end that its death has made
+                self._take_template_messages()
+            self.nodes.taken_along()
         # The template last: it takes the nodes along, and how they ended must be known before.
-        for pid, exit_code in sorted(children.reap(), key=lambda end: end[0] == self.template):
+        for pid, exit_code in sorted(ended, key=lambda end: end[0] == self.template):
             if pid == self.master:
                 self._master_ended(exit_code)
             elif pid == self.template:
                 self.template = None
-                while self._channel.open:  # its last words, up to the end that its death has made
-                    self._take_template_messages()
                 self._template_ended(exit_code)
             elif (node := self.nodes.with_pid(pid)) is not None:
                 self._node_ended(node.spec.id, exit_code)
@@ -295,21 +300,34 @@ class Keeper:
             lines = self.job.last_log_lines("template")
             what = "while the job ran" if self._template_ready else "before it was ready"
             say(f"The template has ended {what} ({describe(exit_code)})")
-            if self.phase == "running":
+            again = exit_code < 0 and self.phase == "running" and self._template_restarts.after_death(self._clock())
+            if self.phase == "running" and not again:
                 self._fail(
                     f"The process that starts this job's nodes ended {what} ({describe(exit_code)})"
                     + (f":\n{lines}" if lines else "."),
                     f"Its log: {self.job.log('template')}",
                 )
+        self._template_ready = False
         for node in self.nodes.alive():
             if node.phase == "starting":
-                self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
+                if all(fork.spec.id != node.spec.id for fork in self._unsent):
+                    self._node_ended(node.spec.id, None)
             elif node.pid is not None:
                 # Linux has killed it already, and made it our child.
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(node.pid, signal.SIGKILL)
                 if not children.is_ours(node.pid):
-                    self._node_ended(node.spec.id, None, "the process that starts nodes has ended")
+                    self._node_ended(node.spec.id, None)
+
+    def _restart_template(self) -> None:
+        """Its nodes have ended with it; those launched from now on wait until it is ready."""
+        self._channel.socket.close()  # heard to its end
+        try:
+            self.template, self._channel = self._spawn_template()
+        except OSError as error:
+            self._fail(f"Can't start the job's template again: {error}", f"Its log: {self.job.log('template')}")
+            return
+        say(f"The template is started again, as process {self.template}")
 
     # --- what remains -----------------------------------------------------------------------------------------------
 

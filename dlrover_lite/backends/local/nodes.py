@@ -34,6 +34,8 @@ class Node:
     """When the grace period is over, on the clock of the caller."""
     sent: int = 0
     """The strongest signal we have sent."""
+    taken_along: bool = False
+    """The process that starts nodes has ended, and it with it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class Nodes:
         reason, why = _exit_reason(node, exit_code, over_memory)
         self._append(NodeEvent(len(self._events) + 1, node_id, "exited", at, reason, exit_code, detail or why))
 
+    def taken_along(self) -> None:
+        """The process that starts nodes has ended: whatever runs has been killed with it."""
+        for node in self.alive():
+            node.taken_along = True
+
     def terminate(
         self, node_id: str, grace_seconds: float, *, now: float, keep_memory: bool = False
     ) -> list[SendSignal]:
@@ -143,6 +150,8 @@ class Nodes:
 
 
 def _exit_reason(node: Node, exit_code: int | None, over_memory: OverMemory | None) -> tuple[ExitReason, str]:
+    if node.taken_along and not node.asked_to_end and exit_code in (None, -signal.SIGKILL):
+        return "Preempted", "the process that starts nodes was killed"
     if exit_code is None:
         return ("Killed", "ended on request before it started") if node.asked_to_end else ("Unknown", "never started")
     if over_memory is not None and exit_code == -signal.SIGKILL and node.sent != signal.SIGKILL:

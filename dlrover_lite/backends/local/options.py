@@ -25,6 +25,10 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
     node_grace_seconds: float = 5.0
     """The same for a node that the master has left behind."""
+    restarts: int = 10
+    """Of the master, and of the template; one that dies more often than this fails the job."""
+    longest_restart_delay_seconds: float = 30.0
+    """The first restart is at once, the second after half a second, each further one after twice as long."""
     limits: Limits = "auto"
     """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -141,11 +142,9 @@ class Channel(Generic[M]):
         self.open = True
 
     def send(self, message: msgspec.Struct) -> None:
-        """A peer that has ended is noticed when receiving."""
-        try:
+        """A peer that has ended is noticed when receiving: what it has said before counts."""
+        with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(msgspec.json.encode(message) + b"\n")
-        except (BrokenPipeError, ConnectionResetError):
-            self.open = False
 
     def receive(self) -> list[M]:
         """Whole messages that are here; call it when the socket is readable. ``open`` turns False at the peer's end."""

@@ -1,0 +1,35 @@
+"""How often a process of the job's own that was killed is started again, and when. Pure: the clock is handed in."""
+
+from __future__ import annotations
+
+__all__ = ["Restarts"]
+
+_FIRST_DELAY_SECONDS = 0.5
+
+
+class Restarts:
+    """Up to ``most``: the first at once, the second after half a second, each further one after twice as long. ``now`` is seconds of a
+    steady clock."""
+
+    def __init__(self, most: int, longest_delay_seconds: float) -> None:
+        self.due_at: float | None = None
+        """When the next one is to be."""
+        self.most = most
+        self._longest_delay_seconds = longest_delay_seconds
+        self._deaths = 0
+
+    def after_death(self, now: float) -> bool:
+        """Plan the next one; False: there have been enough."""
+        if self._deaths >= self.most:
+            return False
+        delay = _FIRST_DELAY_SECONDS * 2.0 ** (self._deaths - 1) if self._deaths else 0.0
+        self._deaths += 1
+        self.due_at = now + min(self._longest_delay_seconds, delay)
+        return True
+
+    def take(self, now: float) -> bool:
+        """Whether it is to be now; it isn't due any more then."""
+        if self.due_at is None or now < self.due_at:
+            return False
+        self.due_at = None
+        return True
