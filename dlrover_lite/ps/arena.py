@@ -5,6 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import weakref
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,15 +16,15 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 
-_MADV_POPULATE_WRITE = 23
-"""Of Linux 5.14 and later; Python's mmap doesn't name it yet."""
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+"""Of Linux 5.14 and later; Python's mmap doesn't name them yet."""
 
 
 class Arena:
     """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
 
     def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
-        """``fd``: map this file, all of it, and close it; else a file of its own is made."""
+        """``fd``: map this file, all of it, and keep it; else a file of its own is made."""
         size = pages(reserve_bytes or psutil.virtual_memory().total)
         try:
             if fd is not None:
@@ -37,13 +41,15 @@ class Arena:
             else:
                 self._map = mmap.mmap(-1, size)
         except (OSError, ValueError, OverflowError) as error:
+            if fd is not None:
+                os.close(fd)
             raise JobError(
                 f"can't reserve {size} bytes of address space for {name}: {error}",
                 hint="Raise the limit on virtual memory (ulimit -v).",
             ) from error
-        finally:
-            if fd is not None:
-                os.close(fd)
+        self._fd = fd
+        if fd is not None:
+            weakref.finalize(self, os.close, fd)
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
@@ -55,6 +61,23 @@ class Arena:
                 self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
             except OSError:
                 return  # an older kernel: writing will do it
+
+    def put(self, start: int, data: NDArray[Any]) -> bool:
+        """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, since
+        nobody clears the memory before. False where that can't be done, or huge pages come cheaper: the caller has to touch and write."""
+        if self._fd is None or _gives_hugepages() or start + data.nbytes > self.size:
+            return False
+        left = memoryview(data).cast("B")
+        try:
+            at = start
+            while left:
+                written = os.pwrite(self._fd, left, at)
+                left, at = left[written:], at + written
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(_MADV_POPULATE_READ, first, pages(at) - first)
+        except OSError:
+            return False  # an older kernel, or a file that is only to be mapped
+        return True
 
     def give_back(self, start: int, stop: int) -> None:
         """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
@@ -69,6 +92,15 @@ class Arena:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, AttributeError):
             return
+
+
+@cache
+def _gives_hugepages() -> bool:
+    """To shared memory, when it is touched."""
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
+    except OSError:
+        return False
 
 
 def pages(size: int) -> int:

@@ -50,7 +50,7 @@ class Outgoing:
         engine.track(slots)
 
     def began(self) -> Copying:
-        rows = sum(int(group.slot_rows[self._members].sum()) for group in self._engine.groups)
+        rows = [int(group.slot_rows[self._members].sum()) for group in self._engine.groups]
         return Copying(self.session, rows, self._engine.configuration)
 
     def end(self) -> None:
@@ -144,9 +144,8 @@ class Incoming:
         """Little enough is left: the source may freeze."""
         if copying.configuration is not None:
             engine.configure(copying.configuration)
-            share = copying.rows // max(1, len(engine.groups))
-            for group in engine.groups:
-                group.reserve(copying.rows if len(engine.groups) == 1 else share)
+            for group, rows in zip(engine.groups, copying.rows, strict=False):
+                group.reserve(rows)
 
     def take(self, copied: Copied, frames: list[memoryview]) -> None:
         """Raises ValueError or UsageError for frames that don't fit."""
