@@ -98,9 +98,10 @@ class Arena:
 def _gives_hugepages() -> bool:
     """To shared memory, when it is touched."""
     try:
-        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
+        chosen = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
     except OSError:
         return False
+    return "[never]" not in chosen and "[deny]" not in chosen
 
 
 def pages(size: int) -> int:

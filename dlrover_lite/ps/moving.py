@@ -27,8 +27,15 @@ _SCAN_ROWS = 1 << 16
 """Looked at for one reply."""
 
 FEW_BYTES = 4 << 20
-"""So much may be left for the time in which the slots are frozen: a few milliseconds."""
+"""So much may be left for the time in which the slots are frozen at most,"""
+FREEZE_SECONDS = 0.01
+"""and no more than takes so long at the speed of late."""
 MOST_ROUNDS = 12
+
+_TELLING_BYTES = 1 << 16
+"""Smaller chunks say nothing of the speed."""
+_NEWS = 0.2
+"""Of the newest chunk in the speed of late."""
 
 
 class Outgoing:
@@ -140,6 +147,7 @@ class Incoming:
         self._engine = engine
         self._round = 1
         self._left_at_round = 0
+        self._few_bytes: float = FEW_BYTES
         self.freeze = False
         """Little enough is left: the source may freeze."""
         if copying.configuration is not None:
@@ -162,13 +170,19 @@ class Incoming:
             self.rows += copied.rows
         self._judge(copied)
 
+    def took(self, received: int, seconds: float) -> None:
+        """A chunk of so many bytes has taken both sides so long."""
+        if received >= _TELLING_BYTES and seconds > 0:
+            few = max(CHUNK_BYTES, min(FEW_BYTES, FREEZE_SECONDS * received / seconds))
+            self._few_bytes += _NEWS * (few - self._few_bytes)
+
     def _judge(self, copied: Copied) -> None:
         """Whether another round would pay: it wouldn't if little is left, or not less than a round ago."""
         if copied.round == 1 and copied.rows:
             return
         begins = copied.round > self._round
         shrinks = copied.left < 0.8 * self._left_at_round or copied.round <= 2
-        if copied.left <= FEW_BYTES or (begins and not shrinks) or copied.round > MOST_ROUNDS:
+        if copied.left <= min(FEW_BYTES, self._few_bytes) or (begins and not shrinks) or copied.round > MOST_ROUNDS:
             self.freeze = True
         if begins:
             self._round, self._left_at_round = copied.round, copied.left
