@@ -63,11 +63,11 @@ class Arena:
                 return  # an older kernel: writing will do it
 
     def put(self, start: int, data: NDArray[Any]) -> bool:
-        """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, since
+        """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, as
         nobody clears the memory before. False where that can't be done, or huge pages come cheaper: the caller has to touch and write."""
         if self._fd is None or _gives_hugepages() or start + data.nbytes > self.size:
             return False
-        left = memoryview(data).cast("B")
+        left = data.reshape(-1).data.cast("B")
         try:
             at = start
             while left:

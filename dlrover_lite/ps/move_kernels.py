@@ -156,8 +156,8 @@ def write(  # type: ignore[no-untyped-def]
 
 @kernel
 def enter_new(store, entries, book, clock, ids, tables, counts, ages):  # type: ignore[no-untyped-def]
-    """Make rows of keys that have none, with the next row numbers in turn, whose ids, values and state are there already; stops at the first
-    key that has a row. The caller has made sure that index and arenas have room for all. Returns how many it has made; and 0, or the
+    """Make rows of keys that have none, with the next row numbers in turn, whose ids, values and state are there already; stops at the
+    first key that has a row. The caller has made sure that index and arenas have room for all. Returns how many it has made; and 0, or the
     step at which it was stopped."""
     words, mask = entries.words, entries.mask
     meta, numbers = store.meta, book.numbers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,17 +71,14 @@ class RowArenas:
             self._numbers[TOUCHED] = stop
 
     def append(self, ids: NDArray[np.uint64], values: NDArray[np.float32], state: NDArray[np.float32]) -> bool:
-        """Put the ids, values and state of n rows (contiguous) behind those in use, which stay as they are; there is address space for them.
-        Their metadata has memory then. False if it can't be done: the rows are to be written one by one."""
+        """Put the ids, values and state of n rows (contiguous) behind those in use, which stay as they are; there is address space for
+        them. Their metadata has memory then. False if it can't be done: the rows are to be written one by one."""
         used, touched = self._used, self._touched
         stop = used + len(ids)
-        rows = max(1, len(ids))
-        if not all(
-            arena.put(used * (data.nbytes // rows), data)
-            for arena, data in zip(self._columns, (ids, values, state), strict=True)
-            if data.nbytes
-        ):
-            return False
+        columns: tuple[NDArray[Any], ...] = (ids, values, state)
+        for arena, column in zip(self._columns, columns, strict=True):
+            if column.nbytes and not arena.put(used * (column.nbytes // len(ids)), column):
+                return False
         if stop > touched:
             self._meta.touch(4 * META_WORDS * max(touched, used), 4 * META_WORDS * stop)
             self._numbers[TOUCHED] = stop
