@@ -343,7 +343,7 @@ class TableGroup:
         rows, clock, inputs = self.rows, np.uint32(self._clock), flat_inputs(data)
         if (appended := self._append(data, inputs)) < n:
             if appended:
-                inputs = flat_inputs(RowData(*(array[appended:] for array in data)))
+                inputs = flat_inputs(RowData._make(array[appended:] for array in data))
             self._arenas.touch(max(0, n - appended - self._free))
             stopped(move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *inputs))
         self._grow(self.rows - rows)

@@ -30,7 +30,7 @@ def compile_kernels() -> None:
     group.reserve(SLOTS)  # more than the index has room for: it grows
     data = group.scan(0, 1, state=True)[0]
     group.write(data)
-    more = RowData(*(np.repeat(column, _MANY, axis=0) for column in data))
+    more = RowData._make(np.repeat(column, _MANY, axis=0) for column in data)
     group.write(more._replace(ids=np.arange(1, 1 + _MANY, dtype=np.uint64)))
     group.drop(every, 0, scan_limit=1 + _MANY)
     group.compact(1)
