@@ -5,6 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError
 
-_MADV_POPULATE_WRITE = 23
-"""Of Linux 5.14 and later; Python's mmap doesn't name it yet."""
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+"""Of Linux 5.14 and later; Python's mmap doesn't name them yet."""
 
 
 class Arena:
@@ -65,6 +68,23 @@ class Arena:
             except OSError:
                 return  # an older kernel: writing will do it
 
+    def put(self, start: int, data: NDArray[Any]) -> bool:
+        """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, as
+        nobody clears the memory before. False where that can't be done, or huge pages come cheaper: the caller has to touch and write."""
+        if self.fd is None or _gives_hugepages() or start + data.nbytes > self.size:
+            return False
+        left = data.reshape(-1).data.cast("B")
+        try:
+            at = start
+            while left:
+                written = os.pwrite(self.fd, left, at)
+                left, at = left[written:], at + written
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(_MADV_POPULATE_READ, first, pages(at) - first)
+        except OSError:
+            return False  # an older kernel, or a file that is only to be mapped
+        return True
+
     def give_back(self, start: int, stop: int) -> None:
         """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
         then. ``stop``: no byte from there to the end of its page is in use."""
@@ -78,6 +98,16 @@ class Arena:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, AttributeError):
             return
+
+
+@cache
+def _gives_hugepages() -> bool:
+    """To shared memory, when it is touched."""
+    try:
+        chosen = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return "[never]" not in chosen and "[deny]" not in chosen
 
 
 def pages(size: int) -> int:

@@ -31,7 +31,11 @@ SILENCE_SECONDS = 10.0
 AGAIN_SECONDS = 0.02
 """The source may not have its orders yet."""
 PAUSE = 0.5
-"""Beside training, the next chunk is asked for after this share of the time that the last one took: workers are to keep their CPU."""
+"""Beside training, the next chunk is asked for after this share of the time that the last one took at least: workers are to keep their
+CPU."""
+PACE_BYTES = 160 << 20
+"""A second, at most, of the first round beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't wait for it,
+since the longer they take the more rows change."""
 
 
 class Copier:
@@ -77,8 +81,9 @@ class Copier:
     def work(self, *, may_begin: bool) -> float | None:
         """Take the answers that are here and ask for more; how many seconds from now there is something to do again without any, None:
         nothing. ``may_begin``: nothing is left of what was received before."""
-        while (reply := self._client.receive(0)) is not None:
+        if (reply := self._client.receive(0)) is not None:
             self._take(reply)
+            return 0.0  # who else is waiting comes first
         now = self._clock()
         if self.complete:
             return None
@@ -139,10 +144,14 @@ class Copier:
             incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
         except (ValueError, IndexError) as error:
             raise DlroverLiteError(f"{self.order.source} sends rows that make no sense: {error}") from error
+        now = self._clock()
+        seconds = now - began + copied.seconds
+        received = sum(len(reply.buffer(i)) for i in range(len(reply.frames)))
+        incoming.took(received, seconds)
         answered = self._engine.loads.answered
         if copied.busy or answered != self._answered_before:
-            now = self._clock()
-            self._next_at = max(self._next_at, now) + PAUSE * (now - began + copied.seconds)
+            paced = received / PACE_BYTES if copied.round == 1 else 0.0
+            self._next_at = max(now + PAUSE * seconds, max(self._next_at, began) + paced)
         self._answered_before = answered
 
     def _anew(self, at: float) -> None:

@@ -105,8 +105,7 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
     sockets = [server.socket, master.socket, *service.sockets]
     if wait_seconds:
         zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], max(1, int(wait_seconds * 1000)))
-    for request in server.receive(0, limit=16):
-        service.answer(request)
+    service.serve(server.receive(0, limit=16))
 
 
 def _log(line: str) -> None:

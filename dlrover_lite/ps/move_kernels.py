@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.kernels import fence, kernel, prefetch
+from dlrover_lite.kernels import copy_16, fence, kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe, remove
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOGGED, META_WORDS, TABLE, USED
 from dlrover_lite.ps.table_kernels import halts, log_row, prefetch_row, take_row
 
-__all__ = ["COPIED", "DROPPED", "HALF_WRITTEN", "TWICE", "compact", "drop", "find", "read", "write"]
+__all__ = ["COPIED", "DROPPED", "HALF_WRITTEN", "TWICE", "compact", "drop", "enter_new", "find", "read", "write"]
 
 HALF_WRITTEN, COPIED, TWICE, DROPPED = (np.uint64(step) for step in range(6, 10))
 """Steps of ``write``, ``compact`` and ``drop``, for ``Book.halt``: they return them when they are stopped there."""
@@ -27,6 +27,8 @@ HALF_WRITTEN, COPIED, TWICE, DROPPED = (np.uint64(step) for step in range(6, 10)
 _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
 _LINE = np.uint64(16)
+_LINES = ~np.uint64(15)
+"""Of a count: those that fill whole cache lines, and are copied one line after the other; a loop of so few would go one by one."""
 _SHIFT = np.uint64(SLOT_SHIFT)
 _AHEAD = np.uint64(24)
 """Rows that the index entries of those to be moved are fetched ahead."""
@@ -46,9 +48,11 @@ def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
     found = _U0
     row = start
     while row < stop and found < limit:
-        if meta[row * _META + TABLE] != np.uint32(0) and members[_hash_of(row, ids, meta, salts) >> _SHIFT]:
-            rows[found] = row
-            found += _U1
+        # without branches, which would be guessed wrongly half of the time where half of the slots move
+        table = np.uint64(meta[row * _META + TABLE])
+        salt = salts[max(table, _U1) - _U1]
+        rows[found] = row
+        found += np.uint64(members[mix64(ids[row] ^ salt) >> _SHIFT]) & np.uint64(table != _U0)
         row += _U1
     return found, row
 
@@ -57,29 +61,37 @@ def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
 def read(store, rows, clock, ids, tables, counts, ages, values, state):  # type: ignore[no-untyped-def]
     """Copies of ``rows`` (uint64 [n]) into arrays of n rows, flat. False if one of them is free."""
     dim, row_state = store.dim, store.dim * store.parts
+    dim_lines, state_lines = dim & _LINES, row_state & _LINES
+    from_ids, meta, from_values, from_state = store.ids, store.meta, store.values, store.state
     for start in range(_U0, np.uint64(rows.shape[0]), np.uint64(CHUNK)):
         n = min(np.uint64(CHUNK), np.uint64(rows.shape[0]) - start)
         for i in range(n):
             row = rows[start + i]
-            prefetch(store.ids, np.int64(row))
-            prefetch(store.meta, np.int64(row * _META))
+            prefetch(from_ids, np.int64(row))
+            prefetch(meta, np.int64(row * _META))
             for line in range(_U0, dim, _LINE):
-                prefetch(store.values, np.int64(row * dim + line))
+                prefetch(from_values, np.int64(row * dim + line))
             for line in range(_U0, row_state, _LINE):
-                prefetch(store.state, np.int64(row * row_state + line))
+                prefetch(from_state, np.int64(row * row_state + line))
         for i in range(start, start + n):
             row = rows[i]
-            table = store.meta[row * _META + TABLE]
+            table = meta[row * _META + TABLE]
             if table == np.uint32(0):
                 return False
-            ids[i] = store.ids[row]
+            ids[i] = from_ids[row]
             tables[i] = np.uint16(table - np.uint32(1))
-            counts[i] = store.meta[row * _META + COUNT]
-            ages[i] = np.uint32(clock - store.meta[row * _META + CHANGED])
-            for j in range(dim):
-                values[i * dim + j] = store.values[row * dim + j]
-            for j in range(row_state):
-                state[i * row_state + j] = store.state[row * row_state + j]
+            counts[i] = meta[row * _META + COUNT]
+            ages[i] = np.uint32(clock - meta[row * _META + CHANGED])
+            to, at = i * dim, row * dim
+            for j in range(_U0, dim_lines, _LINE):
+                copy_16(values, to + j, from_values, at + j)
+            for j in range(dim_lines, dim):
+                values[to + j] = from_values[at + j]
+            to, at = i * row_state, row * row_state
+            for j in range(_U0, state_lines, _LINE):
+                copy_16(state, to + j, from_state, at + j)
+            for j in range(state_lines, row_state):
+                state[to + j] = from_state[at + j]
     return True
 
 
@@ -90,8 +102,9 @@ def write(  # type: ignore[no-untyped-def]
     """Insert or overwrite n rows (flat arrays). The caller has made sure that index, arenas and log have room for n more. Returns 0, or
     the step at which it was stopped."""
     dim, row_state = store.dim, store.dim * store.parts
+    dim_lines, state_lines = dim & _LINES, row_state & _LINES
     words, mask = entries.words, entries.mask
-    meta, numbers = store.meta, book.numbers
+    to_values, to_state, meta, numbers = store.values, store.state, store.meta, book.numbers
     hashes = np.empty(CHUNK, np.uint64)
     rows = np.empty(CHUNK, np.uint64)
     for start in range(_U0, np.uint64(ids.shape[0]), np.uint64(CHUNK)):
@@ -122,10 +135,16 @@ def write(  # type: ignore[no-untyped-def]
             fence()
             meta[row * _META + COUNT] = counts[source]
             meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
-            for j in range(dim):
-                store.values[row * dim + j] = values[source * dim + j]
-            for j in range(row_state):
-                store.state[row * row_state + j] = state[source * row_state + j]
+            to, at = row * dim, source * dim
+            for j in range(_U0, dim_lines, _LINE):
+                copy_16(to_values, to + j, values, at + j)
+            for j in range(dim_lines, dim):
+                to_values[to + j] = values[at + j]
+            to, at = row * row_state, source * row_state
+            for j in range(_U0, state_lines, _LINE):
+                copy_16(to_state, to + j, state, at + j)
+            for j in range(state_lines, row_state):
+                to_state[to + j] = state[at + j]
             if halts(HALF_WRITTEN, book.halt):
                 return HALF_WRITTEN
             fence()
@@ -133,6 +152,44 @@ def write(  # type: ignore[no-untyped-def]
             if log_round != np.uint32(0):
                 log_row(row, hashes[i], log_round, meta, numbers, book.log, book.slot_flags)
     return _U0
+
+
+@kernel
+def enter_new(store, entries, book, clock, ids, tables, counts, ages):  # type: ignore[no-untyped-def]
+    """Make rows of keys that have none, with the next row numbers in turn, whose ids, values and state are there already; stops at the
+    first key that has a row. The caller has made sure that index and arenas have room for all. Returns how many it has made; and 0, or the
+    step at which it was stopped."""
+    words, mask = entries.words, entries.mask
+    meta, numbers = store.meta, book.numbers
+    hashes = np.empty(CHUNK, np.uint64)
+    total = np.uint64(ids.shape[0])
+    for start in range(_U0, total, np.uint64(CHUNK)):
+        n = min(np.uint64(CHUNK), total - start)
+        for i in range(n):
+            hashes[i] = mix64(ids[start + i] ^ store.salts[np.uint64(tables[start + i])])
+            prefetch(words, np.int64((hashes[i] & mask) * _U2))
+        for i in range(n):
+            source = start + i
+            table = np.uint64(tables[source])
+            position = probe(hashes[i], table, words, mask)
+            if words[position * _U2 + _U1] != _U0:
+                return source, _U0
+            row = numbers[USED]
+            words[position * _U2] = hashes[i]
+            words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
+            book.slot_rows[hashes[i] >> _SHIFT] += 1
+            # it may have been another row's once
+            meta[row * _META + TABLE] = np.uint32(0)
+            fence()
+            numbers[USED] = row + _U1
+            meta[row * _META + COUNT] = counts[source]
+            meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
+            meta[row * _META + LOGGED] = np.uint32(0)
+            if halts(HALF_WRITTEN, book.halt):
+                return source, HALF_WRITTEN
+            fence()
+            meta[row * _META + TABLE] = np.uint32(table + _U1)
+    return total, _U0
 
 
 @kernel

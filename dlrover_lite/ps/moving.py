@@ -28,8 +28,15 @@ _SCAN_ROWS = 1 << 16
 """Looked at for one reply."""
 
 FEW_BYTES = 4 << 20
-"""So much may be left for the time in which the slots are frozen: a few milliseconds."""
+"""So much may be left for the time in which the slots are frozen at most,"""
+FREEZE_SECONDS = 0.01
+"""and no more than takes so long at the speed of late."""
 MOST_ROUNDS = 12
+
+_TELLING_BYTES = 1 << 16
+"""Smaller chunks say nothing of the speed."""
+_NEWS = 0.2
+"""Of the newest chunk in the speed of late."""
 
 
 class Outgoing:
@@ -51,7 +58,7 @@ class Outgoing:
         engine.track(slots)
 
     def began(self) -> Copying:
-        rows = sum(int(group.slot_rows[self._members].sum()) for group in self._engine.groups)
+        rows = [int(group.slot_rows[self._members].sum()) for group in self._engine.groups]
         return Copying(self.session, rows, self._engine.configuration)
 
     def end(self) -> None:
@@ -145,13 +152,13 @@ class Incoming:
         self._engine = engine
         self._round = 1
         self._left_at_round = 0
+        self._few_bytes: float = FEW_BYTES
         self.freeze = False
         """Little enough is left: the source may freeze."""
         if copying.configuration is not None:
             engine.configure(copying.configuration)
-            share = copying.rows // max(1, len(engine.groups))
-            for group in engine.groups:
-                group.reserve(copying.rows if len(engine.groups) == 1 else share)
+            for group, rows in zip(engine.groups, copying.rows, strict=False):
+                group.reserve(rows)
 
     def take(self, copied: Copied, frames: list[memoryview]) -> None:
         """Raises ValueError or UsageError for frames that don't fit."""
@@ -170,13 +177,19 @@ class Incoming:
             failpoint("ps.target.written")
         self._judge(copied)
 
+    def took(self, received: int, seconds: float) -> None:
+        """A chunk of so many bytes has taken both sides so long."""
+        if received >= _TELLING_BYTES and seconds > 0:
+            few = max(CHUNK_BYTES, min(FEW_BYTES, FREEZE_SECONDS * received / seconds))
+            self._few_bytes += _NEWS * (few - self._few_bytes)
+
     def _judge(self, copied: Copied) -> None:
         """Whether another round would pay: it wouldn't if little is left, or not less than a round ago."""
         if copied.round == 1 and copied.rows:
             return
         begins = copied.round > self._round
         shrinks = copied.left < 0.8 * self._left_at_round or copied.round <= 2
-        if copied.left <= FEW_BYTES or (begins and not shrinks) or copied.round > MOST_ROUNDS:
+        if copied.left <= min(FEW_BYTES, self._few_bytes) or (begins and not shrinks) or copied.round > MOST_ROUNDS:
             self.freeze = True
         if begins:
             self._round, self._left_at_round = copied.round, copied.left

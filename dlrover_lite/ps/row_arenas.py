@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,7 @@ class RowArenas:
         self.files = opened
         """Arenas of ids, metadata, values and state."""
         self._arenas = [(arena, size) for arena, size in zip(opened, sizes.values(), strict=True) if size]
+        self._columns, self._meta = (opened[0], *opened[2:]), opened[1]
         self.capacity = min(rows, *(arena.size // size for arena, size in self._arenas))
         if int(numbers[USED]) > self.capacity:
             raise JobError(f"{name} is damaged: {int(numbers[USED])} rows where {self.capacity} find room")
@@ -68,6 +71,20 @@ class RowArenas:
             for arena, size in self._arenas:
                 arena.touch(touched * size, stop * size)
             self._numbers[TOUCHED] = stop
+
+    def append(self, ids: NDArray[np.uint64], values: NDArray[np.float32], state: NDArray[np.float32]) -> bool:
+        """Put the ids, values and state of n rows (contiguous) behind those in use, which stay as they are; there is address space for
+        them. Their metadata has memory then. False if it can't be done: the rows are to be written one by one."""
+        used, touched = self._used, self._touched
+        stop = used + len(ids)
+        columns: tuple[NDArray[Any], ...] = (ids, values, state)
+        for arena, column in zip(self._columns, columns, strict=True):
+            if column.nbytes and not arena.put(used * (column.nbytes // len(ids)), column):
+                return False
+        if stop > touched:
+            self._meta.touch(4 * META_WORDS * max(touched, used), 4 * META_WORDS * stop)
+            self._numbers[TOUCHED] = stop
+        return True
 
     def note_used(self) -> None:
         """Rows in use have memory: to be called before their number falls."""

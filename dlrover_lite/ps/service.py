@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,12 +95,24 @@ class PsService:
         self._tidying = Tidying(engine)
         self._cuts = Cuts(number_of(node), engine, clock, say)
         self._held: dict[tuple[int, int], Request] = {}
+        self._copies: deque[Request] = deque()
+        """For more rows of a move: not answered yet."""
         self._reported_at = self._loads_at = clock()
         self._unanswered = 0
         self._restore_at = clock()
         self._restore_failing_since: float | None = None
 
     # --- requests -------------------------------------------------------------------------------------------------------
+
+    def serve(self, requests: Sequence[Request]) -> None:
+        """Answer them: those of workers first, and of those of a move one, so that nobody who comes meanwhile waits for more than that."""
+        for request in requests:
+            if isinstance(request.body, CopyNext):
+                self._copies.append(request)
+            else:
+                self.answer(request)
+        if self._copies:
+            self.answer(self._copies.popleft())
 
     def answer(self, request: Request) -> None:
         """Do what ``request`` asks and reply; a request that can't be done is answered with the reason."""
@@ -291,7 +304,7 @@ class PsService:
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
-        return 0.0 if self._may_tidy else wait
+        return 0.0 if self._may_tidy or self._copies else wait
 
     @property
     def _may_tidy(self) -> bool:

@@ -55,6 +55,9 @@ from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS, SlotSet
 from dlrover_lite.wire.ps_messages import TableSpec
 
+_APPEND_BYTES = 1 << 16
+"""Fewer new rows are written one by one."""
+
 __all__ = ["Counters", "Kept", "NotOwned", "RowData", "TableGroup"]
 
 
@@ -358,11 +361,12 @@ class TableGroup:
         if n and data.tables.max() >= len(self.tables):
             raise ValueError(f"rows of table {data.tables.max()} in a group of {len(self.tables)}")
         self._make_room(n)
-        self._arenas.touch(max(0, n - self._free))
-        rows, clock = self.rows, np.uint32(self._clock)
-        stopped(
-            move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *flat_inputs(data))
-        )
+        rows, clock, inputs = self.rows, np.uint32(self._clock), flat_inputs(data)
+        if (appended := self._append(data, inputs)) < n:
+            if appended:
+                inputs = flat_inputs(RowData._make(array[appended:] for array in data))
+            self._arenas.touch(max(0, n - appended - self._free))
+            stopped(move_kernels.write(self._store, self._index.entries, self._book, clock, self._round, *inputs))
         self._grow(self.rows - rows)
 
     def advance_to(self, clock: int) -> None:
@@ -458,6 +462,24 @@ class TableGroup:
         self._book.numbers[FREE] = len(free)
         self._book.numbers[LOG_LENGTH] = 0
         self._book = self._book._replace(free=free)
+
+    def _append(self, data: RowData, inputs: tuple[NDArray[Any], ...]) -> int:
+        """Write the first rows of ``data`` at once behind all others, if that can be: where many come at a time, and until one is there
+        already. Returns how many."""
+        if len(data.ids) * self.row_bytes < _APPEND_BYTES or self._free or self._tracking:
+            return 0
+        first = np.zeros(len(self.tables), np.int64)
+        first[data.tables[0]] = 1
+        if self.contains(data.ids[:1], first)[0]:
+            return 0  # so are most that follow: they were sent before
+        ids, tables, counts, ages, values, state = inputs
+        if not self._arenas.append(ids, values, state):
+            return 0
+        appended, step = move_kernels.enter_new(
+            self._store, self._index.entries, self._book, np.uint32(self._clock), ids, tables, counts, ages
+        )
+        stopped(step)
+        return int(appended)
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]

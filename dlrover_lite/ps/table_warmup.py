@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.ps.table import RowData, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
 from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["compile_kernels"]
 
-_RESERVE_BYTES = 1 << 16
+_RESERVE_BYTES = 1 << 18
+_MANY = 1 << 12
+"""Rows that are written all at once."""
 
 
 def compile_kernels() -> None:
@@ -26,6 +28,9 @@ def compile_kernels() -> None:
     group.untrack()
     group.gather(key, one)
     group.reserve(SLOTS)  # more than the index has room for: it grows
-    group.write(group.scan(0, 1, state=True)[0])
-    group.drop(every, 0, scan_limit=1)
+    data = group.scan(0, 1, state=True)[0]
+    group.write(data)
+    more = RowData._make(np.repeat(column, _MANY, axis=0) for column in data)
+    group.write(more._replace(ids=np.arange(1, 1 + _MANY, dtype=np.uint64)))
+    group.drop(every, 0, scan_limit=1 + _MANY)
     group.compact(1)

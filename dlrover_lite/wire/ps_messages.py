@@ -122,8 +122,8 @@ class CopyBegin(Message, frozen=True):
 
 class Copying(Message, frozen=True):
     session: int
-    rows: int
-    """About so many are to come."""
+    rows: list[int]
+    """About so many of each group are to come."""
     configuration: Configure | None
     """None: no worker has configured the source yet."""
 

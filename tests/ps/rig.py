@@ -137,8 +137,7 @@ class Rig:
         """PS i works a little and answers what is there."""
         self.now += 0.001
         self.services[i].work()
-        for request in self.servers[i].receive(0):
-            self.services[i].answer(request)
+        self.services[i].serve(self.servers[i].receive(0))
 
     def settle(self, *, most: int = 20_000) -> None:
         """Until every move is committed and everybody is tidy."""

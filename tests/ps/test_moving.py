@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps import moving
+from dlrover_lite.ps import copier, moving
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.recipe.schema import Optimizer
@@ -22,6 +22,7 @@ from dlrover_lite.wire.ps_messages import (
     Copying,
     CopyNext,
     NotNow,
+    Pull,
 )
 from tests.ps.rig import SGD, Rig, rows_of
 
@@ -164,6 +165,54 @@ def test_a_frozen_slot_waits_for_the_masters_word_and_pulls_go_on() -> None:
         rig.settle()
         assert not any(group.rows for group in rig.engine(1).groups), "the target keeps nothing"
         assert rig.pull(1, "a", [1]) is None
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_workers_are_answered_before_more_rows_are_copied_and_those_a_chunk_a_turn() -> None:
+    with rig_of(2) as rig:
+        rig.configure_all()
+        rig.push_everywhere(0, 0, {"a": dict.fromkeys(range(200), 1.0)})
+        rig.move(0, 1)
+        rig.hear(0)
+        copying = rig.ask(0, CopyBegin(1))
+        assert copying is not None
+        client = rig.clients[0]
+        copies = [client.send(CopyNext(copying.body.session, number)) for number in range(3)]
+        pull = client.send(Pull([[1, 0]]), [np.array([5], np.uint64)])
+        rig.turn(0)
+        answers = []
+        for turns in range(3):
+            while (reply := client.receive(0)) is not None:
+                answers.append(reply.sequence)
+            assert answers == [pull, *copies[: turns + 1]]
+            assert rig.services[0].work() == 0.0 or turns == 2, "there is more to do"
+            rig.turn(0)
+
+
+def test_beside_training_the_first_round_keeps_to_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(copier, "PACE_BYTES", 100_000)
+    took = {}
+    for trained in (False, True):
+        with rig_of(2) as rig:
+            rig.configure_all()
+            keys = dict.fromkeys(range(3000), 1.0)
+            rig.push_everywhere(0, 0, {"a": keys, "b": keys})
+            move = rig.move(0, 1)
+            rig.hear(0)
+            rig.hear(1)
+            began = rig.now
+            while move not in rig.ready:
+                if trained:
+                    assert rig.pull(0, "a", [1]) is not None
+                rig.turn(0)
+                rig.turn(1)
+                rig.hear(1)
+                assert rig.now < 100
+            took[trained] = rig.now - began
+            moved = rig.engine(1).groups[0].rows * rig.engine(1).groups[0].row_bytes
+    assert took[False] < 1.0, "with nobody to disturb it goes as fast as it can"
+    assert took[True] > moved / 100_000
 
 
 def test_old_orders_don_t_thaw() -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps import table
 from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.memory import PrivateMemory
@@ -110,6 +111,13 @@ def deaths(use: str, keys: int, failpoint: str, stride: int = 1) -> Iterator[boo
 @pytest.mark.parametrize(("use", "stride"), [("sgd", 7), ("adagrad", 1), ("adam", 5), ("ftrl", 6)])
 def test_it_survives_a_death_at_each_step_of_its_kernels(use: str, stride: int) -> None:
     assert sum(deaths(use, 20, "ps.step", stride)) > 100 // stride
+
+
+def test_it_survives_a_death_at_each_step_while_received_rows_are_put_behind_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "_APPEND_BYTES", 1)  # or they are too few
+    assert sum(deaths("adagrad", 20, "ps.step", 5)) > 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -289,6 +290,22 @@ def test_a_full_group_says_so() -> None:
 def test_arenas_of_absurd_sizes_are_refused(size: int) -> None:
     with pytest.raises(JobError, match="can't reserve"):
         Arena("absurd", size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has arenas that are files")
+def test_what_is_put_into_an_arena_is_there_and_what_lies_around_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrover_lite.ps.arena._gives_hugepages", lambda: False)
+    arena = Arena("put", 100_000)
+    arena.bytes[:5000] = 1
+    data = np.arange(9001, dtype=np.uint16)
+    assert arena.put(4998, data)
+    assert (arena.bytes[:4998] == 1).all()
+    assert arena.bytes[4998 : 4998 + data.nbytes].tobytes() == data.tobytes()
+    assert not arena.bytes[4998 + data.nbytes :].any()
+    arena.bytes[6000:30_000] = 2
+    assert arena.put(6000, data[:100])
+    assert arena.bytes[6200:30_000].min() == 2
+    assert not arena.put(arena.size - 2, data[:2]), "beyond its end"
 
 
 def test_an_arena_is_zero_and_as_large_as_asked_for() -> None:

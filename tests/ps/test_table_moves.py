@@ -396,3 +396,78 @@ def test_rows_that_come_while_the_index_shrinks_find_room(monkeypatch: pytest.Mo
     compact_all(tables, limit=10_000)
     assert tables.bytes < large
     assert same(every_row(tables), rows)
+
+
+# --- many rows at once ------------------------------------------------------------------------------------------------
+
+
+def shuffled(data: RowData, seed: int) -> RowData:
+    order = np.random.default_rng(seed).permutation(len(data.ids))
+    return RowData(*(array[order] for array in data))
+
+
+@pytest.mark.parametrize("use", OPTIMIZERS)
+@pytest.mark.parametrize("dim", [1, 3, 16, 37])
+def test_many_rows_written_at_once_are_the_same_bit_by_bit_whatever_is_there_already(use: str, dim: int) -> None:
+    source = group(use, dim=dim)
+    train(source, many(6000))
+    train(source, many(2500), seed=1)
+    rows = every_row(source)
+    for known in ([], [0], [3, 700], list(range(40, 60)), [len(rows.ids) - 1]):
+        target = group(use, dim=dim)
+        stale = RowData(*(array[known] for array in rows))
+        target.write(stale._replace(values=stale.values + 1, counts=stale.counts + 7))
+        target.write(rows)
+        assert same(every_row(target), rows)
+        assert target.rows == target.slot_rows.sum() == len(rows.ids)
+        train(target, many(6100), seed=2)
+    train(source, many(6100), seed=2)
+    assert same(every_row(target), every_row(source))
+
+
+def test_of_a_row_that_comes_twice_at_once_the_later_one_stays() -> None:
+    source = group(tables=1)
+    source.update(many(4000), counts(4000), np.ones((4000, 4), np.float32), unique=True)
+    rows = every_row(source)
+    twice = RowData(*(np.concatenate([array, array[:10]]) for array in rows))
+    twice.values[4000:] = 5.0
+    target = group(tables=1)
+    target.write(twice)
+    assert target.rows == 4000
+    found = every_row(target)
+    assert (found.values[:10] == 5.0).all()
+    assert same(RowData(*(array[10:] for array in found)), RowData(*(array[10:] for array in rows)))
+
+
+def test_many_rows_find_room_after_others_were_dropped_and_their_memory_was_given_back() -> None:
+    tables = group(dim=16)
+    train(tables, many(8000))
+    rows = every_row(tables)
+    for seed in range(3):
+        drop_all(tables, LOWER)
+        compact_all(tables, limit=1000)
+        assert (every_row(tables).ids == every_row(tables, ~LOWER).ids).all()
+        tables.write(shuffled(rows, seed))
+        assert same(every_row(tables), rows)
+        assert tables.bytes >= tables.used * tables.row_bytes
+
+
+def test_rows_changed_by_training_while_many_come_at_once_are_logged() -> None:
+    source, target = group(), group()
+    train(source, many(4000))
+    target.track(LOWER)
+    target.write(every_row(source))
+    logged = target.take_log()
+    assert len(logged) == target.slot_rows[LOWER].sum()
+
+
+def test_an_index_that_grows_meanwhile_knows_all_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_AT_ONCE", 0)
+    source = group(dim=1)
+    train(source, many(60_000))
+    rows = shuffled(every_row(source), 0)
+    target = group(dim=1)
+    for part in range(0, len(rows.ids), 5000):
+        target.write(RowData(*(array[part : part + 5000] for array in rows)))
+    assert same(every_row(target), in_order(rows))
+    assert target.contains(rows.ids[rows.tables == 0], counts(60_000, 0)).all()
