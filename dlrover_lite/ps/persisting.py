@@ -131,7 +131,9 @@ class Persisting:
 
     def _hear(self, timeout_seconds: float | None) -> ToPersister | None:
         """The next message; None when there is none within the time, or it was about files only."""
-        if not select.select([self._channel], [], [], timeout_seconds)[0]:
+        poller = select.poll()  # select can't take descriptors above 1,023
+        poller.register(self._channel, select.POLLIN)
+        if not poller.poll(None if timeout_seconds is None else timeout_seconds * 1000):
             return None
         try:
             data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)
