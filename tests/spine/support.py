@@ -43,6 +43,7 @@ def start(
     health: dict[str, float] | None = None,
     memory: dict[str, str] | None = None,
     total: dict[str, Any] | None = None,
+    checkpoint: dict[str, Any] | str | None = None,
     **training: Any,
 ) -> JobHandle:
     return dlrover_lite.run(
@@ -55,6 +56,7 @@ def start(
             "resources": {**nodes(ps, workers, memory or {}), **({"total": total} if total else {})},
             "export": {"format": export},
             "health": health or {},
+            **({} if checkpoint is None else {"checkpoint": checkpoint}),
             "directory": str(HERE),
         }
     )

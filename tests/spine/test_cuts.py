@@ -1,0 +1,52 @@
+"""Cuts of a real job: taken beside training, on request and before it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlrover_lite.checkpoint.locate import store_of
+from dlrover_lite.errors import JobError
+from tests.spine.support import end, until_trained
+from tests.spine.test_nodes import census
+from tests.spine.test_slots import EPOCHS, exactly_once
+
+
+def test_they_are_whole_and_change_nothing(tmp_path: Path) -> None:
+    often = {"every_seconds": 0.5, "full_every": 3, "keep": 100}
+    handle = census(tmp_path, ps=2, epochs=EPOCHS, checkpoint=often)
+    until_trained(handle, 500)
+    asked = [handle.checkpoint(), handle.checkpoint(wait=False)]
+    assert asked[1] > asked[0]
+    exactly_once(handle)
+    with pytest.raises(JobError, match="there is nothing to take a checkpoint of"):
+        handle.checkpoint()
+    store = store_of(handle.job)
+    cuts = store.cuts()
+    manifests = [cut.manifest for cut in cuts if cut.manifest is not None]
+    assert [cut.state for cut in cuts] == ["complete"] * len(manifests)
+    assert asked[0] in [one.cut for one in manifests]
+    assert any(one.builds_on is None for one in manifests)
+    assert any(one.builds_on is not None for one in manifests)
+    assert all(sorted(part.ps for part in one.parts) == [0, 1] for one in manifests)
+    assert [one.samples for one in manifests] == sorted((one.samples for one in manifests), reverse=True)
+    assert [problem for cut in cuts for problem in store.verify(cut.number, chain=False)] == []
+    assert store.clean() == []  # nothing half-written was left
+
+
+def test_a_last_one_before_it_stops(tmp_path: Path) -> None:
+    handle = census(tmp_path, epochs=EPOCHS)
+    until_trained(handle, 500)
+    before = handle.status().samples
+    handle.stop()
+    result = end(handle)
+    assert (result.state, result.message) == ("stopped", "stopped by request")
+    (cut,) = store_of(handle.job).cuts()
+    assert cut.manifest is not None
+    assert cut.manifest.samples >= before
+    assert result.hint == f"To go on from checkpoint {cut.number}: dlrover-lite run --resume {handle.id}"
+    known = handle.status().checkpoints
+    assert known is not None
+    assert known.newest is not None
+    assert (known.newest.number, known.newest.samples) == (cut.number, cut.manifest.samples)
