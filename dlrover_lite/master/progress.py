@@ -8,9 +8,10 @@ import msgspec
 
 from dlrover_lite.errors import DataError
 from dlrover_lite.metrics import BinaryMetrics
+from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import EvaluationResult, WorkReport
 
-__all__ = ["Counters", "Evaluations", "Progress"]
+__all__ = ["Counters", "Evaluations", "Progress", "metrics_of"]
 
 RATE_SECONDS = 10.0
 _LINES_TO_JUDGE = 1000
@@ -154,3 +155,11 @@ class Evaluations:
         result = EvaluationResult(at_samples, metrics.samples, float("nan") if loss is None else loss, metrics.auc)
         self.results.append(result)
         return result
+
+
+def metrics_of(report: WorkReport | None) -> BinaryMetrics | None:
+    """Raises MalformedMessage: nothing of the report has been applied then."""
+    try:
+        return BinaryMetrics.from_bytes(report.metrics) if report and report.metrics else None
+    except ValueError as error:
+        raise MalformedMessage(str(error)) from error

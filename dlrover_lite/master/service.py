@@ -5,25 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
-from dlrover_lite.intervals import Range
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
-from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
-from dlrover_lite.master.progress import Evaluations, Progress
+from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import facts_for
+from dlrover_lite.master.rounds import OpenRounds
 from dlrover_lite.master.shards import Answer, ShardService
-from dlrover_lite.master.slot_control import SlotControl, Wish
+from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
@@ -54,7 +53,6 @@ from dlrover_lite.wire.messages import (
     TopologyRequest,
     Wait,
     Welcome,
-    WorkReport,
 )
 from dlrover_lite.wire.server import Server
 
@@ -65,15 +63,7 @@ REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
 """Between two writings of the status for those who can't ask any more."""
 _BY_REQUEST = "stopped by request"
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How the job ended."""
-
-    state: Literal["succeeded", "failed", "stopped"]
-    message: str = ""
-    hint: str = ""
-    traceback: str = ""
+GoBack = Callable[[NodeFailed, Generation], tuple[Beginning, list[str]]]
 
 
 class Master:
@@ -93,7 +83,7 @@ class Master:
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
-        go_back: Callable[[NodeFailed, Generation], tuple[Beginning, list[str]]] | None = None,
+        go_back: GoBack | None = None,
         show: Callable[[Status], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -111,6 +101,7 @@ class Master:
         self.exporting = False
         self.exported: Exported | None = None
         self.evaluations = Evaluations()
+        self._rounds = OpenRounds(shards, self.evaluations)
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -122,7 +113,6 @@ class Master:
         self._go_back = go_back
         self._exporter = ""
         self._waiting: dict[int, Request] = {}
-        self._open_rounds: list[Pass] = []
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
@@ -191,7 +181,7 @@ class Master:
         self.exported, self._exporter = self.facts.exported(), self.facts.exporter()
         self.exporting = bool(self._exporter)
         self.facts.restore_progress(self.progress, now=self._clock())
-        self._open_rounds = self.shards.restore_evaluations(self.evaluations)
+        self._rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
@@ -228,15 +218,10 @@ class Master:
 
     def _answer_in_between(self) -> None:
         for request in self._server.receive(0.0):
-            if isinstance(request.body, StatusRequest | StoryRequest | SlotsRequest):
-                self._server.reply(request, self._try(request) or Ack())
-            elif isinstance(request.body, Wish):
-                self._server.fail(request, "refused", "the job goes back to a checkpoint", "Try again in a moment.")
-            elif isinstance(request.body, StopRequest):
+            if isinstance(request.body, StopRequest):
                 self._end(Outcome("stopped", request.body.reason))
-                self._server.reply(request, Ack())
-            elif not isinstance(request.body, Heartbeat | PsReport):
-                self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
+            if (body := answer_in_between(request, self._try)) is not None:
+                self._server.reply(request, body)
 
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
@@ -258,7 +243,7 @@ class Master:
                 self._server.reply(request, body)
         points.answered()
         self._answer_waiting()
-        self._close_rounds()
+        self._rounds.close()
         now = self._clock()
         if now >= self._reconcile_at and self.beginning is None:
             self._reconcile_at = now + RECONCILE_SECONDS
@@ -328,7 +313,7 @@ class Master:
                 raise JobError(f"no answer is known to {type(other).__name__}")
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
-        metrics = _metrics_of(request.report)
+        metrics = metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
         answer = self.shards.report_and_lease(
             request.node,
@@ -345,7 +330,7 @@ class Master:
         if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
         if isinstance(work, Lease) and work.kind == "eval":
-            self._remember_round(work.index)
+            self._rounds.opened(work.index)
         if isinstance(work, Finished):
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
             return (self._export_task(request.node) or work) if request.want else Ack()
@@ -370,7 +355,7 @@ class Master:
         if report is None:
             return
         self.progress.add_lines(report)
-        whole = result.accepted and result.newly == _count(request.consumed)
+        whole = result.accepted and result.newly == sum(stop - start for start, stop in request.consumed)
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
                 state = self.evaluations.add(result.of.index, metrics)
@@ -378,42 +363,27 @@ class Master:
         elif result.of is not None and whole:
             self.progress.add(request.node, report, metrics, now=self._clock())
 
-    def _remember_round(self, index: int) -> None:
-        if all(of.index != index for of in self._open_rounds):
-            found = [of for of in self.shards.ledger.passes() if of.kind == "eval" and of.index == index]
-            self._open_rounds += found
-
-    def _close_rounds(self) -> None:
-        """In their order: the final one may be through before the one in front of it."""
-        while self._open_rounds and self.shards.ledger.finished(self._open_rounds[0]):
-            of = self._open_rounds.pop(0)
-            self.evaluations.close(of.index, at_samples=self.shards.round_began_at(of.index))
-
     def _node_failed(self, failed: NodeFailed) -> None:
         if self.outcome is not None or self.beginning is not None:
             return
         if failed.because and self.stopping:
-            hint = (
-                self.checkpoints.last_words()[1] if self.checkpoints is not None else failed.message.partition("\n")[2]
-            )
-            what = f"{self.stopping}, without a last checkpoint: {failed.message.partition(chr(10))[0]}"
-            self._end(Outcome("stopped", what, hint))
+            hint = self.checkpoints.last_words()[1] if self.checkpoints is not None else ""
+            self._end(stopped_amid(failed, self.stopping, hint))
         elif failed.because and self._go_back is not None:
-            try:
-                self.beginning, said = self._go_back(failed, self.facts.generation)
-            except JobError as error:
-                self._end(Outcome("failed", error.message, error.hint))
-                return
-            for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
-                self.story.node("master", line)
-        elif failed.user_error:
-            message, _, hint = failed.message.partition("\n")
-            self._end(Outcome("failed", message, hint, failed.traceback))
+            self._begin_anew(failed, self._go_back)
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
-            message, _, hint = failed.message.partition("\n")
-            hint = hint or f"Its log: dlrover-lite logs {self.job} --node {failed.node}"
-            self._end(Outcome("failed", f"{failed.node}: {message}", hint))
+            self._end(failed_by(failed, self.job))
+
+    def _begin_anew(self, failed: NodeFailed, go_back: GoBack) -> None:
+        """Or end the job, if there is no checkpoint to go back to."""
+        try:
+            self.beginning, said = go_back(failed, self.facts.generation)
+        except JobError as error:
+            self._end(Outcome("failed", error.message, error.hint))
+        else:
+            for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
+                self.story.node("master", line)
 
     def _answer_waiting(self) -> None:
         """The map that they wait for has been committed."""
@@ -522,7 +492,9 @@ class Master:
 
     def _answer_all_late(self) -> None:
         for request in self._server.receive(0.0):
-            self._answer_late(request)
+            if (body := answer_late(request, self._try)) is not None:
+                self._commit_late()
+                self._server.reply(request, body)
 
     def _commit_late(self) -> None:
         """A ledger that can't be written must not take the job's result with it."""
@@ -531,29 +503,5 @@ class Master:
         except DlroverLiteError as error:
             print(error, flush=True)
 
-    def _answer_late(self, request: Request) -> None:
-        """Of requests that come after the job's end only reports and questions still count."""
-        if isinstance(request.body, StatusRequest | SlotsRequest | StoryRequest | CheckpointRequest | Wish):
-            self._server.reply(request, self._try(request) or Ack())
-            return
-        if isinstance(request.body, Heartbeat):
-            return
-        if isinstance(request.body, LeaseRequest):
-            self._try(request)
-            self._commit_late()
-        self._server.reply(request, Finished() if isinstance(request.body, LeaseRequest) else Ack())
-
     def status(self) -> Status:
         return describe(self)
-
-
-def _metrics_of(report: WorkReport | None) -> BinaryMetrics | None:
-    """Raises MalformedMessage: nothing of the report has been applied then."""
-    try:
-        return BinaryMetrics.from_bytes(report.metrics) if report and report.metrics else None
-    except ValueError as error:
-        raise MalformedMessage(str(error)) from error
-
-
-def _count(ranges: list[Range]) -> int:
-    return sum(stop - start for start, stop in ranges)
