@@ -70,6 +70,13 @@ POINTS: dict[str, Point] = {
     **_points_of("ps", "moves", "source.begun", "source.round", "source.frozen", "source.complete", "source.ended"),
     **_points_of("ps", "moves", "target.begun", "target.written", "target.complete", "target.ended"),
     **_points_of("ps", "moves", "write.half", "drop.row", "compact.copied", "compact.twice"),
+    # a cut
+    **_points_of("master", "cuts", "cut.opened", "cut.ordered", "cut.written", "cut.manifest", "cut.complete"),
+    **_points_of("ps", "cuts", "snapshot.begun", "chunk.spilled", "chunk.stamped"),
+    **_points_of("persister", "cuts", "block", "spill", "finish"),
+    # going back to one
+    **_points_of("master", "restoring", "restore.noted", "restore.ended", "restore.ledger", "restore.over"),
+    **_points_of("ps", "restoring", "restore.begun", "restore.rows", "restore.marked", "restore.done"),
 }
 """Each is in the source once."""
 

@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.master.background import Background
 from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order
 from dlrover_lite.master.cut_store import CutStore, Found, Opened
@@ -254,8 +255,10 @@ class Checkpoints:
         order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress)
         for node, owner in owners.items():
             self._servers.snapshots[node] = part_order(order, basis, owner, moved)
+        failpoint("master.cut.ordered")
 
     def _commit(self, commit: Commit) -> None:
+        failpoint("master.cut.written")
         opened, noted = self._opened, self._noted
         assert opened is not None and noted is not None
         try:
@@ -283,6 +286,7 @@ class Checkpoints:
     def _begun(self, cut: int, done: Future[Opened | Found]) -> None:
         result = _outcome(done)
         if isinstance(result, Opened):
+            failpoint("master.cut.opened")
             self._opened = result
             self._go((self.cuts.opened(cut, self._clock()), []))
         elif isinstance(result, Found):
@@ -296,12 +300,14 @@ class Checkpoints:
         if error is not None:
             self._go(self.cuts.failed(cut, error.message, error.hint, self._clock()))
             return
+        failpoint("master.cut.manifest")
         seconds, size = self._clock() - self._began, manifest.stored_bytes
         self.newest = CheckpointStatus(cut, manifest.at, manifest.samples, manifest.rows, size, seconds)
         kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
         what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
         self._story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
         self._go((self.cuts.committed(cut), []))
+        failpoint("master.cut.complete")
         keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
         self._background.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
 

@@ -17,6 +17,7 @@ from dlrover_lite.checkpoint.locate import store_of
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import BackendError, JobError
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.facts import (
@@ -82,6 +83,7 @@ class GoingBack:
             went_back=now.went_back + 1,
         )
         self._job.write_beginning(beginning)
+        failpoint("master.restore.noted")
         return beginning, said
 
     def _choose(self, failed: NodeFailed, now: Generation, message: str) -> tuple[RestoreOrder | None, list[str]]:
@@ -142,6 +144,7 @@ def begin_generation(
     before = _before(job, newest)
     if before.fleet is not None:
         _end_nodes(before.fleet, backend, clock)
+    failpoint("master.restore.ended")
     manifest = CheckpointStore(beginning.url).manifest(beginning.cut)
     ledger = _ledger(manifest, plan, beginning, before)
     again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
@@ -171,6 +174,7 @@ def begin_generation(
     encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
     path = job.ledger(beginning.generation)
     write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
+    failpoint("master.restore.ledger")
     story.node("master", told)
     for note in notes:
         story.node(note.node, note.text)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from dlrover_lite import slots
+from dlrover_lite.failpoints import failpoint
 from dlrover_lite.intervals import IntervalSet, Range
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.shards import ShardService
@@ -161,6 +162,7 @@ class ParameterServers:
         reports = [self.reports.get(owner) for owner in owners]
         if all(report is not None and report.restored >= order.generation for report in reports):
             self.restore = None
+            failpoint("master.restore.over")
             self._keep_restore(None)
             self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
 

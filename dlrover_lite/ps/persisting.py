@@ -89,7 +89,7 @@ class Persisting:
             codec: Codec = "zlib" if order.compress else "none"
             with store.part(order.job, order.ps, owned, shapes, codec=codec) as part:
                 self._write(order, reader, part, spill)
-                failpoint("ps.persist.finish")
+                failpoint("persister.finish")
                 entry: PartEntry = part.finish()
         except DlroverLiteError as error:
             return Failed(order.cut, error.message, error.hint)
@@ -102,7 +102,10 @@ class Persisting:
         worked, reported_at = self._work_clock(), self._clock()
         answered, answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
         for step in reader.steps(part):
-            failpoint(f"ps.persist.{step}")
+            if step == "block":
+                failpoint("persister.block")
+            else:
+                failpoint("persister.spill")
             if spill.overflown:
                 raise Overflown
             now = self._clock()

@@ -73,7 +73,7 @@ class ChaosJob:
     def missing(self) -> list[str]:
         return sorted(self.markers.keys() - self.passed())
 
-    def until_all_passed(self, meanwhile: Callable[[], object] = lambda: None, timeout_seconds: float = 60.0) -> None:
+    def until_all_passed(self, meanwhile: Callable[[], object] = lambda: None, timeout_seconds: float = 200.0) -> None:
         """Call ``meanwhile`` again and again until each point has been passed."""
         end = time.monotonic() + timeout_seconds
         while missing := self.missing():

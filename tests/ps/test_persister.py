@@ -227,7 +227,7 @@ def test_a_destination_that_is_gone_is_said_and_used_again_when_it_is_back(serve
 def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.05")
+    monkeypatch.setenv(VARIABLE, "persister.block=slow:0.05")
     server.order(1, spill_bytes=1000)
     server.until(lambda: server.state == "failed", server.push_now_and_then)
     report = server.finished()
@@ -238,7 +238,7 @@ def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
 
 
 def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.05")
+    monkeypatch.setenv(VARIABLE, "persister.block=slow:0.05")
     server.order(1)
     server.until(lambda: server.cuts.report is not None and server.cuts.report.rows)
     assert server.files(1) != []
@@ -269,8 +269,8 @@ def test_one_order_after_the_other_the_newest_counts(server: Server) -> None:
 def test_a_persister_that_dies_fails_its_cut_only(
     server: Server, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = f"ps.persist.{step}=kill@{tmp_path / 'once'}"
-    monkeypatch.setenv(VARIABLE, points if step == "block" else f"{points},ps.persist.block=slow:0.01")
+    points = f"persister.{step}=kill@{tmp_path / 'once'}"
+    monkeypatch.setenv(VARIABLE, points if step == "block" else f"{points},persister.block=slow:0.01")
     server.order(1)
     server.until(lambda: server.state == "failed", server.push_now_and_then)
     report = server.finished()
@@ -394,7 +394,7 @@ def order_of(cut: int, directory: Path) -> SnapshotOrder:
 def test_a_cut_needs_no_new_version_and_moves_wait_for_it(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "ps.persist.block=slow:0.2")
+    monkeypatch.setenv(VARIABLE, "persister.block=slow:0.2")
     order = order_of(1, tmp_path)
     assert hear(rig, None) is None
     until(rig, order, "taking")
