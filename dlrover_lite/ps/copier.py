@@ -11,7 +11,7 @@ from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of
-from dlrover_lite.ps.moving import Incoming
+from dlrover_lite.ps.moving import Incoming, Training
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Reply
 from dlrover_lite.wire.messages import MoveOrder
@@ -36,6 +36,8 @@ CPU."""
 PACE_BYTES = 160 << 20
 """A second, at most, of the first round beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't wait for it,
 since the longer they take the more rows change."""
+BEHIND_SECONDS = 0.1
+"""So much it may be behind its pace, because chunks took long, and still catch up."""
 
 
 class Copier:
@@ -62,7 +64,7 @@ class Copier:
         self._begin_sent = False
         self._heard_at = clock()
         self._begin_at = self._next_at = clock()
-        self._answered_before = engine.loads.answered
+        self._training = Training(engine, clock)
 
     @property
     def socket(self) -> zmq.Socket[Any]:
@@ -148,11 +150,9 @@ class Copier:
         seconds = now - began + copied.seconds
         received = sum(len(reply.buffer(i)) for i in range(len(reply.frames)))
         incoming.took(received, seconds)
-        answered = self._engine.loads.answered
-        if copied.busy or answered != self._answered_before:
+        if self._training.goes_on() or copied.busy:
             paced = received / PACE_BYTES if copied.round == 1 else 0.0
-            self._next_at = max(now + PAUSE * seconds, max(self._next_at, began) + paced)
-        self._answered_before = answered
+            self._next_at = max(now + PAUSE * seconds, max(self._next_at, began - BEHIND_SECONDS) + paced)
 
     def _anew(self, at: float) -> None:
         if self._incoming is not None:

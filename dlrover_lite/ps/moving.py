@@ -7,6 +7,7 @@ slots, and the rest follows with the marks.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.rows import RowData
 from dlrover_lite.wire.ps_messages import Copied, Copying
 
-__all__ = ["Incoming", "Outgoing", "Tidying"]
+__all__ = ["Incoming", "Outgoing", "Tidying", "Training"]
 
 CHUNK_BYTES = 1 << 20
 """Rows a reply: about a millisecond of work for either side."""
@@ -39,6 +40,27 @@ _NEWS = 0.2
 """Of the newest chunk in the speed of late."""
 
 
+BUSY_SECONDS = 0.5
+"""So long after a pull or a push training is taken to go on: several chunks may be copied between two requests."""
+
+
+class Training:
+    """Whether workers ask this server for anything."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._answered = engine.loads.answered
+        self._until = clock()
+
+    def goes_on(self) -> bool:
+        """A pull or a push was answered since the last call, or not long before it."""
+        now, answered = self._clock(), self._engine.loads.answered
+        if answered != self._answered:
+            self._answered, self._until = answered, now + BUSY_SECONDS
+        return now < self._until
+
+
 class Outgoing:
     """The source's side of a move, from ``CopyBegin`` until the master has spoken."""
 
@@ -53,7 +75,7 @@ class Outgoing:
         self._cursors: list[int] = []
         self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
         self._told_configuration = engine.configuration is not None
-        self._answered_before = engine.loads.answered
+        self._training = Training(engine, engine.clock)
         engine.track(0)  # a session before this one may have left a log
         engine.track(slots)
 
@@ -135,8 +157,7 @@ class Outgoing:
         if not self._told_configuration and self._engine.configuration is not None:
             self._told_configuration = True
             news = self._engine.configuration
-        answered = self._engine.loads.answered
-        busy, self._answered_before = answered != self._answered_before, answered
+        busy = self._training.goes_on()
         return Copied(self.session, group, rows, self._round, self._left_bytes(), complete, news, seconds, busy)
 
 

@@ -157,7 +157,7 @@ class Copied(Message, frozen=True):
     seconds: float = 0.0
     """That it took the source to gather them."""
     busy: bool = False
-    """The source has been asked by workers since the chunk before."""
+    """The source has been asked by workers within the last half second."""
 
 
 class NotNow(Message, frozen=True):
