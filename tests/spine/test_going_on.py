@@ -18,8 +18,7 @@ from dlrover_lite.recipe.load import resolved_yaml
 from tests.backends.support import until
 from tests.spine.support import HERE, kill, nodes, pid_of, succeeded, until_trained
 
-SAMPLES, EPOCHS = 32_768, 3
-STARTS_SECONDS = 90.0
+SAMPLES, EPOCHS = 16_384, 3
 
 
 def count(*, ps: int = 1, workers: int = 2, **checkpoint: Any) -> JobHandle:
@@ -37,7 +36,7 @@ def count(*, ps: int = 1, workers: int = 2, **checkpoint: Any) -> JobHandle:
             },
             "resources": nodes(ps, workers, {}),
             "export": {"optimizer_state": True},
-            "checkpoint": {"every_seconds": 0.4, "full_every": 3, "keep": 4, **checkpoint},
+            "checkpoint": {"every_seconds": 0.3, "full_every": 3, "keep": 4, **checkpoint},
             "directory": str(HERE),
         }
     )
@@ -70,25 +69,23 @@ def exact(handle: JobHandle) -> dict[str, Any]:
     return status
 
 
-def test_a_job_that_was_killed_goes_on_again_and_again() -> None:
+def test_a_job_that_was_killed_goes_on() -> None:
     handle = count(ps=2)
-    for number, moment in enumerate((8_000, 50_000), 1):
-        until_trained(handle, moment)
-        until_cuts(handle, newest_cut(handle) + 1)
-        kill_all(handle)
-        handle = resume(handle.id)
-        until(lambda: handle.status().slot_map_version, "a slot map", STARTS_SECONDS)  # noqa: B023 - at once
-        assert handle.status().generation == number
+    until_trained(handle, 8_000)
+    until_cuts(handle, newest_cut(handle) + 1)
+    kill_all(handle)
+    handle = resume(handle.id)
     status = exact(handle)
     assert status["begun"].startswith("goes on from checkpoint ")
-    assert {node["id"] for node in status["nodes"] if node["role"] == "ps"} == {f"ps-{i}" for i in range(6)}
+    assert status["generation"] == 1
+    assert {node["id"] for node in status["nodes"] if node["role"] == "ps"} == {f"ps-{i}" for i in range(4)}
     told = [entry.text for entry in handle.story("master").entries]
-    assert sum(text.startswith("goes on from checkpoint ") for text in told) == 2
+    assert sum(text.startswith("goes on from checkpoint ") for text in told) == 1
 
 
 def test_a_new_job_begins_with_a_checkpoint_on_more_servers() -> None:
     first = count(workers=1)
-    until_trained(first, 30_000)
+    until_trained(first, 10_000)
     until_cuts(first, newest_cut(first) + 1)
     kill_all(first)
     located = locate(first.id)
@@ -115,7 +112,7 @@ def spoil_memory(handle: JobHandle) -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux has memory that outlives its process")
 def test_a_server_whose_memory_is_lost_takes_the_job_back_to_its_newest_checkpoint() -> None:
     handle = count(ps=2)
-    until_trained(handle, 10_000)
+    until_trained(handle, 4_000)
     until_cuts(handle, newest_cut(handle) + 1)
     before = {name: pid_of(handle, name) for name in ("ps-0", "ps-1", "worker-0", "worker-1")}
     spoil_memory(handle)
@@ -130,7 +127,7 @@ def test_a_server_whose_memory_is_lost_takes_the_job_back_to_its_newest_checkpoi
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:
     handle = count()
-    until_trained(handle, 10_000)
+    until_trained(handle, 4_000)
     until_cuts(handle, newest_cut(handle) + 2)
     kill_all(handle)
     newest = resuming.chosen_for(handle.job).manifest
