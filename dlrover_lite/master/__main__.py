@@ -101,7 +101,7 @@ def _write_result(job: Job, master: Master, outcome: Outcome) -> None:
             message=outcome.message,
             hint=outcome.hint,
             traceback=outcome.traceback,
-            export=str(job.export) if master.exported is not None else None,
+            export=str(job.export) if master.exporting.exported is not None else None,
             status=to_builtins(master.status()),
         )
     )

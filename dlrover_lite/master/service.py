@@ -13,6 +13,7 @@ from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelE
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
@@ -33,7 +34,6 @@ from dlrover_lite.wire.messages import (
     CancelMovesRequest,
     CheckpointRequest,
     DrainRequest,
-    Export,
     Exported,
     Finished,
     Heartbeat,
@@ -51,7 +51,6 @@ from dlrover_lite.wire.messages import (
     StopRequest,
     StoryRequest,
     TopologyRequest,
-    Wait,
     Welcome,
 )
 from dlrover_lite.wire.server import Server
@@ -98,20 +97,16 @@ class Master:
         self.outcome: Outcome | None = None
         self.beginning: Beginning | None = None
         """The job goes on from another checkpoint, in another generation; this one ends."""
-        self.exporting = False
-        self.exported: Exported | None = None
         self.evaluations = Evaluations()
         self._rounds = OpenRounds(shards, self.evaluations)
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
-        self._export_directory = export_directory
         self._stop = stop
         self._stop_reason = stop_reason
         self._show = show
         self._clock = clock
         self._go_back = go_back
-        self._exporter = ""
         self._waiting: dict[int, Request] = {}
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
@@ -128,6 +123,7 @@ class Master:
             restore=self.facts.restore(),
             keep_restore=self.facts.keep_restore,
         )
+        self.exporting = Exporting(recipe, str(export_directory), shards, self.servers, self.facts)
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
             backend,
@@ -178,8 +174,7 @@ class Master:
             return
         if self.facts.taken_over:
             self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
-        self.exported, self._exporter = self.facts.exported(), self.facts.exporter()
-        self.exporting = bool(self._exporter)
+        self.exporting.remember()
         self.facts.restore_progress(self.progress, now=self._clock())
         self._rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
@@ -292,8 +287,7 @@ class Master:
                 self._node_failed(failed)
                 return Ack()
             case Exported() as exported:
-                self.exported = exported
-                self.facts.keep_exported(exported)
+                self.exporting.take(exported)
                 return Ack()
             case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() | ResizeRequest() as wish:
                 return self.slots.answer(wish)
@@ -333,22 +327,8 @@ class Master:
             self._rounds.opened(work.index)
         if isinstance(work, Finished):
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
-            return (self._export_task(request.node) or work) if request.want else Ack()
+            return (self.exporting.task(request.node) or work) if request.want else Ack()
         return work
-
-    def _export_task(self, node: str) -> Export | Wait | None:
-        """The first worker to find nothing left writes the model; should it die, the next one. Not while slots are on their way."""
-        wanted = self.recipe.export.format
-        if wanted == "none" or self.shards.failure or not self.shards.finished or self.exported is not None:
-            return None
-        if self._exporter and self._exporter != node:
-            return None
-        if not self.servers.at_rest:
-            return Wait(RECONCILE_SECONDS)
-        self._exporter = node
-        self.facts.keep_exporter(node)
-        self.exporting = True
-        return Export(str(self._export_directory), wanted)
 
     def _take_report(self, request: LeaseRequest, metrics: BinaryMetrics | None, answer: Answer) -> None:
         report, result = request.report, answer.consumed
@@ -421,9 +401,7 @@ class Master:
         self.shards.worker_died(node)
         self.shards.commit()
         self.progress.forget(node)
-        if self._exporter == node:
-            self._exporter = ""
-            self.facts.keep_exporter("")
+        self.exporting.gone(node)
 
     def _node_has_failed_the_job(self, failure: FailJob) -> None:
         story = "".join(f"\n  {line}" for line in self.story.last_words(failure.nodes))
@@ -445,7 +423,7 @@ class Master:
         if failure is not None:
             trace = failure.user_traceback if isinstance(failure, ModelError) else ""
             self._end(Outcome("failed", failure.message, failure.hint, trace))
-        elif self.shards.finished and (self.exported is not None or self.recipe.export.format == "none"):
+        elif self.shards.finished and self.exporting.done:
             self._end(Outcome("succeeded"))
         elif not self.stopping and not any(node.role == "worker" for node in self.fleet.running):
             # all have left as if there were nothing to do: the last one was to export

@@ -98,7 +98,7 @@ def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_fo
 def _state(master: Master) -> State:
     if master.outcome is not None:
         return master.outcome.state
-    if master.exporting:
+    if master.exporting.begun:
         return "exporting"
     if master.shards.trained:
         return "evaluating"

@@ -116,7 +116,7 @@ def test_a_master_that_dies_at_the_end_of_the_job(make: Any) -> None:
     rig.kill_before_the_answer("worker-0", Exported("worker-0", 10, 1000))
     rig.start()
     assert rig.ended() == Outcome("succeeded")
-    assert rig.master.exported == Exported("worker-0", 10, 1000)
+    assert rig.master.exporting.exported == Exported("worker-0", 10, 1000)
 
 
 def test_an_outcome_is_not_forgotten(make: Any) -> None:
