@@ -10,17 +10,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_reader, spill
+from dlrover_lite.ps import cut_reader, spill, table_kernels
 from dlrover_lite.ps.cut_reader import Overflown, numpy_slots
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.hashing import table_salt
@@ -99,7 +101,7 @@ class World:
         before, marks = state_of(self.engine), marks_of(self.engine)
         with snapshot_of(self.engine, since, 1 << 30) as snapshot, reader_of(snapshot, whole) as reader:
             writer = self.store.begin(number)
-            shapes = [cut_reader_shape(group) for group in snapshot.groups]
+            shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
             with (
                 writer.part("job", 0, slot_sets.unpack(to_bitmap(OWNED)), shapes) as part,
                 interrupted(lambda: self._perhaps_push(part_of_pushes, most)),
@@ -108,7 +110,7 @@ class World:
                     if self.random.random() < 0.02:
                         configure(self.engine, use_of(self.engine))
                 entry = part.finish()
-            entry = snapshot.entry(to_json(entry))
+            entry = snapshot.entry(msgspec.json.encode(entry).decode())
         assert entry.marks == marks
         commit(self.store, self.engine, number, entry, None if base else number - 1)
         self.cuts.append(entry)
@@ -119,18 +121,6 @@ class World:
             if base or row.changed - since[key[0]] & 0xFFFFFFFF in range(1, 1 << 31) or whole[row.slot]
         }
         assert sum(entry.rows) == len(changed), "as few as need be"
-
-
-def cut_reader_shape(group: spill.GroupCut) -> Any:
-    from dlrover_lite.checkpoint.layout import GroupShape
-
-    return GroupShape(group.dim, group.state)
-
-
-def to_json(entry: PartEntry) -> str:
-    import msgspec
-
-    return msgspec.json.encode(entry).decode()
 
 
 def use_of(engine: Engine) -> str:
@@ -305,6 +295,16 @@ def test_changes_since_a_cut_of_other_groups_are_refused(tmp_path: Path) -> None
     with pytest.raises(JobError, match="a cut of 2 groups"):
         Snapshot(world.engine, [1, 2])
     assert clocks_of(world.engine) == [group.clock for group in Snapshot(world.engine, [9] * 4).groups]
+
+
+def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None:
+    world = World(12, "sgd", tmp_path, keys=3)
+    world.push()
+    variants = len(table_kernels.update.signatures)
+    with snapshot_of(world.engine):
+        world.push()
+    world.push()
+    assert len(table_kernels.update.signatures) == variants
 
 
 def test_interrupted_pushes_are_known() -> None:
