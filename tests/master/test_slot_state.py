@@ -66,6 +66,25 @@ def test_a_move_from_the_wish_to_its_end() -> None:
     assert over.version == done.version
 
 
+def _moved(state: SlotState, source: str, target: str, *members: int) -> SlotState:
+    state = wanted(state, source, target, *members).start(ALL, 1.0)[0]
+    state = state.ready(target, [state.next_move - 1], 2.0)[0]
+    for node in (source, target):
+        state = state.report(node, state.version, True)[0]
+    return state
+
+
+def test_a_slot_that_left_and_came_back_has_moved() -> None:
+    state = begun()
+    assert not state.moved_since(0).any()
+    away = _moved(state, "ps-0", "ps-1", 3, 4)
+    back = _moved(away, "ps-1", "ps-0", 3)
+    assert back.owned("ps-0")[3]
+    assert slots.describe(back.moved_since(state.version)) == "3-4"
+    assert slots.describe(back.moved_since(away.version)) == "3"
+    assert not back.moved_since(back.version).any()
+
+
 def test_a_server_takes_part_in_one_move_at_a_time_until_both_are_tidy() -> None:
     state = begun("ps-0", "ps-1", "ps-2", "ps-3")
     state = wanted(wanted(wanted(state, "ps-0", "ps-1", 1), "ps-1", "ps-2", 1100), "ps-2", "ps-3", 2100)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +40,8 @@ from tests.ps.rig import Rig
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
 PATIENCE_SECONDS = 100.0
+MANY_FILES = 1100
+"""More than select can wait for."""
 IDS = 30_000
 ADAGRAD = Optimizer(use="adagrad", learning_rate=0.1)
 CONFIGURATION = Configure(
@@ -283,6 +287,20 @@ def test_a_persister_that_dies_fails_its_cut_only(
     server.until(lambda: server.state == "written", server.push_now_and_then)
     entry_of(server.finished())
     assert not (Path(server.store.url) / directory_of(1)).exists()
+
+
+def test_a_server_with_many_open_files(server: Server) -> None:
+    """The persister has its socket under the number that the server had it under."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY_FILES + 200:
+        pytest.skip("so many files may not be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY_FILES + 200), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(MANY_FILES):
+            stack.enter_context(Path(os.devnull).open("rb"))
+        server.order(1)
+        assert server.finished().state == "written"
 
 
 def test_an_idle_persister_that_dies_is_replaced(server: Server) -> None:
