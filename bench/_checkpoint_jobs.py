@@ -71,8 +71,8 @@ class SavingJob(Job):
     def part(self, cut: int) -> Path:
         from dlrover_lite.checkpoint.store import directory_of
 
-        (part,) = (self.handle.directory / "checkpoints" / directory_of(cut)).glob("*.part")
-        return part
+        parts: list[Path] = list((self.handle.directory / "checkpoints" / directory_of(cut)).glob("*.part"))
+        return parts[0]  # of the only server
 
     def pid(self, node: str) -> int:
         import psutil
@@ -266,11 +266,26 @@ def increments(home: Path, table_bytes: int, saves: int) -> Increments:
             cut, _, _ = job.save()
             manifest, part = job.manifest(cut), job.part(cut)
             assert manifest.builds_on is not None
+            changed = [blocks or distinct for blocks in _dense_blocks(manifest)]
             found.stored.append(part.stat().st_size + part.with_name("manifest.json").stat().st_size)
-            found.changed.append(distinct * sum(shape.stored_row_bytes for shape in manifest.groups))
+            sizes = [shape.stored_row_bytes for shape in manifest.groups]
+            found.changed.append(sum(rows * size for rows, size in zip(changed, sizes, strict=True)))
             found.rows_stored.append(manifest.rows)
-            found.rows_changed.append(distinct * len(manifest.groups))
+            found.rows_changed.append(sum(changed))
     return found
+
+
+def _dense_blocks(manifest: Any) -> list[int]:
+    """By group: blocks of dense values, all of which each minibatch changes; 0 for the tables, which are of one dim here."""
+    from dlrover_lite.checkpoint.manifest import configure
+    from dlrover_lite.ps.layout import BUFFERS, PARAMETERS, groups_of
+
+    configuration = configure(manifest)
+    blocks = {
+        PARAMETERS.name: configuration.dense.parameter_blocks,
+        BUFFERS.name: configuration.dense.buffer_blocks,
+    }
+    return [blocks.get(group.tables[0].name, 0) for group in groups_of(configuration)]
 
 
 def _distinct_rows(path: Path) -> int:

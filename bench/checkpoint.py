@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -177,7 +178,7 @@ def _disk_figure(
 
 
 def stall(home: Path, size: int, quick: bool) -> list[Figure]:
-    first, later = jobs.stalls(home, size, 3 if quick else 7)
+    first, later = jobs.stalls(home, size, 2 if quick else 7)
     median = statistics.median
     detail = {
         "second_longest_ms": median(later.second),
@@ -277,6 +278,7 @@ FIGURES = ("journal_cost", "restore_s", "part_ratio", "read_ratio", *OF_JOBS)
 def job_figures(options: argparse.Namespace) -> list[Figure]:
     paths = [str(Path(__file__).parent), str(Path(__file__).resolve().parent.parent)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, os.environ.get("PYTHONPATH", "")]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # jobs are ended, and their files deleted
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-", dir=options.directory) as home:
         os.environ["DLROVER_LITE_HOME"] = home  # compiled kernels are kept from one figure to the next
