@@ -58,6 +58,8 @@ class Persisting:
         work_clock: Callable[[], float] = time.process_time,
     ) -> None:
         self._channel = channel
+        self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
+        self._poll.register(channel, select.POLLIN)
         self._pause, self._report_seconds = pause, report_seconds
         self._clock, self._work_clock = clock, work_clock
         self._files: list[int] = []
@@ -134,9 +136,7 @@ class Persisting:
 
     def _hear(self, timeout_seconds: float | None) -> ToPersister | None:
         """The next message; None when there is none within the time, or it was about files only."""
-        poller = select.poll()  # select can't take descriptors above 1,023
-        poller.register(self._channel, select.POLLIN)
-        if not poller.poll(None if timeout_seconds is None else timeout_seconds * 1000):
+        if not self._poll.poll(None if timeout_seconds is None else 1000 * timeout_seconds):
             return None
         try:
             data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, FILES_AT_ONCE, socket.MSG_CMSG_CLOEXEC)

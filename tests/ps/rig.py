@@ -89,6 +89,7 @@ class Rig:
             service.close()
             server.close()
             client.close()
+        self.services.clear()  # which know this one's clock: arenas would wait for the garbage collector
         self.context.destroy(linger=0)
 
     def engine(self, i: int) -> Engine:

@@ -250,7 +250,10 @@ def _lives(it: Life, shared: mmap, chance: random.Random) -> bool:
 
 def _see_a_chunk(memory: PrivateMemory, child: int) -> None:
     """Until rows are in the journal, or the child has ended, or is about to be killed for nothing."""
-    state = Arena("state", fd=memory.left()["state"]).bytes.view(np.uint64)
+    left = memory.left()
+    state = Arena("state", fd=left.pop("state")).bytes.view(np.uint64)
+    for fd in left.values():
+        os.close(fd)
     until = time.perf_counter() + 0.02
     while not int(state[Header.PROGRESS]) & 0xFFFF and time.perf_counter() < until:
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
