@@ -62,9 +62,11 @@ class Watch:
 
 
 class Job(Watch):
-    """Tables of ``table_bytes``, on so many PS; trains until it is stopped."""
+    """Tables of ``table_bytes``, on so many PS; trains until it is stopped. ``checkpoint`` as in a recipe; ``beginning`` with one."""
 
-    def __init__(self, home: Path, table_bytes: int, *, servers: int = 2) -> None:
+    def __init__(
+        self, home: Path, table_bytes: int, *, servers: int = 2, checkpoint: Any = "off", beginning: Any = None
+    ) -> None:
         from dlrover_lite.backends.local.options import KeeperOptions
         from dlrover_lite.jobs.handle import launch
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
@@ -88,11 +90,16 @@ class Job(Watch):
                     "worker": {"count": 1, "cores": 1.5, "memory": GIB},
                 },
                 "export": {"format": "none"},
+                "checkpoint": checkpoint,
                 "directory": str(home),
             }
         )
         entries = {"ps": "dlrover_lite.ps.main:main", "worker": "_migrate_worker:main"}
-        super().__init__(launch(recipe, resolved_yaml(recipe), options=KeeperOptions(entries=entries)))  # type: ignore[arg-type]
+        options = KeeperOptions(entries=entries)  # type: ignore[arg-type]
+        super().__init__(launch(recipe, resolved_yaml(recipe), options=options, beginning=beginning))
+
+    def until_full(self) -> None:
+        self.until(lambda status: status.rows >= self.fill * BATCH_SIZE * FEATURES, "the tables were full")
 
     def move(self, slots: Any, target: str) -> tuple[float, float]:
         """From the command until the move is committed; returns when both PS have tidied up too."""
@@ -105,8 +112,8 @@ class Job(Watch):
         return began, ended
 
     def end(self) -> list[float]:
-        """When each minibatch was read."""
-        self.handle.stop()
+        """When each minibatch was read, on the monotonic clock, in seconds."""
+        self.handle.stop(now=True)
         self.handle.wait()
         return list(json.loads((self.handle.directory / TIMES.format(node="worker-0")).read_text()))
 
@@ -120,7 +127,7 @@ def moves_while_training(home: Path, table_bytes: int, moves: int) -> list[dict[
     job = Job(home, table_bytes)
     windows: list[tuple[float, float, float]] = []
     try:
-        job.until(lambda status: status.rows >= job.fill * BATCH_SIZE * FEATURES, "the tables were full")
+        job.until_full()
         odd = np.arange(SLOTS) % 2 == 1
         job.move(~odd, "ps-0")
         job.move(odd, "ps-0")
