@@ -8,6 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from dlrover_lite.checkpoint.layout import ALIGNMENT
 from dlrover_lite.checkpoint.locate import locate, store_of
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.store import Job, create_job
@@ -74,7 +75,7 @@ def test_damaged(capsys: Capture) -> None:
     job = job_with_cuts()
     path = part_of(job, 2)
     data = bytearray(path.read_bytes())
-    data[300] ^= 1
+    data[ALIGNMENT + 300] ^= 1  # the head ends there
     path.write_bytes(data)
     assert main(["checkpoint", "verify"]) == 1
     out = capsys.readouterr().out.splitlines()
