@@ -60,6 +60,11 @@ class Cuts:
         return self._snapshot is not None
 
     @property
+    def state(self) -> tuple[int, str] | None:
+        """Of its part in the newest cut, as the master is to know soon."""
+        return None if self.report is None else (self.report.cut, self.report.state)
+
+    @property
     def waiting(self) -> bool:
         """One is to begin."""
         return self._order is not None and self.report is None

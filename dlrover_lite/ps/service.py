@@ -98,6 +98,7 @@ class PsService:
         self._copies: deque[Request] = deque()
         """For more rows of a move: not answered yet."""
         self._reported_at = self._loads_at = clock()
+        self._told_of_cut = self._cuts.state
         self._unanswered = 0
         self._restore_at = clock()
         self._restore_failing_since: float | None = None
@@ -321,6 +322,7 @@ class PsService:
     def report_in(self) -> float:
         """Seconds until the next report is due."""
         waiting = not self.orders.version or self.engine.frozen or (self.copier is not None and self.copier.complete)
+        waiting = waiting or self._cuts.state != self._told_of_cut
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:
             pause = max(pause, OVERDUE_SECONDS)
@@ -330,6 +332,7 @@ class PsService:
         """What to tell the master now."""
         now = self._clock()
         self._reported_at = now
+        self._told_of_cut = self._cuts.state
         self._unanswered += 1
         loads = b""
         if now - self._loads_at >= LOADS_SECONDS:

@@ -30,6 +30,7 @@ from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.marks import ALL_SLOTS, Part, mask_of, to_bitmap
 from dlrover_lite.ps.persister_process import PersisterProcess
+from dlrover_lite.ps.service import IMPATIENT_SECONDS
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import PsOrders, SnapshotOrder, SnapshotReport
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
@@ -441,6 +442,24 @@ def test_a_cut_needs_no_new_version_and_moves_wait_for_it(
     rig.settle()
     assert move not in rig.moves
     assert rig.value("a", 7) == -4.0
+
+
+def test_the_master_hears_soon_of_what_has_become_of_a_cut(rig: Rig, tmp_path: Path) -> None:
+    service = rig.services[0]
+    orders = msgspec.structs.replace(rig.orders(0), snapshot=order_of(1, tmp_path))
+    service.follow(orders)
+    for state in ("taking", "written"):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while service.report_in > IMPATIENT_SECONDS:
+            assert time.monotonic() < end, state
+            rig.turn(0)
+            rig.now -= 0.001  # it isn't time that makes the report due
+            time.sleep(0.001)
+        snapshot = service.report().snapshot
+        assert snapshot is not None
+        assert snapshot.state == state
+        service.follow(orders)
+        assert service.report_in > IMPATIENT_SECONDS
 
 
 def test_a_cut_waits_for_moves(rig: Rig, tmp_path: Path) -> None:
