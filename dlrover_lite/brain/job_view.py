@@ -43,6 +43,8 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is weighed how. Times in seconds."""
 
+    search: Literal["exact", "nsga2"] = "exact"
+    """How the front is found: exactly, or as the paper does (the extra ``nsga2``)."""
     rho: NonNegative = 1.0
     """value = priority x seconds saved / (remaining seconds) ** rho: 1 favours jobs near their end, 0 counts seconds."""
     horizon_seconds: Positive = 3600.0

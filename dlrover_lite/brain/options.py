@@ -6,6 +6,7 @@ run yet, T_stay is the time with the smallest plan, and nothing has to be scaled
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ class Options(NamedTuple):
 def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
     """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
     lattice = lattice_of(view.bounds)
-    flat = fastest(lattice, model, most_cores=capacity.cores, need=view.need, most_bytes=capacity.memory)
+    flat = _search(policy)(lattice, model, most_cores=capacity.cores, need=view.need, most_bytes=capacity.memory)
     smallest = lattice.smallest(view.need, capacity.cores, capacity.memory) if len(flat) else view.now
     if smallest is None:
         return None
@@ -63,6 +64,14 @@ def options_of(view: JobView, model: ThroughputModel, capacity: Resources, polic
     w, p, worker_cores, ps_cores = (np.concatenate(values) for values in zip(*rows, strict=True))
     points = points_of(model, (w, p, worker_cores, ps_cores))
     return _valued(view, points, points.find(smallest), policy)
+
+
+def _search(policy: Policy) -> Callable[..., IntArray]:
+    if policy.search == "exact":
+        return fastest
+    from dlrover_lite.brain.nsga2 import nsga2_front
+
+    return nsga2_front
 
 
 def _contains(parts: tuple[FloatArray, ...], one: tuple[FloatArray, ...]) -> bool:
