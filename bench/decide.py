@@ -22,7 +22,7 @@ from dlrover_lite.brain.fitted_model import load_model, model_data
 from dlrover_lite.brain.job_view import JobView, RoundInputs
 from dlrover_lite.brain.lattice import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
 from dlrover_lite.brain.nsga2 import nsga2_front
-from dlrover_lite.brain.pareto import exact_front, fastest
+from dlrover_lite.brain.pareto import fastest, points_of
 from dlrover_lite.brain.throughput import Prior, fit
 from dlrover_lite.errors import UsageError
 from dlrover_lite.units import GIB, Resources
@@ -88,17 +88,16 @@ def deciding(*, quick: bool) -> list[Figure]:
 def against_nsga2(*, quick: bool) -> list[Figure]:
     view = a_round(1).jobs[0]
     lattice, model = lattice_of(BOUNDS), load_model(view.model)
-    limits = {"most_cores": 128.0, "need": view.need, "most_bytes": 512 * GIB}
+    fits = lattice.fitting(view.need, 512 * GIB)
     subjects = {
-        "exact": seconds(lambda: fastest(lattice, model, **limits)),  # type: ignore[arg-type]
-        "nsga2": seconds(lambda: nsga2_front(lattice, model, **limits)),  # type: ignore[arg-type]
+        "exact": seconds(lambda: fastest(lattice, model, most_cores=128.0, fits=fits)),
+        "nsga2": seconds(lambda: nsga2_front(lattice, model, most_cores=128.0, fits=fits)),
     }
     took = medians(subjects, 1 if quick else 5)
-    exact = exact_front(lattice, model, **limits)  # type: ignore[arg-type]
-    assert exact is not None
+    exact = points_of(model, lattice.parts(fastest(lattice, model, most_cores=128.0, fits=fits)))
     beats = missing = 0
     for seed in range(1 if quick else 5):
-        parts = lattice.parts(nsga2_front(lattice, model, **limits, seed=seed))  # type: ignore[arg-type]
+        parts = lattice.parts(nsga2_front(lattice, model, most_cores=128.0, fits=fits, seed=seed))
         w, p, worker_cores, ps_cores = parts
         milli = np.rint((w * worker_cores + p * ps_cores) * 1000).astype(np.int64)
         rate = model.predict(*parts)[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from dlrover_lite.brain.lattice import to_milli
 from dlrover_lite.brain.options import Options, hull
 from dlrover_lite.units import Resources
 
-__all__ = ["Walk", "soonest"]
+__all__ = ["Walk", "cheapest_as_good", "soonest"]
 
 
 class Walk:
@@ -42,39 +43,32 @@ class Walk:
         return int(self.options[job].memory[self.chosen[job]])
 
     def _climb(self, hulls: Mapping[str, list[int]]) -> None:
-        level = dict.fromkeys(hulls, 0)
-        reserved = {job: self.memory(job) for job in hulls}
-        heap = [self._step(job, corners, 0) for job, corners in hulls.items() if len(corners) > 1]
+        stairs = {job: _stairs(self.options[job], corners) for job, corners in hulls.items() if len(corners) > 1}
+        level = dict.fromkeys(stairs, 0)
+        heap = [(*steps[0].rank, job) for job, steps in stairs.items()]
         heapq.heapify(heap)
-        stuck: list[tuple[float, float, int, str]] = []
+        stuck: list[str] = []
         while heap:
-            step = heapq.heappop(heap)
-            job = step[-1]
-            one, corners, at = self.options[job], hulls[job], level[job] + 1
-            milli = int(one.points.milli[corners[at]]) - self.milli(job)
-            # A plan with more cores may need less memory; what it needed before stays set aside, or the order of steps would matter.
-            memory = max(0, int(one.memory[corners[at]]) - reserved[job])
-            if milli > self.free_milli or memory > self.free_memory:
-                stuck.append(step)
+            job = heap[0][-1]
+            steps, at = stairs[job], level[job]
+            step = steps[at]
+            if step.milli > self.free_milli or step.memory > self.free_memory:
+                heapq.heappop(heap)
+                stuck.append(job)
                 continue
-            self.free_milli -= milli
-            self.free_memory -= memory
-            reserved[job] += memory
-            self.chosen[job] = corners[at]
-            level[job] = at
-            if at + 1 < len(corners):
-                heapq.heappush(heap, self._step(job, corners, at))
-        self.free_memory += sum(reserved[job] - self.memory(job) for job in hulls)
-        for *_, job in stuck:
-            self._fill(job, hulls[job][level[job] + 1])
-
-    def _step(self, job: str, corners: Sequence[int], at: int) -> tuple[float, float, int, str]:
-        """What comes first is smallest: value per core; of the same, the larger value, then fewer moves, then the job's id."""
-        one = self.options[job]
-        here, there = corners[at], corners[at + 1]
-        value = float(one.value[there] - one.value[here])
-        cost = int(one.points.milli[there] - one.points.milli[here])
-        return -value / cost, -value, int(there != one.now), job
+            self.free_milli -= step.milli
+            self.free_memory -= step.memory
+            self.chosen[job] = step.to
+            level[job] = at + 1
+            if at + 1 < len(steps):
+                heapq.heapreplace(heap, (*steps[at + 1].rank, job))
+            else:
+                heapq.heappop(heap)
+        for job, steps in stairs.items():
+            reserved = self.options[job].memory[hulls[job][0]] + sum(step.memory for step in steps[: level[job]])
+            self.free_memory += int(reserved) - self.memory(job)
+        for job in stuck:
+            self._fill(job, stairs[job][level[job]].to)
 
     def _fill(self, job: str, corner: int) -> None:
         """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't."""
@@ -99,6 +93,29 @@ class Walk:
         self.free_milli -= int(one.points.milli[at]) - self.milli(job)
         self.free_memory -= int(one.memory[at]) - self.memory(job)
         self.chosen[job] = at
+
+
+class _Step(NamedTuple):
+    """From one corner of a job's hull to the next."""
+
+    to: int
+    milli: int
+    memory: int
+    """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside, or the order of
+    steps would matter.)"""
+    rank: tuple[float, float, int]
+    """What comes first is smallest: value per core; of the same, the larger value, then fewer moves (then the job's id)."""
+
+
+def _stairs(one: Options, corners: list[int]) -> list[_Step]:
+    milli = one.points.milli[corners]
+    more_milli, more_value = np.diff(milli), np.diff(one.value[corners])
+    more_memory = np.diff(np.maximum.accumulate(one.memory[corners]))
+    columns = (more_milli.tolist(), more_memory.tolist(), (-more_value / more_milli).tolist(), (-more_value).tolist())
+    return [
+        _Step(to, cost, memory, (slope, value, int(to != one.now)))
+        for to, cost, memory, slope, value in zip(corners[1:], *columns, strict=True)
+    ]
 
 
 def soonest(options: Options, capacity: Resources) -> int:

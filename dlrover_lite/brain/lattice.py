@@ -201,9 +201,9 @@ class Lattice:
             fits = fits & (each <= need.most_per_ps)[:, None]
         return fits
 
-    def smallest(self, need: MemoryNeed, most_cores: float, most_bytes: int | None) -> Candidate | None:
-        """The cheapest candidate that has its memory (of equal ones, that with the fewest PS); None if none fits."""
-        fits = self.fitting(need, most_bytes)
+    def smallest(self, fits: NDArray[np.bool_], most_cores: float) -> Candidate | None:
+        """The cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so few
+        cores."""
         first = fits.argmax(axis=1)
         units = np.where(fits.any(axis=1), self.worker_units[first] + self.ps_units[:, 0], self.most_units + 1)
         p = int(units.argmin())

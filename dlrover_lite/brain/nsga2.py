@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dlrover_lite.brain.lattice import IntArray, Lattice, MemoryNeed
+from dlrover_lite.brain.lattice import IntArray, Lattice
 from dlrover_lite.brain.pareto import ThroughputModel
 from dlrover_lite.errors import UsageError
 
@@ -18,13 +19,12 @@ def nsga2_front(
     model: ThroughputModel,
     *,
     most_cores: float,
-    need: MemoryNeed | None = None,
-    most_bytes: int | None = None,
+    fits: NDArray[np.bool_],
     population: int = 100,
     generations: int = 100,
     seed: int = 0,
 ) -> IntArray:
-    """As ``pareto.fastest``: indices of points of at most ``most_cores`` and ``most_bytes`` that none of those found beats; often not on
+    """As ``pareto.fastest``: indices of points of at most ``most_cores`` that none of those found beats; often not on
     the front, and often without its ends. The same seed finds the same.
 
     Raises UsageError when pymoo isn't installed.
@@ -41,8 +41,6 @@ def nsga2_front(
         raise UsageError(
             f"NSGA-II can't be used: {error}", hint='Install it: pip install "dlrover-lite[nsga2]". The exact front needs nothing.'
         ) from error
-
-    fits = lattice.fitting(need or MemoryNeed(), most_bytes)
 
     class Plans(Problem):  # type: ignore[misc]
         def __init__(self) -> None:

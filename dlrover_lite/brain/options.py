@@ -14,6 +14,7 @@ import numpy as np
 from dlrover_lite.brain.job_view import JobView, Policy
 from dlrover_lite.brain.lattice import FloatArray, IntArray, lattice_of
 from dlrover_lite.brain.pareto import Points, ThroughputModel, fastest, points_of
+from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
 
 __all__ = ["Options", "hull", "options_of"]
@@ -52,8 +53,9 @@ class Options(NamedTuple):
 def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
     """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
     lattice = lattice_of(view.bounds)
-    flat = _search(policy)(lattice, model, most_cores=capacity.cores, need=view.need, most_bytes=capacity.memory)
-    smallest = lattice.smallest(view.need, capacity.cores, capacity.memory) if len(flat) else view.now
+    fits = lattice.fitting(view.need, capacity.memory)
+    flat = _search(policy)(lattice, model, most_cores=capacity.cores, fits=fits)
+    smallest = lattice.smallest(fits, capacity.cores) if len(flat) else view.now
     if smallest is None:
         return None
     if view.now is not None and view.now.milli <= smallest.milli:
@@ -127,22 +129,29 @@ def _spread(points: Points) -> FloatArray:
 def hull(options: Options, start: int) -> list[int]:
     """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
     the one before."""
-    milli, value = options.points.milli, options.value
-    at = np.flatnonzero((milli > milli[start]) & (value > value[start]))
-    # only those more valuable than all cheaper ones
-    values = value[at]
-    ahead = np.ones(len(at), np.bool_)
-    ahead[1:] = values[1:] > np.maximum.accumulate(values)[:-1]
-    at = at[ahead]
-    found = [start]
-    x, y = [int(milli[start])], [float(value[start])]
-    for position, cost, worth in zip(at.tolist(), milli[at].tolist(), value[at].tolist(), strict=True):
-        if cost == x[-1]:
-            found.pop(), x.pop(), y.pop()
-        while len(x) > 1 and (worth - y[-1]) * (x[-1] - x[-2]) >= (y[-1] - y[-2]) * (cost - x[-1]):
-            found.pop(), x.pop(), y.pop()
-        found.append(position)
-        x.append(cost)
-        y.append(worth)
+    corners = np.empty(len(options.value), np.int64)
+    count = _hull(options.points.milli, options.value, start, corners)
+    found: list[int] = corners[:count].tolist()
     return found
 
+
+@kernel
+def _hull(milli, value, start, corners):  # type: ignore[no-untyped-def]
+    """``milli`` rising, of equal ones the order doesn't matter. Fills ``corners`` with positions, and returns their number."""
+    corners[0] = start
+    count = 1
+    for at in range(len(milli)):
+        last = corners[count - 1]
+        if milli[at] <= milli[start] or not value[at] > value[last]:
+            continue
+        if milli[at] == milli[last]:
+            count -= 1  # as cheap, and worth more
+        while count > 1:
+            last, before = corners[count - 1], corners[count - 2]
+            rise = (value[at] - value[last]) * (milli[last] - milli[before])
+            if rise < (value[last] - value[before]) * (milli[at] - milli[last]):
+                break
+            count -= 1
+        corners[count] = at
+        count += 1
+    return count

@@ -130,21 +130,15 @@ def _fastest_by_points(rank, fits, worker_units, ps_units, most, best, where):  
 
 
 def fastest(
-    lattice: Lattice,
-    model: ThroughputModel,
-    *,
-    most_cores: float,
-    need: MemoryNeed | None = None,
-    most_bytes: int | None = None,
+    lattice: Lattice, model: ThroughputModel, *, most_cores: float, fits: NDArray[np.bool_]
 ) -> IntArray:
-    """The front of all points of at most ``most_cores`` and ``most_bytes``, as indices that ``Lattice.parts`` takes.
+    """The front of all points of at most ``most_cores`` that are ``Lattice.fitting``, as indices that ``Lattice.parts`` takes.
 
     Of points with the same cost and throughput, the one with fewer PS is taken, then the one with the cheaper workers.
     """
     most = min(lattice.most_units, to_milli(most_cores) // lattice.unit_milli)
     if most < 0:
         return np.empty(0, np.int64)
-    fits = lattice.fitting(need or MemoryNeed(), most_bytes)
     best = np.full(most + 1, np.inf)
     where = np.zeros(most + 1, np.int64)
     sides = (lattice.worker_units, lattice.ps_units, most, best, where)
@@ -184,6 +178,6 @@ def exact_front(
     need: MemoryNeed | None = None,
     most_bytes: int | None = None,
 ) -> Points | None:
-    """The points of ``fastest`` with their predictions; None if there are none."""
-    flat = fastest(lattice, model, most_cores=most_cores, need=need, most_bytes=most_bytes)
+    """The points of ``fastest`` with at most ``most_bytes``, with their predictions; None if there are none."""
+    flat = fastest(lattice, model, most_cores=most_cores, fits=lattice.fitting(need or MemoryNeed(), most_bytes))
     return points_of(model, lattice.parts(flat)) if len(flat) else None

@@ -91,7 +91,7 @@ def test_both_ways_find_the_same(bounds, model):
 @given(bounds, needs, st.sampled_from([0.4, 1.0, 1e6]), st.sampled_from([None, 300, 900]))
 def test_the_smallest_plan(bounds, need, cores, most_bytes):
     fitting = [one for one in all_of(bounds) if one.milli <= cores * 1000 and need.fits(one, most_bytes)]
-    smallest = Lattice(bounds).smallest(need, cores, most_bytes)
+    smallest = (lattice := Lattice(bounds)).smallest(lattice.fitting(need, most_bytes), cores)
     if not fitting:
         assert smallest is None
         return
