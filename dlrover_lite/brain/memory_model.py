@@ -95,12 +95,12 @@ def index_bytes(rows: ArrayLike) -> Floats:
     rows = np.asarray(rows, np.float64)
     size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
     old = np.where((rows <= _FULL * size / 2) & (size > _FIRST_INDEX), size / 2, 0.0)
-    return _ENTRY * (size + old)
+    return np.asarray(_ENTRY * (size + old), np.float64)
 
 
 def _group_peak(before: Floats, rows: Floats, size_of_row: float) -> Floats:
-    """Most memory of rows and index while one dim's rows rise from ``before`` to ``rows``: at the end, or when the index last had its old one
-    beside it."""
+    """Most memory of rows and index while one dim's rows rise from ``before`` to ``rows``: at the end, or when the index last had its old
+    one beside it."""
     size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
     last_old = np.clip(_FULL * size / 2, before, np.maximum(rows, before))
     at_end = rows * size_of_row + index_bytes(rows)
@@ -161,11 +161,11 @@ def oom_risk(
 def limit_for(
     memory: PsMemory, tables: Sequence[TableMemory], samples: float, *, used: int = 0, granularity: int = MIB
 ) -> int:
-    """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for all but one in twenty of what
-    is expected, and not over 1.38 times the expected peak, unless it already uses (``used``) so much."""
+    """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
+    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much."""
     expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
     limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
-    return math.ceil(max(limit, used * _HEADROOM) / granularity) * granularity
+    return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
 
 
 def decayed_quantile(

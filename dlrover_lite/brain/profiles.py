@@ -97,21 +97,22 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """A profile as the throughput model takes it. CPU seconds and powers are those of a host of speed 1."""
+    """A profile as the throughput model takes it. CPU seconds are those of a host of speed 1."""
 
     samples_per_second: float
     batch_size: float
     workers: float
     worker_cores: float
     """Of a worker, the mean."""
-    worker_power: float
-    """Of all workers: cores times speed of the host, summed."""
+    worker_speed: float
+    """Of their hosts, the mean over cores."""
     ps: float
     ps_cores: float
+    """Of the PS that is the busiest for what it may use."""
+    ps_speed: float
+    """Of its host."""
     ps_share: float
-    """Of the work of the PS that is the busiest for its power: 1 / ps if all have the same."""
-    ps_power: float
-    """Of that PS: cores times speed."""
+    """Of the work of all PS that it has: 1 / ps if all have the same."""
     free_power: float
     """Of the host that is the fullest: cores that others don't take, times speed."""
     host_workers: float
@@ -139,8 +140,7 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weig
     worker_cpu = sum(worker.cpu_seconds * speed.get(worker.host, 1.0) for worker in workers)
     minibatches = sum(worker.minibatches for worker in workers) or profile.minibatches
     ps_cpu = [server.cpu_seconds * speed.get(server.host, 1.0) for server in ps]
-    powers = [server.cores * speed.get(server.host, 1.0) for server in ps]
-    hot = max(range(len(ps)), key=lambda i: ps_cpu[i] / powers[i])
+    hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
     total = sum(ps_cpu)
     free_power, host_workers, host_ps = _fullest_host(profile, speed)
     return Observation(
@@ -148,11 +148,12 @@ def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weig
         batch_size=profile.batch_size,
         workers=len(workers),
         worker_cores=sum(worker.cores for worker in workers) / len(workers),
-        worker_power=sum(worker.cores * speed.get(worker.host, 1.0) for worker in workers),
+        worker_speed=sum(worker.cores * speed.get(worker.host, 1.0) for worker in workers)
+        / sum(worker.cores for worker in workers),
         ps=len(ps),
-        ps_cores=sum(server.cores for server in ps) / len(ps),
+        ps_cores=ps[hot].cores,
+        ps_speed=speed.get(ps[hot].host, 1.0),
         ps_share=ps_cpu[hot] / total if total > 0 else 1 / len(ps),
-        ps_power=powers[hot],
         free_power=free_power,
         host_workers=host_workers,
         host_ps=host_ps,
@@ -169,8 +170,9 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
     for host in profile.hosts:
         workers = [worker for worker in profile.workers if worker.host == host.host]
         ps = [server for server in profile.ps if server.host == host.host]
-        free = max(host.cores - host.other_cores, _LEAST_FREE_CORES)
         used = sum(worker.cpu_seconds for worker in workers) + sum(server.cpu_seconds for server in ps)
+        # where others want all they can get, nodes are given more than what these leave
+        free = max(host.cores - host.other_cores, used / profile.seconds, _LEAST_FREE_CORES)
         if (workers or ps) and used / free > fullest:
             fullest = used / free
             found = (free * speed[host.host], len(workers) / len(profile.workers), len(ps) / len(profile.ps))
@@ -180,7 +182,7 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
     """How fast each host's cores are, 1 being the (geometric) mean: the same minibatches' CPU seconds, compared between workers of a job,
     and between its PS, in the same interval. Hosts seen alone have 1; few comparisons pull towards 1."""
-    logs: list[list[tuple[str, float]]] = []
+    logs: list[Sequence[tuple[str, float]]] = []
     for profile in profiles:
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
         logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.ps if use.minibatches))

@@ -43,11 +43,11 @@ class Setting(NamedTuple):
     batch_size: Floats
     workers: Floats
     worker_cores: Floats
-    worker_power: Floats
+    worker_speed: Floats
     ps: Floats
     ps_cores: Floats
+    ps_speed: Floats
     ps_share: Floats
-    ps_power: Floats
     free_power: Floats
     host_workers: Floats
     host_ps: Floats
@@ -64,14 +64,13 @@ class Setting(NamedTuple):
         hosts: ArrayLike = 1.0,
         speed: ArrayLike = 1.0,
     ) -> Setting:
-        """Nodes of a role alike, the PS equally loaded, all spread evenly over ``hosts``, each with ``free_cores``. Arguments broadcast: for a
-        lattice give each axis a dimension of its own; what depends on few axes is then computed on those only."""
+        """Nodes of a role alike, the PS equally loaded, all spread evenly over ``hosts``, each with ``free_cores``. Arguments broadcast:
+        for a lattice give each axis a dimension of its own; what depends on few axes is then computed on those only."""
         w, p, w_cores, p_cores, batch, free, n, fast = (
             np.asarray(value, np.float64)
             for value in (workers, ps, worker_cores, ps_cores, batch_size, free_cores, hosts, speed)
         )
-        even, power = 1 / n, p_cores * fast
-        return Setting(batch, w, w_cores, w * w_cores * fast, p, p_cores, 1 / p, power, free * fast, even, even)
+        return Setting(batch, w, w_cores, fast, p, p_cores, fast, 1 / p, free * fast, 1 / n, 1 / n)
 
     @staticmethod
     def of(observations: Sequence[Observation]) -> Setting:
@@ -97,21 +96,18 @@ AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
 def _bottleneck(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
     """Of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host.
 
-    A limit of CPU is a limit of the rate, not of the speed: who is below his limit runs at the speed of a whole core. So the pipeline's time holds
+    A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.
     """
     worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = c
     worker = worker_sample * s.batch_size + worker_minibatch + worker_request * s.ps
     ps_all = ps_sample * s.batch_size
     hot = ps_all * s.ps_share + ps_request
-    ps_speed = s.ps_power / s.ps_cores
-    usable = np.minimum(s.ps_cores, engine.ps_cores) * ps_speed
     depth = np.where(s.worker_cores >= 1, engine.depth, engine.depth_below_a_core) * s.workers
-    worker_speed = s.worker_power / (s.workers * s.worker_cores) * np.maximum(s.worker_cores, 1.0)
     return (
-        worker / s.worker_power,
-        hot / usable,
-        (latency + worker / worker_speed + hot / ps_speed) / depth,
+        worker / (s.workers * s.worker_cores * s.worker_speed),
+        hot / (np.minimum(s.ps_cores, engine.ps_cores) * s.ps_speed),
+        (latency + worker / (s.worker_speed * np.maximum(s.worker_cores, 1.0)) + hot / s.ps_speed) / depth,
         (worker * s.host_workers + (ps_all + ps_request * s.ps) * s.host_ps) / s.free_power,
     )
 
@@ -119,10 +115,11 @@ def _bottleneck(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
 def _additive(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
     """Phases of a worker's iteration, one after the other; four constants of the paper are one, since nothing tells them apart."""
     gradient, update, synchronise, embed, constant = c
-    power = s.worker_power / s.workers
     dense = engine.dense_bytes / engine.bandwidth * s.workers / s.ps
     rows = engine.sample_bytes / engine.bandwidth * s.batch_size * s.workers / s.ps
-    iteration = gradient * s.batch_size / power + update * s.workers / (s.ps * s.ps_power)
+    iteration = gradient * s.batch_size / (s.worker_cores * s.worker_speed) + update * s.workers / (
+        s.ps * s.ps_cores * s.ps_speed
+    )
     return ((iteration + synchronise * dense + embed * rows + constant) / s.workers,)
 
 
@@ -133,7 +130,7 @@ BOTTLENECK = Form(
     (1.5, 3.0, 6.0, 12.0),
     6.0,
 )
-"""Coefficients in seconds: CPU of a worker per sample, per minibatch and per PS it asks; CPU of all PS per sample, and of each PS per minibatch;
-and what a minibatch takes beside CPU, pull to push."""
+"""Coefficients in seconds: CPU of a worker per sample, per minibatch and per PS it asks; CPU of all PS per sample, and of each PS per
+minibatch; and what a minibatch takes beside CPU, pull to push."""
 ADDITIVE = Form("additive", ("gradient", "update", "synchronise", "embed", "constant"), _additive, (1.0,), 1.0)
 FORMS = {form.name: form for form in (BOTTLENECK, ADDITIVE)}

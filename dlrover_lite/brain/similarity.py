@@ -1,4 +1,4 @@
-"""Jobs like this one: what their coefficients tell before anything of this one is measured, and the paper's way of averaging their plans."""
+"""Jobs like this one: what their coefficients tell before anything of it is measured; and the paper's way, to average their plans."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class JobFeatures(msgspec.Struct, frozen=True):
 
 
 def distance(one: JobFeatures, other: JobFeatures) -> float:
-    """Gower's: 0 for the same, 1 for what differs in everything. The mean of the features' distances by their weights: of numbers the difference
-    of logarithms over a fixed range, of names 0 or 1, of a job's name the part of its letter triples that differs. What is unknown of
-    either isn't counted."""
+    """Gower's: 0 for the same, 1 for what differs in everything. The mean of the features' distances by their weights: of numbers the
+    difference of logarithms over a fixed range, of names 0 or 1, of a job's name the part of its letter triples that differs. What is
+    unknown of either isn't counted."""
     total, weights = 0.0, 0.0
     for name, (weight, extent) in _NUMBERS.items():
         a, b = getattr(one, name), getattr(other, name)
@@ -130,8 +130,8 @@ def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prio
 
 
 def smoothed_plan(plans: Sequence[Sequence[float]], *, smoothing: float = 0.5) -> list[float]:
-    """The paper's warm start, to compare with: exponential smoothing of similar jobs' plans, each a list of numbers (workers, PS, cores, …),
-    the most similar last: A := smoothing * plan + (1 - smoothing) * A.
+    """The paper's warm start, to compare with: exponential smoothing of similar jobs' plans, each a list of numbers (workers, PS, cores,
+    …), the most similar last: A := smoothing * plan + (1 - smoothing) * A.
 
     Raises ValueError without plans.
     """

@@ -2,10 +2,10 @@
 
     rows(n) = L (1 - exp(-K n^g / L)),  and  K n^g  where L is infinite
 
-Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some samples,
-at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is fitted, the power
-law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last part of the curve
-alone: it is right where ids change with time, which bends the curve up again.
+Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
+samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
+fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last
+part of the curve alone: it is right where ids change with time, which bends the curve up again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
 """The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
-_DRIFT = 0.02
-"""Relative error for each doubling of n to come: ids that change with time follow no law of the past."""
+_DRIFT_SD = 0.03
+"""Of g from now on, beside its error of measurement: ids that change with time follow no law of the past."""
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -190,12 +190,11 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
     )
     offsets, parts = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
     # the line turns about the point where the job is now
-    slope = np.maximum(slopes + offsets[None, :, None] * sds, 0.0)
+    slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
     now = np.log(fit.counted)
     grown = _law(limits, factors + slopes * now + slope * ahead)
     here = _law(limits, factors + slopes * now)
-    drift = np.exp(offsets[None, :, None] * _DRIFT * ahead / math.log(2))
-    values = np.clip(fit.rows * grown / here * drift, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
+    values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
     return _weighted_quantiles(values.reshape(-1, len(n)), weights, np.atleast_1d(np.asarray(quantiles, np.float64)))
 

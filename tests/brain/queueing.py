@@ -1,8 +1,8 @@
 """A small queueing simulation of training, to test the models against: it shares no formula with them.
 
-Minibatches circulate: pulled from every PS, computed by their worker, pushed to every PS, with a delay on each way. Workers and PS serve one
-after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of 0.1 s, at full speed until they
-are used up; and nodes that run share the host's free cores.
+Minibatches circulate: pulled from every PS, computed by their worker, pushed to every PS, with a delay on each way. Workers and PS serve
+one after the other, first come first served. CPU limits are those of the kernel: so many seconds in each period of 0.1 s, at full speed
+until they are used up; and nodes that run share the host's free cores.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ def simulate(plan: Plan, costs: Costs, rng: np.random.Generator, *, seconds: flo
         batch_size=costs.batch_size,
         workers=plan.workers,
         worker_cores=plan.worker_cores,
-        worker_power=plan.workers * plan.worker_cores,
+        worker_speed=1.0,
         ps=plan.ps,
         ps_cores=plan.ps_cores,
         ps_share=1 / plan.ps,
-        ps_power=plan.ps_cores,
+        ps_speed=1.0,
         free_power=plan.free_cores,
         host_workers=1.0,
         host_ps=1.0,
