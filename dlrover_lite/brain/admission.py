@@ -91,10 +91,9 @@ class _Room:
     def lacks(self, job: str, without: Sequence[str]) -> bool:
         """Whether there isn't enough for ``job`` even without these others."""
         need = self.needs[job]
-        return (
-            need.milli > self.milli + sum(self.needs[other].milli for other in without)
-            or need.memory > self.memory + sum(self.needs[other].memory for other in without)
-        )
+        return need.milli > self.milli + sum(
+            self.needs[other].milli for other in without
+        ) or need.memory > self.memory + sum(self.needs[other].memory for other in without)
 
 
 def _victims(view: JobView, inside: Mapping[str, JobView], room: _Room, policy: Policy) -> list[str]:

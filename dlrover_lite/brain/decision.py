@@ -150,9 +150,7 @@ def _decision(
         place = admission.queued.index(view.job) + 1
         return Decision(**head, action="queue", reason=_queued(place, one))
     choice = one.points.candidate(verdict.at)
-    room = Resources(
-        choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory
-    )
+    room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
     return Decision(
         **head,
         action=verdict.action,
@@ -223,9 +221,21 @@ def _predicted(one: Options, at: int) -> Predicted:
 
 def _candidates(one: Options, chosen: int) -> Candidates:
     p = one.points
-    columns = (p.workers, p.servers, p.worker_cores, p.ps_cores, p.milli / 1000, one.memory, p.throughput, p.lower, p.upper)
-    seconds = one.stay_seconds - one.gain
-    return Candidates(*(x.tolist() for x in (*columns, seconds)), chosen=chosen, now=one.now, minimum=one.minimum)
+    return Candidates(
+        workers=p.workers.tolist(),
+        servers=p.servers.tolist(),
+        worker_cores=p.worker_cores.tolist(),
+        ps_cores=p.ps_cores.tolist(),
+        cores=(p.milli / 1000).tolist(),
+        memory=one.memory.tolist(),
+        throughput=p.throughput.tolist(),
+        lower=p.lower.tolist(),
+        upper=p.upper.tolist(),
+        seconds=(one.stay_seconds - one.gain).tolist(),
+        chosen=chosen,
+        now=one.now,
+        minimum=one.minimum,
+    )
 
 
 class Replay(NamedTuple):

@@ -40,9 +40,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def judge(
-    decision: Decision, measured: Band, *, windows: int, at: float, scale_seconds: float | None = None
-) -> Effect:
+def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_seconds: float | None = None) -> Effect:
     """Compare. Raises UsageError for a decision that predicted nothing."""
     if decision.predicted is None:
         raise UsageError(f"The decision for {decision.job} ({decision.action}) predicted nothing to compare with")

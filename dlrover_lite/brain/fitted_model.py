@@ -63,7 +63,9 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
         workers, _, pipeline, host = times(self.fit, self._setting(w, p, worker_cores, one))
         _, servers, _, _ = times(self.fit, self._setting(one, p, one, ps_cores))
         exponent = self.fit.exponent
-        first = _power(workers, exponent) + _power(pipeline, exponent) + _power(host, exponent)
+        first = _power(workers, exponent)  # on all the axes that the others are on
+        first += _power(pipeline, exponent)
+        first += _power(host, exponent)
         return first, _power(servers, exponent)
 
 
@@ -73,15 +75,15 @@ def _power(base: FloatArray, exponent: float) -> FloatArray:
     if halves != int(halves) or halves < 2:
         result: FloatArray = base**exponent
         return result
-    left, square = int(exponent), base
+    left, square = int(exponent), base.copy()
     found = np.sqrt(base) if halves % 2 else None
-    while left:
+    while True:
         if left & 1:
-            found = square if found is None else found * square
+            found = square.copy() if found is None else np.multiply(found, square, out=found)
         left >>= 1
-        square = square * square if left else square
-    assert found is not None
-    return found
+        if not left:
+            return found
+        np.multiply(square, square, out=square)
 
 
 def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:

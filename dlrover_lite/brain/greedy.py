@@ -1,7 +1,7 @@
 """Weighted greedy over the admitted jobs: who gets how much of the capacity.
 
 Every job starts at its smallest plan. Then the steps of all jobs' upper hulls of (cost, value) are taken, the most value per core
-first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes to plans between the hull's corners.
+first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes to plans between the corners.
 Raising a job's priority never gets it a slower plan: its steps come earlier, and nobody else's do.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrover_lite.brain.lattice import to_milli
-from dlrover_lite.brain.options import Options, hull
+from dlrover_lite.brain.options import Options
 from dlrover_lite.units import Resources
 
 __all__ = ["Walk", "cheapest_as_good", "soonest"]
@@ -45,30 +45,29 @@ class Walk:
     def _climb(self, hulls: Mapping[str, list[int]]) -> None:
         stairs = {job: _stairs(self.options[job], corners) for job, corners in hulls.items() if len(corners) > 1}
         level = dict.fromkeys(stairs, 0)
-        heap = [(*steps[0].rank, job) for job, steps in stairs.items()]
+        heap = [steps.rank(0, job) for job, steps in stairs.items()]
         heapq.heapify(heap)
         stuck: list[str] = []
         while heap:
             job = heap[0][-1]
             steps, at = stairs[job], level[job]
-            step = steps[at]
-            if step.milli > self.free_milli or step.memory > self.free_memory:
+            if steps.milli[at] > self.free_milli or steps.memory[at] > self.free_memory:
                 heapq.heappop(heap)
                 stuck.append(job)
                 continue
-            self.free_milli -= step.milli
-            self.free_memory -= step.memory
-            self.chosen[job] = step.to
+            self.free_milli -= steps.milli[at]
+            self.free_memory -= steps.memory[at]
+            self.chosen[job] = steps.to[at]
             level[job] = at + 1
-            if at + 1 < len(steps):
-                heapq.heapreplace(heap, (*steps[at + 1].rank, job))
+            if at + 1 < len(steps.to):
+                heapq.heapreplace(heap, steps.rank(at + 1, job))
             else:
                 heapq.heappop(heap)
         for job, steps in stairs.items():
-            reserved = self.options[job].memory[hulls[job][0]] + sum(step.memory for step in steps[: level[job]])
-            self.free_memory += int(reserved) - self.memory(job)
+            reserved = int(self.options[job].memory[hulls[job][0]]) + sum(steps.memory[: level[job]])
+            self.free_memory += reserved - self.memory(job)
         for job in stuck:
-            self._fill(job, stairs[job][level[job]].to)
+            self._fill(job, stairs[job].to[level[job]])
 
     def _fill(self, job: str, corner: int) -> None:
         """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't."""
@@ -95,27 +94,32 @@ class Walk:
         self.chosen[job] = at
 
 
-class _Step(NamedTuple):
-    """From one corner of a job's hull to the next."""
+class _Stairs(NamedTuple):
+    """The steps from each corner of a job's hull to the next, a list for each property."""
 
-    to: int
-    milli: int
-    memory: int
+    to: list[int]
+    milli: list[int]
+    memory: list[int]
     """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside, or the order of
     steps would matter.)"""
-    rank: tuple[float, float, int]
-    """What comes first is smallest: value per core; of the same, the larger value, then fewer moves (then the job's id)."""
+    value: list[float]
+    now: int | None
+
+    def rank(self, at: int, job: str) -> tuple[float, float, bool, str]:
+        """What comes first is smallest: value per core; of the same, the larger value, then fewer moves, then the job's id."""
+        value = self.value[at]
+        return -value / self.milli[at], -value, self.to[at] != self.now, job
 
 
-def _stairs(one: Options, corners: list[int]) -> list[_Step]:
-    milli = one.points.milli[corners]
-    more_milli, more_value = np.diff(milli), np.diff(one.value[corners])
-    more_memory = np.diff(np.maximum.accumulate(one.memory[corners]))
-    columns = (more_milli.tolist(), more_memory.tolist(), (-more_value / more_milli).tolist(), (-more_value).tolist())
-    return [
-        _Step(to, cost, memory, (slope, value, int(to != one.now)))
-        for to, cost, memory, slope, value in zip(corners[1:], *columns, strict=True)
-    ]
+def _stairs(one: Options, corners: list[int]) -> _Stairs:
+    memory = np.maximum.accumulate(one.memory[corners])
+    return _Stairs(
+        corners[1:],
+        np.diff(one.points.milli[corners]).tolist(),
+        np.diff(memory).tolist(),
+        np.diff(one.value[corners]).tolist(),
+        one.now,
+    )
 
 
 def soonest(options: Options, capacity: Resources) -> int:

@@ -205,7 +205,9 @@ class Lattice:
         """The cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so few
         cores."""
         first = fits.argmax(axis=1)
-        units = np.where(fits.any(axis=1), self.worker_units[first] + self.ps_units[:, 0], self.most_units + 1)
+        units = np.where(
+            fits[np.arange(len(first)), first], self.worker_units[first] + self.ps_units[:, 0], self.most_units + 1
+        )
         p = int(units.argmin())
         if units[p] > self.most_units or units[p] * self.unit_milli > to_milli(most_cores):
             return None

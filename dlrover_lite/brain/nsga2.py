@@ -39,7 +39,8 @@ def nsga2_front(
         from pymoo.optimize import minimize
     except ImportError as error:
         raise UsageError(
-            f"NSGA-II can't be used: {error}", hint='Install it: pip install "dlrover-lite[nsga2]". The exact front needs nothing.'
+            f"NSGA-II can't be used: {error}",
+            hint='Install it: pip install "dlrover-lite[nsga2]". The exact front needs nothing.',
         ) from error
 
     class Plans(Problem):  # type: ignore[misc]

@@ -60,7 +60,9 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
     _leave_alone(walk)
     if not forced and not alone and not _worth_it(walk) and _all_stay(walk):
         why |= {
-            job: "what some would gain by a change is less than what others would lose" for job in walk.options if job not in why
+            job: "what some would gain by a change is less than what others would lose"
+            for job in walk.options
+            if job not in why
         }
     verdicts = {}
     for one in options:
@@ -183,7 +185,9 @@ def _verdict(one: Options, walk: Walk, why: str, policy: Policy) -> Verdict:
     if one.now is None:
         return Verdict(at, "start", why)
     if at != one.now:
-        return Verdict(at, "change", why if one.gain[at] > 0 else "others need what it had more, or there is less than there was")
+        return Verdict(
+            at, "change", why if one.gain[at] > 0 else "others need what it had more, or there is less than there was"
+        )
     if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
         walk.move(one.view.job, trial)
         return Verdict(trial, "explore", why)

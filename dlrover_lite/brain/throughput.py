@@ -168,8 +168,10 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Throughput of each setting with its band."""
     form = FORMS[fitted.form]
     setting = Setting(*np.broadcast_arrays(*setting))
-    units = np.eye(len(form.coefficients))
-    unit_times = np.stack([np.stack(form.times(unit, setting, fitted.engine)) for unit in units], axis=-1)
+    count, shape = len(form.coefficients), np.shape(setting.workers)
+    units = np.eye(count).reshape(count, count, *(1 for _ in shape))
+    found = form.times(units.swapaxes(0, 1), setting, fitted.engine)  # of all unit vectors at once
+    unit_times = np.moveaxis(np.stack([np.broadcast_to(time, (count, *shape)) for time in found]), 1, -1)
     seconds, shares = norm(unit_times @ _vector(fitted), fitted.exponent)
     design = np.einsum("t...,t...k->...k", shares, unit_times) / seconds[..., None]
     covariance = np.array(fitted.covariance)

@@ -59,9 +59,7 @@ def data(**parameters: Any) -> ModelData:
     return ModelData("sides", parameters)
 
 
-SMALL = Bounds(
-    max_workers=6, max_servers=3, worker_sizes=(0.25, 0.5, 0.75, 1.0), ps_sizes=(0.25, 0.5, 0.75, 1.0)
-)
+SMALL = Bounds(max_workers=6, max_servers=3, worker_sizes=(0.25, 0.5, 0.75, 1.0), ps_sizes=(0.25, 0.5, 0.75, 1.0))
 
 
 def view(job: str = "a", *, model: ModelData | None = None, bounds: Bounds = SMALL, **fields: Any) -> JobView:

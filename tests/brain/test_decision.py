@@ -47,14 +47,14 @@ def test_a_choice_that_would_be_another_now_is_said():
     other = msgspec.structs.replace(stored, choice=Candidate(1, 1, 0.5, 0.25))
     again = replay(other, INPUTS, load)
     assert not again.same
-    assert again.differences == [
-        f"choice was 1 worker x 0.5, 1 ps x 0.25 cores, and is now {stored.choice.describe()}"
-    ]
+    assert again.differences == [f"choice was 1 worker x 0.5, 1 ps x 0.25 cores, and is now {stored.choice.describe()}"]
 
 
 def test_predictions_are_compared_too():
     stored = decide(INPUTS, load).of("a")
-    faster = msgspec.structs.replace(INPUTS, jobs=(msgspec.structs.replace(INPUTS.jobs[0], model=data(batch=1001.0)), INPUTS.jobs[1]))
+    faster = msgspec.structs.replace(
+        INPUTS, jobs=(msgspec.structs.replace(INPUTS.jobs[0], model=data(batch=1001.0)), INPUTS.jobs[1])
+    )
     assert any("predicted throughput" in text for text in replay(stored, faster, load).differences)
 
 

@@ -24,7 +24,7 @@ needs = st.builds(
     st.integers(0, 20), st.integers(0, 20), st.integers(0, 100),
 )  # fmt: skip
 running = st.builds(
-    lambda w, p, a, b: Candidate(w, p, a, b),
+    Candidate,
     st.integers(1, 6), st.integers(1, 3), st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([0.25, 0.5, 0.6]),
 )  # fmt: skip
 priorities = st.sampled_from([0.5, 1.0, 1.5, 4.0])
@@ -53,14 +53,14 @@ RUNNING = ("start", "stay", "change", "explore")
 def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
     cores = memory = 0.0
-    for view, decision in zip(views, found.decisions, strict=True):
+    for one, decision in zip(views, found.decisions, strict=True):
         assert (decision.choice is not None) == (decision.action in RUNNING)
         if decision.choice is None:
             continue
         cores += decision.choice.cores
-        memory += view.need.of(decision.choice)
-        if decision.choice != view.now:  # what it has may be outside: it was chosen under other circumstances
-            assert view.bounds.holds(decision.choice)
+        memory += one.need.of(decision.choice)
+        if decision.choice != one.now:  # what it has may be outside: it was chosen under other circumstances
+            assert one.bounds.holds(decision.choice)
     assert cores <= capacity.cores + 1e-9
     assert memory <= capacity.memory
     assert found.free.cores == pytest.approx(capacity.cores - cores)
@@ -71,8 +71,8 @@ def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
 @given(jobs(running=st.nothing()), capacities)
 def test_the_admitted_have_at_least_their_smallest_plan(views, capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
-    for view, decision in zip(views, found.decisions, strict=True):
-        options = options_of(view, load(view.model), capacity, Policy())
+    for one, decision in zip(views, found.decisions, strict=True):
+        options = options_of(one, load(one.model), capacity, Policy())
         if options is None:
             assert decision.action == "refuse"
         elif decision.choice is not None:

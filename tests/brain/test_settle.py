@@ -54,7 +54,9 @@ def test_predictions_that_missed_widen_the_band():
 def test_undoing_a_change_needs_new_evidence():
     """A worker fewer, and a larger PS: the last change added that worker."""
     now = Candidate(2, 1, 0.75, 0.25)
-    job = view(now=now, model=data(spread=0.01), last_change=LastChange(left=Candidate(2, 1, 1.0, 0.25), fresh_windows=1))
+    job = view(
+        now=now, model=data(spread=0.01), last_change=LastChange(left=Candidate(2, 1, 1.0, 0.25), fresh_windows=1)
+    )
     wanted = decided(msgspec.structs.replace(job, last_change=None)).choice
     assert wanted.worker_cores > now.worker_cores or wanted.workers != now.workers
     back = LastChange(left=wanted, fresh_windows=1)

@@ -14,21 +14,21 @@ import pytest
 
 from dlrover_lite.brain.decision import decide, replay
 from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.job_view import RoundInputs
 from dlrover_lite.brain.lattice import Candidate
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.job_view import RoundInputs
 from dlrover_lite.errors import HistoryError, UsageError
 from dlrover_lite.units import GIB, Resources
 from tests.brain.models import load, view
 
 pytest.importorskip("sqlite_utils")
 
-from dlrover_lite.brain.store import queries  # noqa: E402
-from dlrover_lite.brain.store.database import ConfigStore  # noqa: E402
-from dlrover_lite.brain.store.prune import Keep, prune  # noqa: E402
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord  # noqa: E402
-from dlrover_lite.brain.store.schema import migrations  # noqa: E402
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.prune import Keep, prune
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.schema import migrations
 
 DAY = 86400.0
 

@@ -42,9 +42,7 @@ _PUT_JOB = (
     "model = excluded.model, state = excluded.state, priority = excluded.priority, started_at = excluded.started_at, "
     "ended_at = excluded.ended_at, samples = excluded.samples, message = excluded.message, features = excluded.features"
 )
-_ADD_PROFILE = (
-    "insert or replace into profiles (job, at, seconds, samples_per_second, workers, servers, data) values (?, ?, ?, ?, ?, ?, ?)"
-)
+_ADD_PROFILE = "insert or replace into profiles (job, at, seconds, samples_per_second, workers, servers, data) values (?, ?, ?, ?, ?, ?, ?)"
 _ADD_PLAN = "insert into plans (job, at, kind, decision, data) values (?, ?, ?, ?, ?)"
 _ADD_EVENT = "insert into node_events (job, at, node, event, reason, data) values (?, ?, ?, ?, ?, ?)"
 _ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?, ?, ?, ?, ?)"
@@ -233,7 +231,8 @@ def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
         return HistoryError(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return HistoryError(
-            f"{path} is locked by another process that doesn't let go of it", hint="dlrover-lite brain status shows who uses it."
+            f"{path} is locked by another process that doesn't let go of it",
+            hint="dlrover-lite brain status shows who uses it.",
         )
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return HistoryError(

@@ -131,12 +131,12 @@ def profiles(store: ConfigStore, job: str, *, since: float = 0.0, newest: int | 
     return found[::-1]
 
 
-def decisions(store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None) -> list[StoredDecision]:
+def decisions(
+    store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None
+) -> list[StoredDecision]:
     """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more."""
     condition, values = ("", (job,)) if number is None else (" and number = ?", (job, number))
-    question = (
-        f"select number, round, data, effect from decisions where job = ?{condition} order by number desc{_limit(newest)}"
-    )
+    question = f"select number, round, data, effect from decisions where job = ?{condition} order by number desc{_limit(newest)}"
     found = []
     for one, of_round, data, effect in _rows(store, question, values):
         try:
@@ -150,7 +150,8 @@ def decisions(store: ConfigStore, job: str, *, number: int | None = None, newest
             )
         except msgspec.DecodeError as error:
             raise HistoryError(
-                f"Decision {one} of {job} can't be read: {error}", hint="It was stored by another version of dlrover-lite."
+                f"Decision {one} of {job} can't be read: {error}",
+                hint="It was stored by another version of dlrover-lite.",
             ) from error
     return found[::-1]
 
@@ -165,7 +166,9 @@ def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs:
 
 def newest_plan(store: ConfigStore, job: str, kind: str) -> PlanRecord | None:
     """``kind``: desired or granted."""
-    question = "select job, at, kind, data, decision from plans where job = ? and kind = ? order by at desc, id desc limit 1"
+    question = (
+        "select job, at, kind, data, decision from plans where job = ? and kind = ? order by at desc, id desc limit 1"
+    )
     for of, at, its_kind, data, decision in _rows(store, question, (job, kind)):
         return PlanRecord(job=of, at=at, kind=its_kind, plan=msgspec.json.decode(data, type=Plan), decision=decision)
     return None

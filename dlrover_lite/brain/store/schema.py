@@ -43,7 +43,15 @@ def m001_jobs_and_what_is_known_of_them(db: Database) -> None:
     _create(
         db,
         "profiles",
-        {"job": str, "at": float, "seconds": float, "samples_per_second": float, "workers": int, "servers": int, "data": str},
+        {
+            "job": str,
+            "at": float,
+            "seconds": float,
+            "samples_per_second": float,
+            "workers": int,
+            "servers": int,
+            "data": str,
+        },
         pk=("job", "at"),
     )
     _create(
