@@ -76,12 +76,13 @@ def _power(base: FloatArray, exponent: float) -> FloatArray:
         result: FloatArray = base**exponent
         return result
     left, square = int(exponent), base.copy()
-    found = np.sqrt(base) if halves % 2 else None
+    found: FloatArray | None = np.sqrt(base) if halves % 2 else None
     while True:
         if left & 1:
             found = square.copy() if found is None else np.multiply(found, square, out=found)
         left >>= 1
         if not left:
+            assert found is not None  # the highest bit is set
             return found
         np.multiply(square, square, out=square)
 

@@ -173,10 +173,11 @@ def points_of(model: ThroughputModel, parts: Parts) -> Points:
     worker_milli, ps_milli = ((x * MILLI + 0.5).astype(np.int64) for x in (worker_cores, ps_cores))
     milli = workers * worker_milli + servers * ps_milli
     order = np.lexsort((-predicted[0], milli))
-    ordered = [x[order] for x in (workers, servers, worker_cores, ps_cores, milli, *predicted)]
+    expected, lower, upper = (x[order] for x in predicted)
     on_front = np.ones(len(order), np.bool_)
-    on_front[1:] = ordered[5][1:] > np.maximum.accumulate(ordered[5])[:-1]
-    return Points(*ordered, on_front)
+    on_front[1:] = expected[1:] > np.maximum.accumulate(expected)[:-1]
+    plans = (workers[order], servers[order], worker_cores[order], ps_cores[order])
+    return Points(*plans, milli[order], expected, lower, upper, on_front)
 
 
 def exact_front(
