@@ -188,11 +188,10 @@ def test_a_disturbed_measurement_doesnt_spoil_the_others() -> None:
 
 
 def test_a_host_that_is_slow_at_times() -> None:
-    """All CPU work takes longer then, and the fit is of usual times."""
-    rng, true = np.random.default_rng(4), true_fit(TRUE)
-    plans = setting(workers=rng.integers(1, 5, 20), ps=rng.integers(1, 4, 20), worker_cores=rng.choice([0.25, 0.5], 20))
-    slow = []
-    for o, pace in zip(exact(true, plans, rng, 0.01), np.exp(rng.normal(0, 0.2, 20)), strict=True):
+    """All CPU work takes longer then, here by 20% up or down: what is predicted is the usual throughput, with a wider band."""
+    rng, slow = np.random.default_rng(4), []
+    for o, pace in zip(simulated(), np.exp(rng.normal(0, 0.2, len(PLANS))), strict=True):
+        assert o.worker_cpu_seconds is not None and o.ps_cpu_seconds is not None
         slow.append(
             msgspec.structs.replace(
                 o,
@@ -201,10 +200,10 @@ def test_a_host_that_is_slow_at_times() -> None:
                 ps_cpu_seconds=o.ps_cpu_seconds * pace,
             )
         )
-    found = fit(slow)
-    server = found.coefficients["ps_sample"] * 1024 / found.coefficients["ps_request"]
-    assert server == pytest.approx(TRUE["ps_sample"] * 1024 / TRUE["ps_request"], rel=0.2)
-    assert found.noise > 0.1
+    found = fit(slow[::2])
+    predicted = predict(found, Setting.of(simulated()))
+    assert np.median(np.abs(predicted.samples_per_second / rates(simulated()) - 1)) < 0.08
+    assert found.noise > 0.1 > fit(simulated()[::2]).noise
 
 
 def test_without_measured_cpu_the_shape_is_fitted_to_throughput_alone() -> None:
