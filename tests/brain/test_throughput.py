@@ -253,6 +253,27 @@ def test_a_fit_is_plain_data() -> None:
     assert predict(again, setting()).low == predict(found, setting()).low
 
 
+def test_more_cores_than_a_node_has_threads_for_are_of_no_use() -> None:
+    model = true_fit({"worker_sample": 2e-5, "ps_sample": 1e-7, "ps_request": 1e-4})
+    one, and_a_half, two, more_ps = (
+        predict(model, setting(**plan)).samples_per_second
+        for plan in (
+            {"worker_cores": 1},
+            {"worker_cores": 1.5},
+            {"worker_cores": 2},
+            {"worker_cores": 2, "ps_cores": 4},
+        )
+    )
+    assert and_a_half < 1.3 * one
+    assert two > 1.7 * one
+    busy_ps = true_fit({"worker_sample": 1e-7, "ps_sample": 2e-5})
+    assert (
+        predict(busy_ps, setting(ps_cores=4)).samples_per_second
+        == predict(busy_ps, setting(ps_cores=1)).samples_per_second
+    )
+    assert more_ps >= two
+
+
 def test_nothing_to_predict_from() -> None:
     with pytest.raises(DlroverLiteError, match="nothing was measured"):
         fit([])
