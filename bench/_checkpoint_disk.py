@@ -1,25 +1,26 @@
 """How fast a part of a checkpoint is written and read, beside the disk's own rates for the same bytes in the same run.
 
-Prints a JSON object: ``persist_ratio`` and ``read_ratio`` with the rates (bytes/s) behind them. Writing: rows in memory to a part that is
-synced, over one process writing the same bytes and syncing once. Reading: three processes, each with a third of the slots, that check
-and take all rows, over one process reading the file; nothing is in the page cache.
-
-    python bench/_checkpoint_disk.py DIRECTORY MEBIBYTES [ROUNDS]
+Writing: rows in memory to a part that is synced. Reading: three processes, each with a third of the slots, that check and take all rows.
+The disk's own rate is that of the fastest plain way: 1 MiB at a time, through the page cache or past it (O_DIRECT), past it also by two
+threads; synced once at the end, or with nothing in the page cache.
 """
 
 from __future__ import annotations
 
-import json
+import mmap
 import multiprocessing
 import os
-import shutil
+import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import GroupShape
@@ -27,13 +28,23 @@ from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.rows import RowData
 
+__all__ = ["Medians", "measure"]
+
 SHAPE = GroupShape(16, 16)
 ROWS_AT_ONCE = 1 << 14
 PIECE = 1 << 20
 READERS = 3
+Ways = dict[str, tuple[bool, int]]
+WAYS: Ways = {"buffered": (False, 1), "direct": (True, 1), "direct_two_threads": (True, 2)}
+"""Past the page cache or not, and the number of threads."""
 
 
-def make_rows(total_bytes: int) -> tuple[RowData, np.ndarray]:
+class Cost(NamedTuple):
+    seconds: float
+    cpu_s: float
+
+
+def make_rows(total_bytes: int) -> tuple[RowData, NDArray[np.uint16]]:
     """As a server's arenas have them: in no order of slots."""
     count = total_bytes // SHAPE.known_row_bytes
     random = np.random.default_rng(1)
@@ -49,15 +60,20 @@ def _slice(rows: RowData, some: slice) -> RowData:
     return RowData(*narrow, rows.values[some], rows.state[some])
 
 
-def write_part(store: CheckpointStore, cut: int, rows: RowData, slots: np.ndarray) -> float:
+def _cpu_s(who: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def write_part(store: CheckpointStore, cut: int, rows: RowData, slots: NDArray[np.uint16]) -> Cost:
     writer = store.begin(cut)
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), _cpu_s()
     with writer.part("bench", 0, ~slot_sets.none(), [SHAPE]) as part:
         for start in range(0, len(slots), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
             part.add(0, _slice(rows, some), slots[some])
         entry = part.finish()
-    seconds = time.perf_counter() - began
+    cost = Cost(time.perf_counter() - began, _cpu_s() - cpu_s)
     manifest = Manifest(
         job="bench",
         cut=cut,
@@ -69,16 +85,42 @@ def write_part(store: CheckpointStore, cut: int, rows: RowData, slots: np.ndarra
         parts=[entry],
     )
     writer.commit(manifest)
-    return seconds
+    return cost
 
 
-def write_raw(path: Path, data: bytes, total: int) -> float:
+def _opened(path: Path, flags: int, direct: bool) -> int:
+    return os.open(path, flags | (os.O_DIRECT if direct else 0), 0o600)
+
+
+def _by_threads(one: Callable[[int], None], threads: int) -> float:
+    """Seconds that ``one(number)`` takes in all of them."""
+    others = [Thread(target=one, args=(number,)) for number in range(1, threads)]
     began = time.perf_counter()
-    with path.open("wb", buffering=0) as file:
-        for start in range(0, total, PIECE):
-            file.write(data[: min(PIECE, total - start)])
-        os.fsync(file.fileno())
+    for thread in others:
+        thread.start()
+    one(0)
+    for thread in others:
+        thread.join()
     return time.perf_counter() - began
+
+
+def write_plainly(path: Path, total: int, direct: bool, threads: int) -> float:
+    """Seconds. Raises OSError where the file system can't do it past the page cache."""
+    piece = mmap.mmap(-1, PIECE)  # aligned
+    piece[:] = np.random.default_rng(2).bytes(PIECE)
+    descriptor = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct)
+    try:
+
+        def one(number: int) -> None:
+            for start in range(number * PIECE, total, threads * PIECE):
+                os.pwrite(descriptor, piece, start)
+
+        seconds = _by_threads(one, threads)
+        began = time.perf_counter()
+        os.fsync(descriptor)
+        return seconds + time.perf_counter() - began
+    finally:
+        os.close(descriptor)
 
 
 def drop_from_cache(path: Path) -> None:
@@ -87,33 +129,43 @@ def drop_from_cache(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read_raw(path: Path) -> float:
+def read_plainly(path: Path, total: int, direct: bool, threads: int) -> float:
     drop_from_cache(path)
-    buffer = bytearray(PIECE)
-    began = time.perf_counter()
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
-    return time.perf_counter() - began
+    descriptor = _opened(path, os.O_RDONLY, direct)
+    try:
+
+        def one(number: int) -> None:
+            piece = mmap.mmap(-1, PIECE)
+            for start in range(number * PIECE, total, threads * PIECE):
+                os.preadv(descriptor, [piece], start)
+
+        return _by_threads(one, threads)
+    finally:
+        os.close(descriptor)
 
 
-def _read_share(url: str, cut: int, share: int, scattered: bool, ready: object, go: object, rows: object) -> None:
+def _read_share(url: str, cut: int, share: int, scattered: bool, ready: Any, go: Any, rows: Any, cpu_s: Any) -> None:
     numbers = np.arange(slot_sets.SLOTS)
     mine = numbers % READERS == share if scattered else numbers * READERS // slot_sets.SLOTS == share
     store = CheckpointStore(url)
-    ready.release()  # type: ignore[attr-defined]
-    go.wait()  # type: ignore[attr-defined]
+    used_before = _cpu_s()
+    ready.release()
+    go.wait()
     count = sum(len(block.slots) for block in store.rows(cut, mine))
-    with rows.get_lock():  # type: ignore[attr-defined]
-        rows.value += count  # type: ignore[attr-defined]
+    with rows.get_lock():
+        rows.value += count
+        cpu_s.value += _cpu_s() - used_before
+    ready.release()
 
 
-def read_parts(url: str, cut: int, part: Path, expected: int, *, scattered: bool) -> float:
+def read_parts(url: str, cut: int, part: Path, expected: int, *, scattered: bool) -> Cost:
+    """Three processes; ``scattered``: each has every third slot, otherwise a third of neighbours."""
     drop_from_cache(part)
     context = multiprocessing.get_context("fork")
-    ready, go, rows = context.Semaphore(0), context.Event(), context.Value("q", 0)
+    ready, go = context.Semaphore(0), context.Event()
+    rows, cpu_s = context.Value("q", 0), context.Value("d", 0.0)
     processes = [
-        context.Process(target=_read_share, args=(url, cut, share, scattered, ready, go, rows))
+        context.Process(target=_read_share, args=(url, cut, share, scattered, ready, go, rows, cpu_s))
         for share in range(READERS)
     ]
     for process in processes:
@@ -122,55 +174,54 @@ def read_parts(url: str, cut: int, part: Path, expected: int, *, scattered: bool
         ready.acquire()
     began = time.perf_counter()
     go.set()
+    for _ in processes:
+        ready.acquire(timeout=60)
+    seconds = time.perf_counter() - began
     for process in processes:
         process.join()
-    seconds = time.perf_counter() - began
     if rows.value != expected:
         raise SystemExit(f"the readers have found {rows.value:,} rows of {expected:,}")
-    return seconds
+    return Cost(seconds, cpu_s.value)
 
 
-def measure(directory: Path, total_bytes: int, rounds: int) -> dict[str, float]:
+class Medians(NamedTuple):
+    """Bytes/s, and CPU seconds a GiB, by what was done; those of the disk by plain way."""
+
+    bytes_s: dict[str, float]
+    cpu_s_per_gib: dict[str, float]
+    disk_writes: dict[str, float]
+    disk_reads: dict[str, float]
+
+
+def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) -> Medians:
+    """In rounds of one part written, and (``reading``) read, and the same bytes by each plain way."""
     rows, slots = make_rows(total_bytes)
     store = CheckpointStore(str(directory / "cuts"))
     store.create()
-    raw = directory / "raw"
-    noise = np.random.default_rng(2).bytes(PIECE)
-    taken: dict[str, list[float]] = {}
+    plain = directory / "plain"
+    costs: dict[str, list[Cost]] = {}
+    writes: dict[str, list[float]] = {}
+    reads: dict[str, list[float]] = {}
+    size = 0
     for cut in range(rounds):
-        seconds = write_part(store, cut, rows, slots)
+        costs.setdefault("write", []).append(write_part(store, cut, rows, slots))
         (part,) = (Path(store.url) / directory_of(cut)).glob("*.part")
         size = part.stat().st_size
-        steps: dict[str, Callable[[], float]] = {
-            "write_raw": lambda: write_raw(raw, noise, size),  # noqa: B023 - called at once
-            "read_raw": lambda: read_raw(raw),
-            "read": lambda: read_parts(store.url, cut, part, len(slots), scattered=False),  # noqa: B023
-            "read_scattered": lambda: read_parts(store.url, cut, part, len(slots), scattered=True),  # noqa: B023
-        }
-        taken.setdefault("write", []).append(seconds)
-        for name, step in steps.items():
-            taken.setdefault(name, []).append(step())
-        raw.unlink()
+        for way, how in WAYS.items():
+            with suppress(OSError):  # not past the page cache here
+                writes.setdefault(way, []).append(write_plainly(plain, size, *how))
+        if reading:
+            for name, scattered in (("read", False), ("read_scattered", True)):
+                cost = read_parts(store.url, cut, part, len(slots), scattered=scattered)
+                costs.setdefault(name, []).append(cost)
+            for way, how in WAYS.items():
+                with suppress(OSError):
+                    reads.setdefault(way, []).append(read_plainly(part, size, *how))
+        plain.unlink()
         store.delete(cut)
-    rates = {f"{name}_bytes_s": size / statistics.median(seconds) for name, seconds in taken.items()}
-    return {
-        "persist_ratio": rates["write_bytes_s"] / rates["write_raw_bytes_s"],
-        "read_ratio": rates["read_bytes_s"] / rates["read_raw_bytes_s"],
-        "read_scattered_ratio": rates["read_scattered_bytes_s"] / rates["read_raw_bytes_s"],
-        **rates,
-        "bytes": size,
-    }
-
-
-def main() -> None:
-    directory = Path(sys.argv[1]) / "checkpoint-disk"
-    directory.mkdir()
-    try:
-        rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
-        print(json.dumps(measure(directory, int(sys.argv[2]) << 20, rounds)))
-    finally:
-        shutil.rmtree(directory)
-
-
-if __name__ == "__main__":
-    main()
+    return Medians(
+        {name: size / statistics.median(cost.seconds for cost in found) for name, found in costs.items()},
+        {name: statistics.median(cost.cpu_s for cost in found) / size * 2**30 for name, found in costs.items()},
+        {way: size / statistics.median(seconds) for way, seconds in writes.items() if seconds},
+        {way: size / statistics.median(seconds) for way, seconds in reads.items() if seconds},
+    )

@@ -1,6 +1,10 @@
-"""What it costs that a parameter server's state outlives its process. ``journal_cost``: time of pushes with the chunk journal over that of
-the same ones without, in process (26 tables of dim 16 with Adagrad, 26 k keys a push; Zipf 1.2 and uniform; the worse of both counts).
-``restore_s``: from the memory that a server of 1 GiB of rows has left to an engine that can take requests.
+"""What it costs that a parameter server's state outlives its process, and what is kept on disk. ``journal_cost``: time of pushes with the
+chunk journal over that of the same ones without, in process (26 tables of dim 16 with Adagrad, 26 k keys a push; Zipf 1.2 and uniform; the
+worse of both counts). ``restore_s``: from the memory that a server of 1 GiB of rows has left to an engine that can take requests.
+
+``persist_ratio``: bytes/s of a part with 1 GiB of rows, from memory until it is synced, over the fastest plain way to write as much to the
+same disk. ``read_ratio``: bytes/s at which three processes take the rows of their slots from it, over the fastest plain way to read it;
+nothing is in the page cache. ``--directory`` says on which disk: by default that of the jobs.
 
 The gradients of a push are copied before it, as they come from a socket: they are in the cache. Pushes with and without take turns, one
 by one.
@@ -8,14 +12,19 @@ by one.
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
+from _checkpoint_disk import Medians, measure
 from common import Figure, arguments, emit
 from numpy.typing import NDArray
 from reference import zipf_ids
 
+from dlrover_lite.jobs.paths import state_directory
 from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.index import CHUNK
 from dlrover_lite.ps.marks import ALL_SLOTS
@@ -127,9 +136,46 @@ def restore_seconds(rounds: int) -> Figure:
     return Figure("checkpoint.restore_s", statistics.median(seconds), "s", "<= 0.5", detail=detail)
 
 
+def disk_figures(directory: Path, options: argparse.Namespace) -> list[Figure]:
+    directory.mkdir(parents=True, exist_ok=True)
+    reading = options.only != "persist_ratio"
+    with tempfile.TemporaryDirectory(prefix="bench-checkpoint-", dir=directory) as place:
+        size, rounds = (GIB // 4, 3) if options.quick else (GIB, 5)
+        found = measure(Path(place), size, rounds, reading=reading)
+    figures = [_disk_figure("persist_ratio", "write", found, found.disk_writes, ">= 0.7")]
+    if reading:
+        scattered = {"scattered_bytes_s": found.bytes_s["read_scattered"]}
+        figures.append(_disk_figure("read_ratio", "read", found, found.disk_reads, ">= 0.5", scattered))
+    return [figure for figure in figures if options.only in (None, figure.figure.partition(".")[2])]
+
+
+def _disk_figure(
+    name: str, what: str, found: Medians, disk: dict[str, float], target: str, more: dict[str, float] | None = None
+) -> Figure:
+    limit = max(disk.values())
+    costs = {"bytes_s": found.bytes_s[what], "cpu_s_per_gib": found.cpu_s_per_gib[what]}
+    detail = {**costs, **(more or {}), "disk_bytes_s": disk}
+    return Figure(f"checkpoint.{name}", found.bytes_s[what] / limit, "x", target, limit, detail)
+
+
+FIGURES = ("journal_cost", "restore_s", "persist_ratio", "read_ratio")
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", choices=FIGURES, help="measure one figure")
+    parser.add_argument("--directory", type=Path, default=state_directory(), help="on the disk to measure")
+
+
 def main() -> None:
-    options = arguments(__doc__ or "")
-    emit(options, [journal_cost(4 if options.quick else 16), restore_seconds(3 if options.quick else 7)])
+    options = arguments(__doc__ or "", _extend)
+    figures = []
+    if options.only in (None, "journal_cost"):
+        figures.append(journal_cost(4 if options.quick else 16))
+    if options.only in (None, "restore_s"):
+        figures.append(restore_seconds(3 if options.quick else 7))
+    if options.only in (None, "persist_ratio", "read_ratio"):
+        figures += disk_figures(options.directory, options)
+    emit(options, figures)
 
 
 if __name__ == "__main__":

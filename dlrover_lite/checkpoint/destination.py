@@ -47,16 +47,18 @@ class FileWriter(Protocol):
 
 
 class FileReader(Protocol):
-    """Of one file, by position."""
+    """Of one file, by position, by any thread."""
 
     url: str
     size: int
+    read_bytes: int
+    """Of a read, at most: more isn't faster."""
 
     def read(self, offset: int, length: int) -> memoryview:
         """Exactly these bytes. Raises CheckpointDamaged if the file ends before."""
 
-    def ahead(self, offset: int, length: int) -> None:
-        """These will be read next."""
+    def read_once(self) -> None:
+        """Hardly anybody else will read the file soon: what is read needn't be kept in the page cache."""
 
     def close(self) -> None: ...
 

@@ -1,18 +1,17 @@
 """The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
 
-    header     HEAD, JSON (PartHead), spaces up to a multiple of 64
-    blocks     arrays of rows one after the other, zeros up to a multiple of 8; compressed as a whole, if they are
+    header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
+    blocks     arrays of rows one after the other, zeros up to a multiple of 8, or of 4,096; compressed as a whole, if they are
     index      an entry of ENTRY for each block
     tail       TAIL
 
-Everything is little-endian. Every byte is covered by a checksum (CRC-32, which zlib does at 3 GB/s): blocks by their entries, the index
-by the tail, and the tail's and the whole file's length by the manifest.
+Everything is little-endian. Every byte is covered by a checksum (CRC-32): blocks by their entries, the index by the tail, and the tail's
+and the whole file's length by the manifest.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -20,16 +19,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.checkpoint.destination import Piece, damaged
+from dlrover_lite.checkpoint.deflate import crc32
+from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.errors import CheckpointForeign
 from dlrover_lite.rows import RowData
 
 __all__ = [
+    "ALIGNMENT",
     "BLOCK_BYTES",
     "BUCKETS",
     "BUCKET_SHIFT",
     "ENTRY",
     "HEAD",
+    "LARGE_BYTES",
     "PART_MAGIC",
     "TAIL",
     "VERSION",
@@ -39,7 +41,6 @@ __all__ = [
     "PartHead",
     "Tail",
     "block_arrays",
-    "crc32",
     "pack_head",
     "pack_tail",
     "read_head",
@@ -51,6 +52,10 @@ VERSION = (1, 0)
 """Major, minor. A minor version adds only what an older one can pass over: fields, keys, arrays at the end of a block."""
 BLOCK_BYTES = 1 << 20
 """Of a full block, before compression."""
+ALIGNMENT = 4096
+"""Of what passes by the page cache: positions in the file, lengths, and addresses in memory."""
+LARGE_BYTES = 1 << 18
+"""A block at least this large ends at a multiple of ALIGNMENT."""
 BUCKET_SHIFT = 8
 BUCKETS = 16
 """A block holds rows of one sixteenth of the slots, so that whoever owns some of them needn't read all."""
@@ -59,7 +64,6 @@ PART_MAGIC = b"DLRLPART"
 TAIL_MAGIC = b"DLRLTAIL"
 HEAD = struct.Struct("<8sHHII")
 """Magic, major, minor, bytes of JSON with its padding, CRC-32 of all of the header but these last four bytes."""
-_HEAD_ALIGNMENT = 64
 TAIL = struct.Struct("<QQIII4x8s")
 """Position of the index, rows, blocks, CRC-32 of the index, CRC-32 of the tail so far, magic."""
 _TAIL_CHECKED = struct.Struct("<QQII")
@@ -122,16 +126,9 @@ class Tail(NamedTuple):
     index_crc32: int
 
 
-def crc32(pieces: Sequence[Piece]) -> int:
-    checksum = 0
-    for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    return checksum
-
-
 def pack_head(head: PartHead) -> bytes:
     text = msgspec.json.encode(head)
-    text += b" " * (-(HEAD.size + len(text)) % _HEAD_ALIGNMENT)
+    text += b" " * (-(HEAD.size + len(text)) % ALIGNMENT)
     start = HEAD.pack(PART_MAGIC, *VERSION, len(text), 0)[:-4]
     return start + crc32([start, text]).to_bytes(4, "little") + text
 

@@ -1,9 +1,13 @@
-"""Reading a part: only the blocks that hold wanted slots, each checked against its checksum before anything is made of it."""
+"""Reading a part: only the blocks that hold wanted slots, each checked against its checksum before anything is made of it.
+
+Threads read while the caller takes what was read before. Memory: four reads (``FileReader.read_bytes``), and what the caller keeps.
+"""
 
 from __future__ import annotations
 
-import zlib
+from collections import deque
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -12,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.deflate import BrokenStream, crc32, decompress
 from dlrover_lite.checkpoint.destination import FileReader, damaged
 from dlrover_lite.checkpoint.layout import (
+    ALIGNMENT,
     ENTRY,
     HEAD,
     TAIL,
@@ -21,7 +27,6 @@ from dlrover_lite.checkpoint.layout import (
     GroupShape,
     PartHead,
     block_arrays,
-    crc32,
     read_head,
     read_tail,
 )
@@ -31,8 +36,11 @@ from dlrover_lite.rows import RowData
 
 __all__ = ["PartReader"]
 
-READ_BYTES = 8 << 20
-"""Of one read: neighbouring blocks together."""
+_READERS = 2
+"""Threads that read: so the disk has the next request when it is done with one."""
+_AHEAD = 3
+"""Reads under way or done beside the one whose blocks are being taken."""
+_MOSTLY = 0.5
 
 
 class PartReader:
@@ -45,11 +53,12 @@ class PartReader:
     def __init__(self, file: FileReader, entry: PartEntry, groups: list[GroupShape]) -> None:
         self._file, self._entry = file, entry
         self.url = file.url
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="checkpoint")  # has none until it reads blocks
         try:
             self.head = self._read_head(groups)
             self.index = self._read_index()
         except BaseException:
-            file.close()
+            self.close()
             raise
 
     def _read_head(self, groups: list[GroupShape]) -> PartHead:
@@ -95,25 +104,46 @@ class PartReader:
         self, owned: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
     ) -> Iterator[tuple[int, Block]]:
         """Position in the index, and the rows that are in the slots ``owned`` (all, by default) of these groups."""
-        runs = list(self._runs(self._wanted(owned, groups)))
-        for at, run in enumerate(runs):
-            if at + 1 < len(runs):
-                self._file.ahead(*self._extent(runs[at + 1]))
-            start, length = self._extent(run)
-            data = np.frombuffer(self._file.read(start, length), np.uint8)
-            for number in run:
-                entry = self.index[number]
-                offset = int(entry["offset"]) - start
-                block = self._block(number, entry, data[offset : offset + int(entry["bytes"])], owned)
+        wanted = self._wanted(owned, groups)
+        if self._share(wanted, owned) >= _MOSTLY:
+            self._file.read_once()
+        for run, reading in self._read(list(self._runs(wanted))):
+            for number, stored in self._cut_up(run, reading.result()):
+                block = self._block(number, self.index[number], stored, owned)
                 if len(block.slots):
                     yield number, block
+
+    def _read(self, runs: list[list[int]]) -> Iterator[tuple[list[int], Future[memoryview]]]:
+        """These runs, in their order, with the bytes of each; some that follow are being read meanwhile."""
+        under_way: deque[Future[memoryview]] = deque()
+        for at, run in enumerate(runs):
+            for later in runs[at + len(under_way) : at + 1 + _AHEAD]:
+                under_way.append(self._readers.submit(self._file.read, *self._extent(later)))
+            yield run, under_way.popleft()
+
+    def _cut_up(self, run: list[int], data: memoryview) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        array = np.frombuffer(data, np.uint8)
+        start, _ = self._extent(run)
+        for number in run:
+            offset = int(self.index["offset"][number]) - start
+            yield number, array[offset : offset + int(self.index["bytes"][number])]
+
+    def _share(self, wanted: list[int], owned: slot_sets.SlotSet | None) -> float:
+        """How much of these blocks is in the slots ``owned``. Others own the rest, and will read the same blocks."""
+        if owned is None or not wanted:
+            return 1.0
+        blocks = self.index[wanted]
+        below = _below(owned)
+        first, beyond = blocks["first_slot"].astype(np.int64), blocks["last_slot"].astype(np.int64) + 1
+        share = (below[beyond] - below[first]) / (beyond - first)
+        return float(np.average(share, weights=blocks["rows"]))
 
     def _wanted(self, owned: slot_sets.SlotSet | None, groups: Collection[int] | None) -> list[int]:
         wanted = np.ones(len(self.index), np.bool_)
         if groups is not None:
             wanted &= np.isin(self.index["group"], list(groups))
         if owned is not None:
-            below = np.concatenate(([0], np.cumsum(owned)))  # owned slots below each slot
+            below = _below(owned)
             first, last = self.index["first_slot"].astype(np.int64), self.index["last_slot"].astype(np.int64)
             wanted &= below[last + 1] > below[first]
         return list(np.flatnonzero(wanted).tolist())
@@ -124,7 +154,7 @@ class PartReader:
         size = 0
         for number in numbers:
             length = int(self.index["bytes"][number])
-            if run and (number != run[-1] + 1 or size + length > READ_BYTES):
+            if run and (number != run[-1] + 1 or size + length > self._file.read_bytes):
                 yield run
                 run, size = [], 0
             run.append(number)
@@ -144,8 +174,8 @@ class PartReader:
         payload: Any = stored
         if self.head.codec == "zlib":
             try:
-                payload = zlib.decompress(stored.data, bufsize=rows * shape.stored_row_bytes + 8)
-            except zlib.error as error:
+                payload = decompress(stored.data, rows * shape.stored_row_bytes + ALIGNMENT)
+            except BrokenStream as error:
                 raise self._damaged_block(number, str(error)) from error
         if len(payload) < rows * shape.stored_row_bytes:
             raise self._damaged_block(number, "it is too short")
@@ -160,15 +190,30 @@ class PartReader:
     def damages(self) -> list[CheckpointDamaged]:
         """Of all blocks; each is read."""
         found = []
-        for number in range(len(self.index)):
-            start, length = self._extent([number])
+        for run, reading in self._read(list(self._runs(list(range(len(self.index)))))):
             try:
-                self._block(number, self.index[number], np.frombuffer(self._file.read(start, length), np.uint8), None)
-            except CheckpointDamaged as error:
-                found.append(error)
+                data = reading.result()
+            except CheckpointDamaged:
+                found += [error for number in run if (error := self._damage_of_one(number)) is not None]
+                continue
+            for number, stored in self._cut_up(run, data):
+                try:
+                    self._block(number, self.index[number], stored, None)
+                except CheckpointDamaged as error:
+                    found.append(error)
         return found
 
+    def _damage_of_one(self, number: int) -> CheckpointDamaged | None:
+        """Read by itself."""
+        try:
+            ((_, stored),) = self._cut_up([number], self._file.read(*self._extent([number])))
+            self._block(number, self.index[number], stored, None)
+        except CheckpointDamaged as error:
+            return error
+        return None
+
     def close(self) -> None:
+        self._readers.shutdown(cancel_futures=True)
         self._file.close()
 
     def __enter__(self) -> PartReader:
@@ -178,6 +223,11 @@ class PartReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _below(owned: slot_sets.SlotSet) -> NDArray[np.int64]:
+    """How many of these slots are below each slot, and below the end."""
+    return np.concatenate(([0], np.cumsum(owned)), dtype=np.int64)
 
 
 def _chosen(rows: RowData, which: NDArray[np.intp]) -> RowData:

@@ -1,11 +1,12 @@
 """Writing a part: rows come in any order, and go out in blocks of neighbouring slots.
 
-The caller's thread puts rows in order; another one does the checksums and writes: both are about as fast as a fast disk.
+The caller's thread puts rows in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, and
+twelve that are full and not written yet; 28 MiB.
 """
 
 from __future__ import annotations
 
-import zlib
+import mmap
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,17 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.deflate import compress, crc32
 from dlrover_lite.checkpoint.destination import FileWriter, Piece
 from dlrover_lite.checkpoint.layout import (
+    ALIGNMENT,
     BLOCK_BYTES,
     BUCKET_SHIFT,
     BUCKETS,
     ENTRY,
+    LARGE_BYTES,
     TAIL,
     GroupShape,
     PartHead,
     Tail,
-    crc32,
+    block_arrays,
     pack_head,
     pack_tail,
 )
@@ -36,44 +40,42 @@ from dlrover_lite.rows import RowData
 
 __all__ = ["PartWriter"]
 
-_ZLIB_LEVEL = 1
-_MOST_WAITING = 4
-"""Blocks that are full and not written yet; with the sixteenths that are filled, about 20 MiB."""
+_AT_ONCE = 4
+"""Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
+_MOST_UNDER_WAY = 2
+"""Such writes."""
 
 
 class _Bucket:
-    """Room for one block of rows; its memory is touched as it fills. Arrays are in the order in which blocks have them."""
+    """Room for one block of rows, as a block has them: full, it is written from where it is, past the page cache. Memory is touched as it
+    fills."""
 
     def __init__(self, shape: GroupShape, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self.ids = np.empty(capacity, np.uint64)
-        self.values = np.empty((capacity, shape.dim), np.float32)
-        self.state = np.empty((capacity, shape.state), np.float32)
-        self.counts = np.empty(capacity, np.uint32)
-        self.ages = np.empty(capacity, np.uint32)
-        self.slots = np.empty(capacity, np.uint16)
-        self.tables = np.empty(capacity, np.uint16)
+        size = capacity * shape.known_row_bytes
+        self._room = mmap.mmap(-1, size + _padding(size, size))  # begins at a page, and is zeros
+        self.slots, rows = block_arrays(self._room, capacity, shape)
+        self.ids, self.tables, self.counts, self.ages, self.values, self.state = rows
 
     def take(self, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp]) -> int:
         """As many of these rows as there is room for; how many."""
         which = which[: self.capacity - self.used]
-        start, self.used = self.used, self.used + len(which)
-        pairs = (
-            (rows.ids, self.ids),
-            (rows.values, self.values),
-            (rows.state, self.state),
-            (rows.counts, self.counts),
-            (rows.ages, self.ages),
-            (slots, self.slots),
-            (rows.tables, self.tables),
-        )
-        for source, target in pairs:
-            # The mode spares numpy a copy: all numbers are good.
-            np.take(source, which, axis=0, out=target[start : self.used], mode="clip")
+        start, stop = self.used, self.used + len(which)
+        self.used = stop
+        # The mode spares numpy a copy: all numbers are good.
+        rows.ids.take(which, 0, self.ids[start:stop], "clip")
+        rows.values.take(which, 0, self.values[start:stop], "clip")
+        rows.state.take(which, 0, self.state[start:stop], "clip")
+        rows.counts.take(which, 0, self.counts[start:stop], "clip")
+        rows.ages.take(which, 0, self.ages[start:stop], "clip")
+        slots.take(which, 0, self.slots[start:stop], "clip")
+        rows.tables.take(which, 0, self.tables[start:stop], "clip")
         return len(which)
 
     def pieces(self) -> list[Piece]:
+        if self.used == self.capacity:
+            return [memoryview(self._room)]
         arrays: tuple[NDArray[Any], ...] = (
             self.ids,
             self.values,
@@ -83,9 +85,12 @@ class _Bucket:
             self.slots,
             self.tables,
         )
-        pieces: list[Piece] = [array[: self.used].data.cast("B") for array in arrays if array.size]
-        padding = -_size(pieces) % 8
-        return [*pieces, bytes(padding)] if padding else pieces
+        return [array[: self.used].data.cast("B") for array in arrays if array.size]
+
+
+def _padding(end: int, size: int, *, last: bool = False) -> int:
+    """Zeros behind a block of this size that ends there. What follows the last of a group is aligned."""
+    return -end % (ALIGNMENT if last or size >= LARGE_BYTES else 8)
 
 
 def _size(pieces: Sequence[Piece]) -> int:
@@ -107,7 +112,8 @@ class PartWriter:
         self._group = -1
         self._buckets: dict[int, _Bucket] = {}
         self._spare: list[_Bucket] = []
-        self._waiting: deque[Future[_Bucket]] = deque()
+        self._full: list[_Bucket] = []
+        self._under_way: deque[Future[list[_Bucket]]] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -161,33 +167,53 @@ class PartWriter:
 
     def _flush_all(self) -> None:
         """All is written, and the memory given back."""
+        self._submit()  # apart from those that aren't full, which go through the page cache
         for number in sorted(self._buckets):
             self._flush(number)
-        while self._waiting:
-            self._waiting.popleft().result()
+        self._submit(last=True)
+        while self._under_way:
+            self._under_way.popleft().result()
         self._spare.clear()
 
     def _flush(self, number: int) -> None:
-        while len(self._waiting) >= _MOST_WAITING:
-            self._spare.append(self._waiting.popleft().result())
-        self._waiting.append(self._writer.submit(self._store, self._buckets.pop(number), self._group))
+        self._full.append(self._buckets.pop(number))
+        if len(self._full) == _AT_ONCE:
+            self._submit()
 
-    def _store(self, bucket: _Bucket, group: int) -> _Bucket:
-        """In the writing thread, which alone has to do with file, position and entries meanwhile; the bucket, empty."""
+    def _submit(self, *, last: bool = False) -> None:
+        while len(self._under_way) >= _MOST_UNDER_WAY:
+            self._spare += self._under_way.popleft().result()
+        if self._full:
+            self._under_way.append(self._writer.submit(self._store, self._full, self._group, last))
+            self._full = []
+
+    def _store(self, buckets: list[_Bucket], group: int, last: bool) -> list[_Bucket]:
+        """In the writing thread, which alone has to do with file, position and entries meanwhile; the buckets, empty."""
         self._go_on()
-        pieces = bucket.pieces()
-        if self._head.codec == "zlib":
-            pieces = [zlib.compress(b"".join(pieces), _ZLIB_LEVEL)]
-        slots = bucket.slots[: bucket.used]
-        stored = _size(pieces)
-        entry = (self._position, stored, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces))
-        self._failed = True  # until it is written
-        self._file.write(pieces)
+        position, entries, together = self._position, [], []
+        for bucket in buckets:
+            pieces = self._stored(bucket, position, last=last and bucket is buckets[-1])
+            slots = bucket.slots[: bucket.used]
+            size = _size(pieces)
+            entries.append((position, size, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces)))
+            together += pieces
+            position += size
+        self._failed = True  # until they are written
+        self._file.write(together)
         self._failed = False
-        self._entries.append(entry)
-        self._position += stored
-        bucket.used = 0
-        return bucket
+        self._entries += entries
+        self._position = position
+        for bucket in buckets:
+            bucket.used = 0
+        return buckets
+
+    def _stored(self, bucket: _Bucket, position: int, *, last: bool) -> list[Piece]:
+        pieces = bucket.pieces()
+        size = _size(pieces)
+        if self._head.codec == "zlib":
+            return [compress([*pieces, bytes(_padding(size, size))])]
+        padding = _padding(position + size, size, last=last)
+        return [*pieces, bytes(padding)] if padding else pieces
 
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
         """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""

@@ -101,6 +101,8 @@ class _Writer:
 
 
 class _Reader:
+    read_bytes = 8 << 20
+
     def __init__(self, system: Any, path: str, url: str) -> None:
         self._system, self._path, self.url = system, path, url
         with _troubles("read", url):
@@ -113,7 +115,7 @@ class _Reader:
             raise damaged(self.url, f"it ends at byte {offset + len(data):,}")
         return memoryview(data)
 
-    def ahead(self, offset: int, length: int) -> None:
+    def read_once(self) -> None:
         pass
 
     def close(self) -> None:
