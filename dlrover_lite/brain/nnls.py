@@ -16,12 +16,18 @@ def nnls(normal: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.
     Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23, on the normal equations: for few columns, of which none is nearly
     a combination of others (a prior sees to that), they are as good as the QR factors, and all that callers have.
     """
-    x = np.asarray(np.linalg.solve(normal, right), np.float64)
-    if (x >= 0).all():
-        return x
     k = len(right)
-    x = np.zeros(k)
-    passive = np.zeros(k, bool)
+    x = np.asarray(np.linalg.solve(normal, right), np.float64)
+    passive = x > 0
+    # a good start: what the unbounded solution has above 0, less what then falls below
+    while not passive.all():
+        free = np.flatnonzero(passive)
+        solved = np.linalg.solve(normal[free][:, free], right[free])
+        x = np.zeros(k)
+        x[free] = solved
+        if (solved > 0).all():
+            break
+        passive = x > 0
     # each round frees a coefficient and lowers the sum of squares; the bound is for rounding errors only
     for _ in range(3 * k):
         gradient = right - normal @ x
@@ -40,19 +46,18 @@ def _feasible(
     """From the feasible ``x`` to the least squares over ``passive`` columns; those that would fall below 0 stop there, not passive."""
     while passive.any():
         free = np.flatnonzero(passive)
-        solved = np.linalg.solve(normal[np.ix_(free, free)], right[free])
+        solved = np.linalg.solve(normal[free][:, free], right[free])
         if (solved > 0).all():
             x = np.zeros(len(right))
             x[free] = solved
             return x
-        falling = solved <= 0
-        now = x[free]
-        step = (now[falling] / (now[falling] - solved[falling])).min() if (now[falling] > 0).all() else 0.0
-        now = now + step * (solved - now)
-        x = x.copy()
+        now, falling = x[free], solved <= 0
+        parts = np.where(falling, now / np.maximum(now - solved, 1e-300), np.inf)
+        now = now + parts.min() * (solved - now)
+        # at least the first to reach 0 stays there, rounding errors or not
+        dropped = falling & ((now <= _TOLERANCE * now.max()) | (parts == parts.min()))
+        now[dropped] = 0.0
+        x = np.zeros(len(right))
         x[free] = now
-        passive[free[falling & (now <= _TOLERANCE * now.max())]] = False
-        if not (falling & (now <= _TOLERANCE * now.max())).any():
-            passive[free[int(np.where(falling, now, np.inf).argmin())]] = False
-        x[~passive] = 0.0
+        passive[free[dropped]] = False
     return np.zeros(len(right))

@@ -27,6 +27,10 @@ class Engine(msgspec.Struct, frozen=True):
     """Minibatches that a worker has pulled and not yet pushed."""
     depth_below_a_core: float = 1.0
     """Of a worker with less than a core."""
+    compute_share: float = 0.8
+    """Of a worker's CPU that is spent on the computing thread, which has one thread of its own for each whole core."""
+    serial_share: float = 0.8
+    """Of the CPU of workers and PS that lies between a minibatch's pull and its push: reading ahead and the push's work don't."""
     ps_cores: float = 1.0
     """A PS can use: one thread does all the work on rows."""
     dense_bytes: float = 1.0
@@ -89,6 +93,7 @@ class Form(NamedTuple):
     """Where nothing is known."""
 
 
+_ROUNDING = 1e-6
 AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
 """Along which a setting may lie outside of what has been seen; the host's free cores are told apart by what the nodes could use."""
 
@@ -104,10 +109,13 @@ def _bottleneck(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
     ps_all = ps_sample * s.batch_size
     hot = ps_all * s.ps_share + ps_request
     depth = np.where(s.worker_cores >= 1, engine.depth, engine.depth_below_a_core) * s.workers
+    threads = np.maximum(np.floor(s.worker_cores + _ROUNDING), 1.0)
+    worker_cores = np.minimum(s.worker_cores, threads / engine.compute_share)
+    between = worker / (s.worker_speed * threads) + hot / s.ps_speed
     return (
-        worker / (s.workers * s.worker_cores * s.worker_speed),
+        worker / (s.workers * worker_cores * s.worker_speed),
         hot / (np.minimum(s.ps_cores, engine.ps_cores) * s.ps_speed),
-        (latency + worker / (s.worker_speed * np.maximum(s.worker_cores, 1.0)) + hot / s.ps_speed) / depth,
+        (latency + engine.serial_share * between) / depth,
         (worker * s.host_workers + (ps_all + ps_request * s.ps) * s.host_ps) / s.free_power,
     )
 

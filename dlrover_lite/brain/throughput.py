@@ -156,12 +156,14 @@ def times(fitted: Fit, setting: Setting) -> tuple[Floats, ...]:
 
 def power_sum(fitted: Fit, setting: Setting) -> Floats:
     """Falls as throughput rises, and costs no root: enough to compare settings with. ``batch_size * power_sum ** (-1 / exponent)`` is the
-    throughput in samples/s. Each limit is computed on the axes it depends on only, then they are added up."""
-    terms = sorted((t**fitted.exponent for t in times(fitted, setting)), key=np.size)
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    throughput in samples/s. Each limit is computed on the axes it depends on only; then they are added up, those first whose sum depends on
+    the fewest."""
+    terms = [t**fitted.exponent for t in times(fitted, setting)]
+    while len(terms) > 1:
+        pairs = [(i, j) for i in range(len(terms)) for j in range(i)]
+        i, j = min(pairs, key=lambda pair: math.prod(np.broadcast_shapes(*(terms[k].shape for k in pair))))
+        terms[j] = terms[j] + terms.pop(i)
+    return terms[0]
 
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
