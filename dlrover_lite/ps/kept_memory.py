@@ -33,6 +33,7 @@ __all__ = [
     "Kept",
     "Left",
     "Refused",
+    "make_memfd",
     "open_memory",
 ]
 
@@ -97,7 +98,7 @@ class KeeperMemory:
         self._node = node
 
     def create(self, name: str, reserve_bytes: int) -> int:
-        fd = _anonymous(_checked(name), reserve_bytes)
+        fd = make_memfd(_checked(name), reserve_bytes)
         try:
             with closing(self._connect()) as connection:
                 self._send(connection, Keep(self._node, name), [fd])
@@ -209,9 +210,10 @@ def _checked(name: str) -> str:
     return name
 
 
-def _anonymous(name: str, size: int) -> int:
+def make_memfd(name: str, size: int) -> int:
+    """An anonymous file of memory."""
     if sys.platform != "linux":
-        raise BackendError("memory without a name needs Linux")
+        raise OSError("only Linux has memory that outlives its process")
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import psutil
 
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.arena import Arena, pages
+from dlrover_lite.ps.kept_memory import make_memfd
 
 __all__ = ["Arenas", "Memory", "PrivateMemory"]
 
@@ -94,16 +94,3 @@ class Arenas:
         for fd in self._left.values():
             os.close(fd)
         self._left = {}
-
-
-def make_memfd(name: str, size: int) -> int:
-    """An anonymous file of memory."""
-    if sys.platform != "linux":
-        raise OSError("only Linux has memory that outlives its process")
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
