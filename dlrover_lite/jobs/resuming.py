@@ -86,11 +86,12 @@ def chosen_for(job: Job, cut: int | None = None) -> Chosen:
     if state in ("starting", "running") or not job.is_over():
         raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
     if state == "succeeded":
-        raise JobError(
-            f"{job.id} has succeeded: there is nothing left to do.",
-            hint=f"Train its model further, as a new job: dlrover-lite run --from {job.id} --set training.epochs="
-            f"{2 * job.recipe.training.epochs}",
+        store, more = store_of(job), 2 * job.recipe.training.epochs
+        further = (
+            f"Train its model further, as a new job: dlrover-lite run --from {job.id} --set training.epochs={more}"
         )
+        has_cuts = store.exists() and any(cut.state == "complete" for cut in store.cuts())
+        raise JobError(f"{job.id} has succeeded: there is nothing left to do.", hint=further if has_cuts else "")
     chosen = choose(Located(store_of(job), job, None), cut)
     _check_data(chosen, job.recipe)
     return chosen

@@ -119,7 +119,11 @@ def test_jobs_that_can_not_go_on(run: Any) -> None:
     assert f"There are no checkpoints of {nothing.id}" in text
     assert "To train it again: dlrover-lite run" in text
     done = ended_job(recipe, "succeeded")
-    assert "nothing left to do" in refused(run, "run", "--resume", done.id)
+    said = refused(run, "run", "--resume", done.id)
+    assert "nothing left to do" in said
+    assert ("run --from" in said) == bool(list(done.directory.glob("checkpoints/*/manifest.json"))), (
+        "no advice that can't work"
+    )
     runs = create_job(recipe, resolved_yaml(recipe))
     assert "still runs" in refused(run, "run", "--resume", runs.id)
     assert "No job is called" in refused(run, "run", "--resume", "nobody")
