@@ -10,6 +10,7 @@
     ├── JobError                a job that failed, or can't be found           exit code 1
     │   ├── CheckpointDamaged   a cut whose files aren't as they were written
     │   └── CheckpointForeign   a cut in a format that this version can't read
+    ├── HistoryError            the brain's database can't be used             exit code 1
     ├── BackendError            nodes that can't be launched or reached        exit code 1
     └── WireError               a peer that can't be reached or understood     exit code 1
         ├── DeadlineExceeded    no answer within the deadline
@@ -30,6 +31,7 @@ __all__ = [
     "DataError",
     "DeadlineExceeded",
     "DlroverLiteError",
+    "HistoryError",
     "JobError",
     "ModelError",
     "RecipeError",
@@ -93,6 +95,10 @@ class CheckpointDamaged(JobError):
 
 class CheckpointForeign(JobError):
     """Nothing is wrong with it: it was written by a version of another major format."""
+
+
+class HistoryError(DlroverLiteError):
+    pass
 
 
 class BackendError(DlroverLiteError):

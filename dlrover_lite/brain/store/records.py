@@ -1,0 +1,89 @@
+"""What the config database holds, a struct for each table. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.effect import Effect
+from dlrover_lite.brain.plan import Plan
+
+__all__ = ["FitRecord", "JobEntry", "NodeEvent", "PlanRecord", "ProfileRecord", "StoredDecision"]
+
+
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, past or present, and what it is told apart from others by."""
+
+    id: str
+    name: str
+    owner: str = ""
+    model: str = ""
+    state: str
+    """As job directories call it: starting, running, succeeded, failed, stopped, lost; or queued."""
+    priority: float = 1.0
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    samples: int = 0
+    """Consumed so far."""
+    message: str = ""
+    """Why it failed or was stopped."""
+    features: dict[str, Any] = {}
+    """Model, tables, dims, batch size, rows of the data set, and so on: what similar jobs share."""
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One interval of a job."""
+
+    job: str
+    at: float
+    """When the interval ended."""
+    seconds: float
+    samples_per_second: float
+    workers: int
+    servers: int
+    data: dict[str, Any] = {}
+    """The profile as a whole."""
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    kind: Literal["desired", "granted"]
+    plan: Plan
+    decision: int | None = None
+    """Number of the decision that it follows from."""
+
+
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    node: str
+    event: str
+    """launched, ready, resized, ended, …"""
+    reason: str = ""
+    data: dict[str, Any] = {}
+
+
+class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A model fitted to a job's profiles."""
+
+    job: str
+    at: float
+    kind: str
+    """bottleneck, additive, memory, …"""
+    error: float
+    """Relative, on what it was fitted to."""
+    windows: int
+    data: dict[str, Any]
+    """The fit as a whole."""
+
+
+class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    """Within its job, from 1 on."""
+    round: int
+    decision: Decision
+    effect: Effect | None = None
