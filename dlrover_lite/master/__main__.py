@@ -18,6 +18,7 @@ from dlrover_lite.brain.plan import initial_plan
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
+from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
@@ -87,6 +88,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
                 show=lambda status: _show(job, status),
                 stop_reason=lambda: job.record().stop_reason or "stopped by request",
                 go_back=GoingBack(job),
+                profiles=[ProfileLog(job.directory)],
             )
             if (outcome := master.run()) is not None:
                 _write_result(job, master, outcome)

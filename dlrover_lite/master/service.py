@@ -18,6 +18,7 @@ from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.master.profiling import Profiling, Sink
 from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import facts_for
@@ -84,13 +85,14 @@ class Master:
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoBack | None = None,
         show: Callable[[Status], None] = lambda _: None,
+        profiles: list[Sink] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
         they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status
-        every few seconds. ``go_back`` notes with which checkpoint the job goes on when parameters are lost; it raises JobError when there
-        is none."""
+        every few seconds, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost;
+        it raises JobError when there is none."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -98,7 +100,7 @@ class Master:
         self.beginning: Beginning | None = None
         """The job goes on from another checkpoint, in another generation; this one ends."""
         self.evaluations = Evaluations()
-        self._rounds = OpenRounds(shards, self.evaluations)
+        self.rounds = OpenRounds(shards, self.evaluations)
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -158,6 +160,7 @@ class Master:
                 clock=clock,
                 wall_clock=wall_clock,
             )
+        self.profiling = Profiling(job, recipe, shards, profiles or [], clock=clock, wall_clock=wall_clock)
         self._remember()
 
     @property
@@ -173,10 +176,11 @@ class Master:
         if not self.facts.taken_over and not self.facts.generation.number:
             return
         if self.facts.taken_over:
+            self.profiling.taken_over("the master was killed")
             self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
         self.exporting.remember()
         self.facts.restore_progress(self.progress, now=self._clock())
-        self._rounds.open = self.shards.restore_evaluations(self.evaluations)
+        self.rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
@@ -238,7 +242,7 @@ class Master:
                 self._server.reply(request, body)
         points.answered()
         self._answer_waiting()
-        self._rounds.close()
+        self.rounds.close()
         now = self._clock()
         if now >= self._reconcile_at and self.beginning is None:
             self._reconcile_at = now + RECONCILE_SECONDS
@@ -269,6 +273,7 @@ class Master:
                 return self.status()
             case PsReport() as report:
                 self.reconciler.heard(report.node)
+                self.profiling.served(report)
                 return self.servers.report(report, self.fleet)
             case Heartbeat(node, doing, seconds):
                 self.reconciler.heard(node, doing, seconds)
@@ -309,6 +314,7 @@ class Master:
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
+        samples_before = self.shards.consumed_samples
         answer = self.shards.report_and_lease(
             request.node,
             request.token,
@@ -320,11 +326,12 @@ class Master:
             now=self._clock(),
         )
         self._take_report(request, metrics, answer)
+        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
         work = answer.work
         if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
         if isinstance(work, Lease) and work.kind == "eval":
-            self._rounds.opened(work.index)
+            self.rounds.opened(work.index)
         if isinstance(work, Finished):
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
             return (self.exporting.task(request.node) or work) if request.want else Ack()
@@ -386,6 +393,7 @@ class Master:
             self.slots.turn()
             if self.checkpoints is not None:
                 self.checkpoints.turn(self.fleet)
+        self.profiling.turn(self)
         self._judge()
         self.story.flush()
         now = self._clock()

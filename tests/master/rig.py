@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
@@ -116,6 +116,14 @@ class Backend:
 
     def usage(self, node: str) -> Usage | None:
         return Usage(1.5, self.used.get(node, 1000), 2000)
+
+    def readings(self) -> Readings:
+        with self._changed:
+            ended = {event.node for event in self._events if event.kind == "exited"}
+            running = [spec.id for spec in self.launched if spec.id not in ended]
+        usages = {node: self.usage(node) for node in running}
+        nodes = {node: usage for node, usage in usages.items() if usage is not None}
+        return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
 
     def logs(self, node: str) -> str:
         return ""
