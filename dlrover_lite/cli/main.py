@@ -33,6 +33,7 @@ COMMANDS = {
     "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
     "resize": LazyCommand("dlrover_lite.cli.scale:resize", "Give a running node more or less."),
     "slots": LazyCommand("dlrover_lite.cli.slots:slots", "Show which slots keep parameter servers busy."),
+    "profile": LazyCommand("dlrover_lite.cli.profile:profile", "Show what nodes spend their time on."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "checkpoints": LazyCommand("dlrover_lite.cli.checkpoints:checkpoints", "List the checkpoints of a job."),
     "checkpoint": LazyCommand(

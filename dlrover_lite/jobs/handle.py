@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +23,8 @@ from dlrover_lite.recipe.schema import Recipe
 if TYPE_CHECKING:
     from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
@@ -316,6 +318,14 @@ class JobHandle:
         if not report.slot_map_version:
             raise self._no_map()
         return report
+
+    def profiles(self, *, on_damage: Callable[[str], None] = lambda _: None) -> Sequence[Profile | Gap]:
+        """What was measured of its nodes, an interval after the other, whether or not it runs. ``on_damage`` is told what can't be read.
+
+        Raises JobError when the file can't be read."""
+        from dlrover_lite.jobs import profiles
+
+        return profiles.read(self.directory, on_damage)
 
     def slot_map(self) -> Topology:
         """Which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""

@@ -194,17 +194,20 @@ class Profiler:
     def _all_at(self, time: float) -> dict[tuple[str, str], Values]:
         return {source: series.at(time) for source, series in self._series.items()}
 
-    def _samples_at(self, values: Mapping[tuple[str, str], Values]) -> int:
-        """Since the job began. Rounded as a whole, so that intervals in a row add up."""
+    def _samples_so_far(self, values: Mapping[tuple[str, str], Values]) -> int:
+        """Since the job began, by whomever."""
         told = sum(of.get("samples", 0.0) for (kind, _), of in values.items() if kind == "worker")
         return round(self._samples_before + told)
+
+    def _workers(self) -> list[tuple[str, str]]:
+        return [("worker", part.node) for part in self._situation.parts if part.role == "worker"]
 
     def _relative_sd(self, began: float, end: float) -> float:
         """Standard error of the mean over the mean, of the samples in parts of equal length."""
         parts = int((end - began) / _PART_SECONDS)
         if parts < 2:
             return 0.0
-        workers = [series for (kind, _), series in self._series.items() if kind == "worker"]
+        workers = [self._of(*source) for source in self._workers()]
         edges = [began + (end - began) * i / parts for i in range(parts + 1)]
         totals = [sum(series.at(edge).get("samples", 0.0) for series in workers) for edge in edges]
         rates = [after - before for before, after in pairwise(totals)]
@@ -222,8 +225,8 @@ class Profiler:
             at=at,
             seconds=seconds,
             batch_size=self._batch_size,
-            samples=self._samples_at(window.after) - self._samples_at(window.before),
-            samples_so_far=self._samples_at(window.after),
+            samples=sum(window.whole(source, "samples") for source in self._workers()),
+            samples_so_far=self._samples_so_far(window.after),
             workers=tuple(self._worker(part, window) for part in parts if part.role == "worker"),
             ps=tuple(self._ps(part, window) for part in parts if part.role == "ps"),
             hosts=tuple(self._host(host, seconds, window) for host in self._hosts()),
