@@ -53,6 +53,11 @@ class Profiling:
         self._readings_at = -math.inf
         self._complained = ""
 
+    @property
+    def disturbed(self) -> str:
+        """Why nothing is measured now, in words; empty while something is."""
+        return self._profiler.disturbed
+
     def taken_over(self, why: str) -> None:
         """An earlier master was at an interval, of which nothing is known any more."""
         self._keep(Gap(self._wall_clock(), None, why))

@@ -16,8 +16,10 @@ import zmq
 
 from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
+from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
@@ -133,6 +135,13 @@ class Backend:
             assert self._changed.wait_for(lambda: any(spec.id == node for spec in self.launched), PATIENCE)
 
 
+class Kept(list[Profile | Gap]):
+    """A sink for profiles."""
+
+    def keep(self, found: Profile | Gap) -> None:
+        self.append(found)
+
+
 class _Killed(BaseException):
     """The master ends here and now, as by kill -9."""
 
@@ -173,6 +182,7 @@ class Rig:
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None
+        self.profiles = Kept()
         self.clients: dict[str, Client] = {}
         self.fleet = Fleet(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)), CAPACITY)
         self.shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
@@ -219,6 +229,7 @@ class Rig:
                 story=story,
                 stop=self._stop,
                 go_back=GoingBack(self.job),
+                profiles=[self.profiles],
             )
             ready.set()
             self.outcome = self.master.run()
