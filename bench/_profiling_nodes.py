@@ -21,8 +21,8 @@ def worker(spec: object, directory: Path) -> int:
     from dlrover_lite.worker.loop import TrainingLoop
 
     if os.environ.get(OFF):
-        Work.add_cpu = _nothing  # type: ignore[method-assign, assignment]
-        Work.add_seconds = _nothing  # type: ignore[method-assign, assignment]
+        Work.add_cpu = _nothing  # type: ignore[method-assign]
+        Work.add_seconds = _nothing  # type: ignore[method-assign]
         begin = TrainingLoop.__init__
         TrainingLoop.__init__ = lambda *given, **settings: begin(*given, **settings, cpu_clock=float)  # type: ignore[method-assign]
     return _train_worker.main(spec, directory)  # type: ignore[arg-type]
@@ -34,9 +34,9 @@ def server(spec: object, directory: Path) -> int:
     from dlrover_lite.ps.service import PsService
 
     if os.environ.get(OFF):
-        Meter.answered = _nothing  # type: ignore[method-assign, assignment]
-        Meter.found = _nothing  # type: ignore[method-assign, assignment]
-        PsService._counters = _nothing  # type: ignore[method-assign, assignment]
+        Meter.answered = _nothing  # type: ignore[method-assign]
+        Meter.found = _nothing  # type: ignore[method-assign]
+        PsService._counters = _nothing  # type: ignore[method-assign]
     return main.main(spec, directory)  # type: ignore[arg-type]
 
 

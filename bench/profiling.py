@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ def main() -> None:
         emit(options, figures(rounds_of(subjects, options.rounds or (2 if options.quick else 7))))
 
 
-def rounds_of(subjects: dict[bool, Callable[[], Measured]], rounds: int) -> dict[bool, list[Measured]]:
+def rounds_of(subjects: Mapping[bool, Callable[[], Measured]], rounds: int) -> dict[bool, list[Measured]]:
     """One after the other, every second round the other way around; the first round doesn't count."""
     found: dict[bool, list[Measured]] = {profiled: [] for profiled in subjects}
     for number in range(-1, rounds):
