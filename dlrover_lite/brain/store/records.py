@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.effect import Effect
+from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
+
+if TYPE_CHECKING:  # they bring compiled kernels along, which those who only read and write have no use for
+    from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.effect import Effect
 
 __all__ = ["FitRecord", "JobEntry", "NodeEvent", "PlanRecord", "ProfileRecord", "StoredDecision"]
 
@@ -30,6 +33,10 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Consumed so far."""
     message: str = ""
     """Why it failed or was stopped."""
+    directory: str = ""
+    """Its files; empty: they aren't on this machine."""
+    outcome: JobOutcome = JobOutcome()
+    """As far as it is known: complete once it has ended."""
     features: dict[str, Any] = {}
     """Model, tables, dims, batch size, rows of the data set, and so on: what similar jobs share."""
 
@@ -61,8 +68,8 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     at: float
     node: str
-    event: str
-    """launched, ready, resized, ended, …"""
+    event: Literal["launched", "up", "resized", "ended"]
+    """All but ``resized`` happen to a node once."""
     reason: str = ""
     data: dict[str, Any] = {}
 
