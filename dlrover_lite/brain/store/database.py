@@ -20,7 +20,7 @@ from sqlite_utils import Database
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.errors import HistoryError, RowRefused
 from dlrover_lite.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class ConfigStore:
         """SQLite's errors as HistoryError."""
         try:
             yield
+        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+            raise RowRefused(f"What was to be written to {self.path} can't be: {error}") from error
         except (sqlite3.Error, OSError) as error:
             raise _history_error(self.path, error) from error
 

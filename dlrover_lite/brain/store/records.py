@@ -8,12 +8,23 @@ import msgspec
 
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
+from dlrover_lite.errors import HistoryError
 
 if TYPE_CHECKING:  # they bring compiled kernels along, which those who only read and write have no use for
     from dlrover_lite.brain.decision import Decision
     from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.profiles import Profile
 
-__all__ = ["FitRecord", "JobEntry", "NodeEvent", "PlanRecord", "ProfileRecord", "StoredDecision"]
+__all__ = [
+    "FitRecord",
+    "JobEntry",
+    "NodeEvent",
+    "PlanRecord",
+    "ProfileRecord",
+    "StoredDecision",
+    "profile_of",
+    "profile_record",
+]
 
 
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +64,31 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     servers: int
     data: dict[str, Any] = {}
     """The profile as a whole."""
+
+
+def profile_record(profile: Profile) -> ProfileRecord:
+    return ProfileRecord(
+        job=profile.job,
+        at=profile.at,
+        seconds=profile.seconds,
+        samples_per_second=profile.samples_per_second if profile.seconds else 0.0,
+        workers=len(profile.workers),
+        servers=len(profile.ps),
+        data=msgspec.to_builtins(profile),
+    )
+
+
+def profile_of(record: ProfileRecord) -> Profile:
+    """What ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.profiles import Profile
+
+    try:
+        return msgspec.convert(record.data, Profile)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"A stored profile of {record.job} can't be read: {error}",
+            hint="It was stored by another version of dlrover-lite.",
+        ) from error
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
