@@ -20,7 +20,7 @@ import msgspec
 from dlrover_lite import __version__
 from dlrover_lite.errors import BrainError, DlroverLiteError, JobError
 
-__all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve"]
+__all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve", "stopped_by_signals"]
 
 _SOCKET = "brain.sock"
 _LOCK_SECONDS = 10.0
@@ -48,7 +48,11 @@ class DaemonReady(msgspec.Struct, frozen=True):
 
 
 def serve(
-    options: DaemonOptions, *, ready: Callable[[DaemonReady], None], say: Callable[[str], None], stop: Callable[[], bool]
+    options: DaemonOptions,
+    *,
+    ready: Callable[[DaemonReady], None],
+    say: Callable[[str], None],
+    stop: Callable[[], bool],
 ) -> str:
     """Be the daemon until it has to end; why, in words. ``ready`` is told once it listens.
 
@@ -99,6 +103,8 @@ def look_at(directory: str) -> Any:
     from dlrover_lite.brain.service import Ended
     from dlrover_lite.jobs.store import Job
 
+    if not directory:
+        return None  # not on this machine: its master will say
     job = Job(Path(directory))
     try:
         state, result = job.state(), job.result()
@@ -121,18 +127,12 @@ def _cut_loose() -> None:
     os.chdir("/")
 
 
-class _Stop:
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    def _request(self, _signal: int, _frame: object) -> None:
-        self.requested = True
-
-    def __call__(self) -> bool:
-        return self.requested
+def stopped_by_signals() -> Callable[[], bool]:
+    """Whether SIGTERM, SIGINT or SIGHUP has come since."""
+    came: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: came.append(number))
+    return lambda: bool(came)
 
 
 def _say(line: str) -> None:
@@ -146,7 +146,7 @@ def _say(line: str) -> None:
 def main(arguments: list[str]) -> int:
     options = msgspec.json.decode(arguments[0], type=DaemonOptions)
     _cut_loose()
-    stop = _Stop()
+    stop = stopped_by_signals()
     for descriptor in (options.ready, options.starting):
         os.set_inheritable(descriptor, False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -52,13 +52,13 @@ PRUNE_SECONDS = 3600.0
 _UNENDED = "starting,running,queued"
 
 
-class Ended(NamedTuple):
+class Ended(msgspec.Struct, frozen=True):
     """How a job ended that said nothing of it."""
 
     state: str
     at: float
     message: str = ""
-    status: dict[str, object] = {}
+    status: dict[str, Any] = {}
     """Its master's last ``Status``, by field names."""
 
 
@@ -153,7 +153,9 @@ class Service:
         answers = [self._handle(request.body) for request in requests]
         try:
             if not self._commit():
-                answers = [self._instead(answer, request.body) for answer, request in zip(answers, requests, strict=True)]
+                answers = [
+                    self._instead(answer, request.body) for answer, request in zip(answers, requests, strict=True)
+                ]
         except RowRefused:  # one of them must not keep the others from being written
             answers = [self._alone(request.body) for request in requests]
         for request, answer in zip(requests, answers, strict=True):

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from dlrover_lite import __version__
 from dlrover_lite.errors import BrainError, RemoteError, WireError
-from dlrover_lite.jobs.brain_files import BrainFiles, BrainRecord
+from dlrover_lite.jobs.brain_files import BrainFiles, BrainMode, BrainRecord
 from dlrover_lite.jobs.launching import environment
 from dlrover_lite.jobs.processes import is_foreign, send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import sweep_runtime
@@ -20,7 +21,7 @@ from dlrover_lite.jobs.runtime import sweep_runtime
 if TYPE_CHECKING:
     from dlrover_lite.wire.brain_messages import BrainStatus, BrainWelcome
 
-__all__ = ["Brain", "announcement", "ask_status", "ensure", "stop"]
+__all__ = ["Brain", "announcement", "ask_status", "begin", "ensure", "serve", "stop"]
 
 _ANSWER_SECONDS = 5.0
 _END_SECONDS = 10.0
@@ -59,15 +60,63 @@ def ensure(*, version: str = __version__, idle_seconds: float | None = None) -> 
     files.make()
     with files.start_lock() as lock:
         if not lock.take(_START_SECONDS):
-            raise BrainError("Another command has been starting the brain for a minute", hint=f"Its log: {files.log}")
+            raise _somebody_starts(files)
         replaced = ""
-        if files.lives():
+        if (welcome := _greeted(files, version)) is not None:
             record = _record(files)
-            welcome = _greet(record, version)
             if not _hands_over(record, welcome, version):
                 return Brain(welcome.pid, welcome.version)
             replaced = welcome.version
         return _start(files, lock.descriptor, version, idle_seconds)._replace(replaced=replaced)
+
+
+def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
+    """Before a job of this mode starts: have a daemon, if that is what it uses. ``say`` is told of a new one, or why there is none: the
+    job goes on without."""
+    if mode != "daemon":
+        return
+    try:
+        said = announcement(ensure())
+    except BrainError as error:
+        without = "The job runs without its advice, and is missing in the history."
+        said = f"Warning: there is no brain: {error.message}\n" + "\n".join(
+            part for part in (error.hint, without) if part
+        )
+    if said:
+        say(said)
+
+
+def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Callable[[str], None]) -> str:
+    """Be the brain in this process, until a signal or until it is told to end; why, in words. One that is older hands over.
+
+    ``idle_seconds`` without a job end it; None: they don't. Raises BrainError when one of this version or a newer one runs, HistoryError
+    when the database can't be used.
+    """
+    from dlrover_lite.brain import daemon
+
+    files = BrainFiles()
+    files.make()
+    with files.start_lock() as lock:
+        if not lock.take(_START_SECONDS):
+            raise _somebody_starts(files)
+        if (welcome := _greeted(files, __version__)) is not None and not _hands_over(
+            _record(files), welcome, __version__
+        ):
+            raise BrainError(
+                f"A brain runs already (pid {welcome.pid}, version {welcome.version})",
+                hint="See: dlrover-lite brain status",
+            )
+
+        def listens(said: daemon.DaemonReady) -> None:
+            lock.close()
+            ready(Brain(said.pid, __version__, said.idle_seconds, started=True))
+
+        options = daemon.DaemonOptions(idle_seconds=idle_seconds or 0.0)
+        return daemon.serve(options, ready=listens, say=say, stop=daemon.stopped_by_signals())
+
+
+def _somebody_starts(files: BrainFiles) -> BrainError:
+    return BrainError("Another command has been starting the brain for a minute", hint=f"Its log: {files.log}")
 
 
 def announcement(brain: Brain) -> str:
@@ -122,10 +171,18 @@ def _record(files: BrainFiles) -> BrainRecord:
     return record
 
 
-def _greet(record: BrainRecord, version: str) -> BrainWelcome:
+def _greeted(files: BrainFiles, version: str) -> BrainWelcome | None:
+    """By the one that lives; None where there is none, or it is just about to be gone: who comes next waits for that."""
     from dlrover_lite.wire.brain_messages import BrainHello, BrainWelcome
 
-    return _ask(record, BrainHello(version), BrainWelcome)
+    if not files.lives() or files.record() is None:
+        return None
+    try:
+        return _ask(_record(files), BrainHello(version), BrainWelcome)
+    except BrainError:
+        if files.lives() and files.record() is not None:
+            raise
+        return None
 
 
 def _hands_over(record: BrainRecord, welcome: BrainWelcome, version: str) -> bool:

@@ -45,8 +45,8 @@ OLDEST = 1
 """The oldest that is understood."""
 
 UNKNOWN_JOB, UNWRITTEN, REFUSED, NO_NEWER = "unknown job", "unwritten", "refused", "no newer"
-"""``Failure.code``: register the job first; the database can't be written, so keep it and report it later; it makes no sense, so don't; this
-brain hands over to newer ones only."""
+"""``Failure.code``: register the job first; the database can't be written, so keep it and report it later; it makes no sense, so don't;
+this brain hands over to newer ones only."""
 
 
 class BrainHello(Message, frozen=True):
@@ -164,7 +164,7 @@ BrainReplies = BrainWelcome | BrainAck | Advice | BrainStatus
 
 def understand_each_other(protocol: int, oldest: int) -> bool:
     """Whether a peer that speaks ``protocol``, and understands ``oldest`` and later, can be talked to."""
-    return protocol >= OLDEST and PROTOCOL >= oldest
+    return protocol >= OLDEST and oldest <= PROTOCOL
 
 
 def is_newer(one: tuple[str, int], other: tuple[str, int]) -> bool:

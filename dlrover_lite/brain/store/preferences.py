@@ -32,7 +32,9 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keep(self) -> Keep:
-        return Keep(jobs=int(self.keep_jobs), job_seconds=self.keep_days * _DAY, profile_seconds=self.profile_days * _DAY)
+        return Keep(
+            jobs=int(self.keep_jobs), job_seconds=self.keep_days * _DAY, profile_seconds=self.profile_days * _DAY
+        )
 
 
 def read(store: ConfigStore) -> Preferences:

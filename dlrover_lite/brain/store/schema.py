@@ -103,7 +103,9 @@ def m002_what_came_of_jobs_and_what_the_person_prefers(db: Database) -> None:
     # A report that is repeated, since its answer got lost, must change nothing.
     for table, columns in (("node_events", ["job", "node", "event", "at"]), ("plans", ["job", "kind", "at"])):
         same = " and ".join(f"other.{column} = {table}.{column}" for column in columns)
-        db.execute(f"delete from {table} where exists (select 1 from {table} other where {same} and other.id < {table}.id)")
+        db.execute(
+            f"delete from {table} where exists (select 1 from {table} other where {same} and other.id < {table}.id)"
+        )
         db.table(table).create_index(columns, unique=True, index_name=f"one_of_{table}")
     _create(db, "preferences", {"name": str, "value": float}, pk="name")
 
