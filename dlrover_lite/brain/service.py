@@ -160,14 +160,24 @@ class Service:
             answers = [self._alone(request.body) for request in requests]
         for request, answer in zip(requests, answers, strict=True):
             body = answer
-            if isinstance(answer, BrainAck):
-                if isinstance(request.body, EndJob):
-                    self._jobs.pop(request.body.job, None)
-                elif isinstance(request.body, RegisterJob | Report):
-                    body = self._advice(request.body.job) or answer
+            if isinstance(answer, BrainAck) and isinstance(request.body, RegisterJob | Report | EndJob):
+                body = self._is_written(request.body) or answer
             self._server.reply(request, body)
             if not isinstance(request.body, BrainStatusRequest):  # who only looks doesn't keep it up
                 self._idle_since = self._clock()
+
+    def _is_written(self, body: RegisterJob | Report | EndJob) -> Advice | None:
+        """What follows from it."""
+        if isinstance(body, EndJob):
+            self._jobs.pop(body.job, None)
+            return None
+        if isinstance(body, RegisterJob):
+            if self._known(body.job) is None:
+                self._say(f"{body.job} is registered")
+            self._jobs[body.job] = _Registered(body.directory, body.samples, self._clock())
+        else:
+            self._jobs[body.job].samples = body.samples
+        return self._advice(body.job)
 
     def _alone(self, body: msgspec.Struct) -> msgspec.Struct:
         answer = self._handle(body)
@@ -217,11 +227,7 @@ class Service:
             directory=body.directory,
             features=body.features,
         )
-        known = self._jobs.get(body.job)
         self._store.put_job(entry)
-        if known is None or not known.told:
-            self._say(f"{body.job} is registered")
-        self._jobs[body.job] = _Registered(body.directory, body.samples, self._clock())
         return BrainAck()
 
     def _report(self, body: Report) -> msgspec.Struct:
@@ -235,7 +241,7 @@ class Service:
             self._store.add_plan(plan)
         if body.samples != job.samples:
             self._store.put_samples(body.job, body.samples)
-        job.samples, job.heard_at = body.samples, self._clock()
+        job.heard_at = self._clock()
         return BrainAck()
 
     def _end(self, body: EndJob) -> msgspec.Struct:

@@ -97,7 +97,7 @@ class Unsent:
     def told(self, number: int) -> None:
         for kept in (self._profiles, self._happenings):
             while kept and kept[0][0] <= number:
-                kept.popleft()  # type: ignore[attr-defined]
+                kept.popleft()
 
     def what_was_dropped(self) -> str:
         """Since this was last asked, in words; empty: nothing."""
@@ -216,7 +216,7 @@ class BrainLink:
         if (reply := self._client.receive(wait_seconds)) is not None:
             self._take(reply)
             now = self._clock()
-        if self._client is None:
+        if self.state == "looking":
             return
         if self._asked is not None:
             self._wait(self._client, self._asked, now)
@@ -322,16 +322,16 @@ def _events(job: str, before: Node | None, node: Node, at: float) -> list[NodeEv
     """What has happened to a node between two looks at it."""
     found = []
 
-    def add(event: Literal["launched", "up", "resized", "ended"], reason: str = "", **data: object) -> None:
-        found.append(NodeEvent(job=job, at=at, node=node.id, event=event, reason=reason, data=data))
+    def add(what: Literal["launched", "up", "resized", "ended"], data: dict[str, Any], reason: str = "") -> None:
+        found.append(NodeEvent(job=job, at=at, node=node.id, event=what, reason=reason, data=data))
 
     size = {"cores": node.resources.cores, "memory": node.resources.memory}
     if before is None:
-        add("launched", role=node.role, follows=node.follows, **size)
+        add("launched", {"role": node.role, "follows": node.follows, **size})
     elif before.resources != node.resources:
-        add("resized", **size)
+        add("resized", size)
     if node.state == "up" and (before is None or before.state != "up"):
-        add("up")
+        add("up", {})
     if node.state == "ended" and (before is None or before.state != "ended"):
-        add("ended", node.reason or "Unknown", detail=node.detail)
+        add("ended", {"detail": node.detail}, node.reason or "Unknown")
     return found

@@ -44,7 +44,10 @@ _PUT_JOB = (
 )
 _END_JOB = "update jobs set state = ?, ended_at = ?, samples = max(samples, ?), message = ?, outcome = ? where id = ?"
 _ADD_PROFILE = "insert or replace into profiles (job, at, seconds, samples_per_second, workers, servers, data) values (?, ?, ?, ?, ?, ?, ?)"
-_ADD_PLAN = "insert or ignore into plans (job, at, kind, decision, data) values (?, ?, ?, ?, ?)"
+_ADD_PLAN = (
+    "insert or ignore into plans (job, at, kind, decision, data) select ?1, ?2, ?3, ?4, ?5 where not exists (select 1 from "
+    "(select * from plans where job = ?1 and kind = ?3 order by at desc, id desc limit 1) where data = ?5 and decision is ?4)"
+)
 _ADD_EVENT = "insert or ignore into node_events (job, at, node, event, reason, data) values (?, ?, ?, ?, ?, ?)"
 _ADD_EVENT_ONCE = (
     "insert into node_events (job, at, node, event, reason, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
@@ -154,7 +157,7 @@ class ConfigStore:
             del waiting[: len(waiting) - _KEPT_PROFILES]
 
     def add_plan(self, plan: PlanRecord) -> None:
-        """One that is there already, of the same job, kind and time, stays."""
+        """Unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
         self._add(_ADD_PLAN, (plan.job, plan.at, plan.kind, plan.decision, _json(plan.plan)))
 
     def add_node_event(self, event: NodeEvent) -> None:
