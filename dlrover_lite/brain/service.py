@@ -175,8 +175,8 @@ class Service:
             if self._known(body.job) is None:
                 self._say(f"{body.job} is registered")
             self._jobs[body.job] = _Registered(body.directory, body.samples, self._clock())
-        else:
-            self._jobs[body.job].samples = body.samples
+        elif (known := self._known(body.job)) is not None:
+            known.samples = body.samples
         return self._advice(body.job)
 
     def _alone(self, body: msgspec.Struct) -> msgspec.Struct:

@@ -48,10 +48,9 @@ _ADD_PLAN = (
     "insert or ignore into plans (job, at, kind, decision, data) select ?1, ?2, ?3, ?4, ?5 where not exists (select 1 from "
     "(select * from plans where job = ?1 and kind = ?3 order by at desc, id desc limit 1) where data = ?5 and decision is ?4)"
 )
-_ADD_EVENT = "insert or ignore into node_events (job, at, node, event, reason, data) values (?, ?, ?, ?, ?, ?)"
-_ADD_EVENT_ONCE = (
-    "insert into node_events (job, at, node, event, reason, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
-    "where not exists (select 1 from node_events where job = ?1 and node = ?3 and event = ?4)"
+_ADD_EVENT = (
+    "insert or ignore into node_events (job, at, node, event, reason, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
+    "where ?4 = 'resized' or not exists (select 1 from node_events where job = ?1 and node = ?3 and event = ?4)"
 )
 _ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?, ?, ?, ?, ?)"
 _ADD_ROUND = "insert into rounds (at, inputs) values (?, ?)"
@@ -162,8 +161,7 @@ class ConfigStore:
 
     def add_node_event(self, event: NodeEvent) -> None:
         """One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
-        statement = _ADD_EVENT if event.event == "resized" else _ADD_EVENT_ONCE
-        self._add(statement, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
+        self._add(_ADD_EVENT, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
 
     def add_fit(self, fit: FitRecord) -> None:
         self._add(_ADD_FIT, (fit.job, fit.at, fit.kind, fit.error, fit.windows, _json(fit.data)))
