@@ -41,7 +41,7 @@ __all__ = ["BrainLink", "Unsent"]
 BEAT_SECONDS = 10.0
 """Between two reports when there is no news but the samples."""
 AGAIN_SECONDS = 2.0
-"""Until an unanswered request is repeated, and the brain looked for."""
+"""Between two looks whether the brain still lives; an unanswered request is then repeated."""
 LOST_SECONDS = 40.0
 """A brain may wait half a minute for a database that others write to."""
 LATER_SECONDS = 10.0
@@ -142,6 +142,7 @@ class BrainLink:
         self._clock = clock
         self._wall_clock = wall_clock
         self._client: Client | None = None
+        self._endpoint = ""
         self._asked: _Asked | None = None
         self._again_at = 0.0
         self._next_at = clock()
@@ -218,9 +219,9 @@ class BrainLink:
             now = self._clock()
         if self.state == "looking":
             return
-        if self._asked is not None:
-            self._wait(self._client, self._asked, now)
-        elif (question := self._next(now)) is not None:
+        if now >= self._again_at and not self._is_there(self._client, now):
+            return
+        if self._asked is None and (question := self._next(now)) is not None:
             body, told = question
             self._asked = _Asked(body, self._client.send(body), now, told)
             self._again_at = now + AGAIN_SECONDS
@@ -231,8 +232,9 @@ class BrainLink:
         except BrainError as error:
             self._lose(error.message, now)
             return
+        self._endpoint = endpoint
         self._client = Client(endpoint, BrainReplies, context=self._context, peer="the brain")
-        self.state, self._asked, self._next_at = "greeting", None, now
+        self.state, self._asked, self._next_at, self._again_at = "greeting", None, now, now + AGAIN_SECONDS
 
     def _next(self, now: float) -> tuple[msgspec.Struct, int] | None:
         if now < self._next_at:
@@ -245,20 +247,24 @@ class BrainLink:
             return None if self.ended else (self._end, 0)
         return self.unsent.report(self._job.job, self.samples)
 
-    def _wait(self, client: Client, asked: _Asked, now: float) -> None:
-        """For an answer: ask again now and then, and see whether anybody is still there."""
-        if now < self._again_at:
-            return
+    def _is_there(self, client: Client, now: float) -> bool:
+        """Look, and ask again what isn't answered yet."""
+        self._again_at = now + AGAIN_SECONDS
         try:
-            self._find()
+            endpoint = self._find()
         except BrainError as error:
             self._lose(error.message, now)
-            return
-        if now - asked.at >= LOST_SECONDS:
-            self._lose("it doesn't answer", now)
-            return
-        self._again_at = now + AGAIN_SECONDS
-        client.send(asked.body, sequence=asked.sequence)
+            return False
+        if endpoint != self._endpoint:  # another one has taken over
+            self.close()
+            self.state, self._asked, self._next_at = "looking", None, now
+            return False
+        if self._asked is not None:
+            if now - self._asked.at >= LOST_SECONDS:
+                self._lose("it doesn't answer", now)
+                return False
+            client.send(self._asked.body, sequence=self._asked.sequence)
+        return True
 
     def _take(self, reply: Reply) -> None:
         asked, now = self._asked, self._clock()

@@ -25,12 +25,13 @@ PLAN = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.
 class Rig:
     """A service whose clock stands still, and clients of it. ``ended``: what there is to see in a job's directory."""
 
-    def __init__(self, path, **options) -> None:
+    def __init__(self, path, context=None, **options) -> None:
         self.now = 0.0
         self.ended: dict[str, Ended] = {}
         self.advice: dict[str, Advice] = {}
         self.said: list[str] = []
-        self.context = zmq.Context()
+        self._own_context = context is None
+        self.context = context or zmq.Context()
         self.endpoint = f"inproc://service-{next(_numbers)}"
         self.store = ConfigStore(path, busy_seconds=0.01)
         server = Server(self.endpoint, BrainRequests, context=self.context, remember_replies=True)
@@ -65,7 +66,8 @@ class Rig:
         for client in self.clients:
             client.close()
         self.service.close()
-        self.context.destroy(linger=0)
+        if self._own_context:
+            self.context.destroy(linger=0)
 
 
 def registration(job: str = "ads-1", **changes) -> RegisterJob:

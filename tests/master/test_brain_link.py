@@ -174,7 +174,6 @@ def test_what_happened_without_a_brain_is_told_to_the_next(line: Line) -> None:
     line.link.unsent = Unsent(most_profiles=5)
     line.settle()
     line.alive = False
-    line.turn(brain_link.BEAT_SECONDS)  # asks, and nobody is there any more
     line.turn(brain_link.AGAIN_SECONDS)
     assert line.said == ["the brain is lost (none runs): training goes on without its advice"]
     for at in range(12):
@@ -195,6 +194,21 @@ def test_another_brain_at_the_same_place(line: Line, tmp_path: Path) -> None:
     line.settle()
     assert len(queries.profiles(line.rig.store, "ads-1")) == 1
     assert line.said == []
+
+
+def test_another_brain_elsewhere(line: Line, tmp_path: Path) -> None:
+    line.settle()
+    first, line.rig = line.rig, Rig(tmp_path / "another.sqlite", context=line.rig.context)
+    try:
+        line.link.add_profile(profile(1.0))
+        line.turn(brain_link.AGAIN_SECONDS)
+        line.settle()
+        assert len(queries.profiles(line.rig.store, "ads-1")) == 1
+        assert line.said == []
+    finally:
+        line.link.close()
+        line.rig.close()
+        line.rig = first
 
 
 def test_a_brain_that_does_not_answer_is_lost_in_the_end(line: Line) -> None:
