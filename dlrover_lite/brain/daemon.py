@@ -95,7 +95,13 @@ def serve(
         stack.callback(files.remove_record)
         files.write_record(BrainRecord(process, options.version, endpoint, str(runtime), time.time()))
         ready(DaemonReady(os.getpid(), idle))
-        return service.run(stop)
+
+        def has_to_end() -> str:
+            if stop():
+                return "stopped by a signal"
+            return "" if lock.is_in_place() else "its directory was removed"
+
+        return service.run(has_to_end)
 
 
 def look_at(directory: str) -> Any:

@@ -116,12 +116,11 @@ class Service:
         for entry in queries.jobs(store, queries.JobFilter(state=_UNENDED)):
             self._jobs[entry.id] = _Registered(entry.directory, entry.samples, now - SILENT_SECONDS, told=False)
 
-    def run(self, stop: Callable[[], bool] = lambda: False) -> str:
-        """Until it is told to end, or ``stop`` says so, or nobody needs it; why, in words."""
+    def run(self, stop: Callable[[], str] = lambda: "") -> str:
+        """Until it is told to end, or ``stop`` says why it has to, or nobody needs it; why, in words."""
         while not self.ending:
             self.turn(TURN_SECONDS)
-            if stop() and not self.ending:
-                self.ending = "stopped by a signal"
+            self.ending = self.ending or stop()
         return self.ending
 
     def close(self) -> None:

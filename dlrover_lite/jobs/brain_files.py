@@ -115,6 +115,7 @@ class Lock:
     """On a file that stays. A process that inherits the descriptor holds it too: it is free when all have closed it."""
 
     def __init__(self, path: Path, unusable: Callable[[OSError], BrainError]) -> None:
+        self._path = path
         try:
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -132,6 +133,15 @@ class Lock:
                 select.poll().poll(_LOOK_AGAIN_MILLISECONDS)
             else:
                 return True
+
+    def is_in_place(self) -> bool:
+        """Whether the file is still where it was: who comes next locks the same one."""
+        try:
+            there = self._path.stat()
+        except OSError:
+            return False
+        ours = os.fstat(self.descriptor)
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def close(self) -> None:
         """Let go of it, unless another process holds it too. May be called twice."""

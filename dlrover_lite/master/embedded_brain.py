@@ -58,7 +58,7 @@ class EmbeddedBrain:
                 store.close()
                 raise
             try:
-                self._why = service.run(self._stop.is_set)
+                self._why = service.run(lambda: "the job has ended" if self._stop.is_set() else "")
             finally:
                 service.close()
         except DlroverLiteError as error:

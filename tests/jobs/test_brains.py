@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,13 @@ def test_it_ends_by_itself_when_nobody_needs_it() -> None:
     assert wait_for_end_of(brain.pid)
     assert runtime_directories() == []
     assert "ends: no job for" in BrainFiles().log.read_text()
+
+
+def test_it_ends_when_its_directory_is_removed(home: Path) -> None:
+    brain = brains.ensure()
+    shutil.rmtree(home)
+    assert wait_for_end_of(brain.pid)
+    assert runtime_directories() == []
 
 
 def test_a_database_that_can_not_be_used_stops_no_job() -> None:
