@@ -117,7 +117,7 @@ def _generations(
             if (outcome := master.run()) is not None:
                 result = _write_result(job, master, outcome)
                 if brain is not None:
-                    tell_end(brain, job, result)
+                    tell_end(brain, job, result, master.fleet)
                 return outcome
 
 

@@ -173,8 +173,9 @@ class BrainLink:
             PlanRecord(job=self._job.job, at=self._wall_clock(), kind="desired", plan=plan, decision=decision)
         )
 
-    def end(self, end: EndJob, *, seconds: float = END_SECONDS) -> bool:
+    def end(self, end: EndJob, fleet: Fleet, *, seconds: float = END_SECONDS) -> bool:
         """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment."""
+        self._notice(fleet)
         self._end = end
         self._next_at = now = self._clock()
         until = now + seconds

@@ -19,6 +19,7 @@ from dlrover_lite.jobs.processes import is_foreign
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.embedded_brain import EmbeddedBrain
+from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.wire.brain_messages import EndJob, RegisterJob
 
 __all__ = ["find_daemon", "linked", "tell_end"]
@@ -82,7 +83,7 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def tell_end(link: BrainLink, job: Job, result: Result) -> None:
+def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet) -> None:
     """Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
     status = result.status or {}
     link.end(
@@ -93,5 +94,6 @@ def tell_end(link: BrainLink, job: Job, result: Result) -> None:
             samples=status.get("samples") or link.samples,
             message=result.message,
             outcome=outcome_of(status),
-        )
+        ),
+        fleet,
     )

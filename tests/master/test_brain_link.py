@@ -150,7 +150,7 @@ def test_the_end_is_told_with_all_that_is_untold(line: Line, monkeypatch: pytest
         line.now += 0.001
 
     monkeypatch.setattr(line.link, "_serve", both)
-    assert line.link.end(END)
+    assert line.link.end(END, line.fleet)
     assert client is line.link._client
     assert len(queries.profiles(line.rig.store, "ads-1")) == 35
     (job,) = queries.jobs(line.rig.store)
@@ -166,7 +166,7 @@ def test_without_a_brain_nothing_waits_and_it_is_said_once(line: Line) -> None:
         line.turn(1.0)
     assert line.said == ["there is no brain (none runs): training goes on without its advice"]
     assert len(line.link.unsent) == 3  # the plan, and two nodes
-    assert not line.link.end(END)
+    assert not line.link.end(END, line.fleet)
     assert "3 of the last things" in line.said[-1]
 
 
