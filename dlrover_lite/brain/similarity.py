@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
+from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.settings import FORMS
 from dlrover_lite.brain.throughput import Fit, Prior
 
@@ -29,22 +29,6 @@ _NUMBERS = {
 }
 """Of each number: its weight, and the range of its logarithm. Fixed, so that a distance doesn't depend on which other jobs there are."""
 _MODEL, _OPTIMIZER, _OWNER, _NAME = 2.0, 0.5, 0.5, 0.5
-
-
-class JobFeatures(msgspec.Struct, frozen=True):
-    """What is known of a job before it runs."""
-
-    model: str
-    """As the recipe says: a built-in one's name, or ``file.py:Class``."""
-    tables: int
-    dims: int
-    """Of all tables, added up: floats of a sample's rows."""
-    batch_size: int
-    rows: int
-    """Samples of the dataset."""
-    optimizer: str = ""
-    owner: str = ""
-    name: str = ""
 
 
 def distance(one: JobFeatures, other: JobFeatures) -> float:

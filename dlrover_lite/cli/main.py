@@ -39,11 +39,13 @@ COMMANDS = {
     "checkpoint": LazyCommand(
         "dlrover_lite.cli.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
     ),
+    "history": LazyCommand("dlrover_lite.cli.history:history", "List past jobs, and what came of them."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
+    "brain": LazyCommand("dlrover_lite.cli.brain:brain", "Look after the process that advises all jobs."),
     "doctor": LazyCommand("dlrover_lite.cli.doctor:doctor", "Check whether this machine can run jobs."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
 }

@@ -13,6 +13,8 @@ import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.errors import JobError, RemoteError, UsageError, WireError
+from dlrover_lite.jobs.brain_files import BrainMode, brain_mode
+from dlrover_lite.jobs.brains import begin
 from dlrover_lite.jobs.launching import Started, environment, start
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
@@ -39,6 +41,10 @@ _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def run(
@@ -425,20 +431,24 @@ def launch(
     detach: bool = False,
     options: KeeperOptions | None = None,
     beginning: Beginning | None = None,
+    say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
     """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it); with the cut it begins with.
+    ``say`` is told if the brain has to be started for it.
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
     options = options or default_options(recipe)
+    begin(options.brain, say)
     return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
 
 
-def default_options(recipe: Recipe) -> KeeperOptions:
-    """How a keeper runs a job of this recipe."""
+def default_options(recipe: Recipe, brain: BrainMode | None = None) -> KeeperOptions:
+    """How a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
+    mode = brain_mode(brain)
     if recipe.checkpoint == "off":
-        return KeeperOptions()
-    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS)
+        return KeeperOptions(brain=mode)
+    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS, brain=mode)
 
 
 def resume(
@@ -454,9 +464,17 @@ def resume(
     return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options)
 
 
-def go_on(job: Job, chosen: Chosen, *, detach: bool = False, options: KeeperOptions | None = None) -> JobHandle:
+def go_on(
+    job: Job,
+    chosen: Chosen,
+    *,
+    detach: bool = False,
+    options: KeeperOptions | None = None,
+    say: Callable[[str], None] = _to_stderr,
+) -> JobHandle:
     """With a job that has ended, from this checkpoint. Raises JobError."""
     from dlrover_lite.jobs import resuming
 
     options = options or default_options(job.recipe)
+    begin(options.brain, say)
     return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options))

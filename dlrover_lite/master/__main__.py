@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -14,20 +15,24 @@ import zmq
 
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
-from dlrover_lite.brain.plan import initial_plan
+from dlrover_lite.brain.plan import Plan, initial_plan
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.profiles import ProfileLog
+from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.brain_start import linked, tell_end
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shard_plan import shard_plan
+from dlrover_lite.master.shard_plan import ShardPlan, shard_plan
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Checkpoint
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -53,15 +58,14 @@ def run(job: Job) -> Outcome:
     server = Server(record.master_endpoint, MasterRequests, context=context, remember_replies=True)
     backend = LocalBackend(record.keeper_endpoint, context=context)
     try:
-        return _run(job, server, backend, stop)
+        return _run(job, server, backend, stop, context)
     finally:
         server.close()
         backend.close()
         context.destroy(linger=1000)
 
 
-def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
-    """Generation after generation."""
+def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.Context[Any]) -> Outcome:
     recipe = job.recipe
     capacity = backend.capacity()
     nodes = initial_plan(recipe.resources, capacity)
@@ -70,6 +74,27 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
     story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
+    mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
+    with linked(
+        job, mode, rows=plan.samples, context=context, say=lambda line: story.node("master", line), log=_say
+    ) as brain:
+        return _generations(job, server, backend, stop, nodes, capacity, plan, cuts, story, brain)
+
+
+def _generations(
+    job: Job,
+    server: Server,
+    backend: Backend,
+    stop: _Stop,
+    nodes: Plan,
+    capacity: Resources,
+    plan: ShardPlan,
+    cuts: str,
+    story: StoryLog,
+    brain: BrainLink | None,
+) -> Outcome:
+    """One after the other, until the job has ended."""
+    recipe = job.recipe
     while True:
         begin_generation(job, plan, nodes, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
         with LedgerStore(job.ledger()) as store:
@@ -89,24 +114,28 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
                 stop_reason=lambda: job.record().stop_reason or "stopped by request",
                 go_back=GoingBack(job),
                 profiles=[ProfileLog(job.directory)],
+                brain=brain,
             )
             if (outcome := master.run()) is not None:
-                _write_result(job, master, outcome)
+                result = _write_result(job, master, outcome)
+                if brain is not None:
+                    tell_end(brain, job, result, master.fleet)
                 return outcome
 
 
-def _write_result(job: Job, master: Master, outcome: Outcome) -> None:
-    job.write_result(
-        Result(
-            state=outcome.state,
-            ended_at=time.time(),
-            message=outcome.message,
-            hint=outcome.hint,
-            traceback=outcome.traceback,
-            export=str(job.export) if master.exporting.exported is not None else None,
-            status=to_builtins(master.status()),
-        )
+def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:
+    """As it stands then: another's word may have been first."""
+    result = Result(
+        state=outcome.state,
+        ended_at=time.time(),
+        message=outcome.message,
+        hint=outcome.hint,
+        traceback=outcome.traceback,
+        export=str(job.export) if master.exporting.exported is not None else None,
+        status=to_builtins(master.status()),
     )
+    written = job.write_result(result)
+    return result if written else job.result() or result
 
 
 def _say(line: str) -> None:

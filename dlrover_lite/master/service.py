@@ -12,6 +12,7 @@ from dlrover_lite.backends.base import Backend
 from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
+from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
@@ -84,6 +85,7 @@ class Master:
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoBack | None = None,
+        brain: BrainLink | None = None,
         show: Callable[[Status], None] = lambda _: None,
         profiles: list[Sink] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -109,6 +111,7 @@ class Master:
         self._show = show
         self._clock = clock
         self._go_back = go_back
+        self.brain = brain
         self._waiting: dict[int, Request] = {}
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
@@ -394,6 +397,8 @@ class Master:
             if self.checkpoints is not None:
                 self.checkpoints.turn(self.fleet)
         self.profiling.turn(self)
+        if self.brain is not None:
+            self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.story.flush()
         now = self._clock()

@@ -70,8 +70,8 @@ def test_everything_comes_back_as_it_was(store):
     store.put_job(job)
     for profile in profiles:
         store.add_profile(profile)
-    for kind, at in (("desired", 1.0), ("desired", 2.0), ("granted", 3.0)):
-        store.add_plan(PlanRecord(job=job.id, at=at, kind=kind, plan=plan, decision=7))
+    for kind, at, number in (("desired", 1.0, 6), ("desired", 2.0, 7), ("granted", 3.0, 7)):
+        store.add_plan(PlanRecord(job=job.id, at=at, kind=kind, plan=plan, decision=number))
     store.add_node_event(event)
     for fit in fits:
         store.add_fit(fit)

@@ -12,39 +12,46 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlite_utils import Database
 
-from dlrover_lite.brain.decision import Round
-from dlrover_lite.brain.effect import Effect
-from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.errors import HistoryError, RowRefused
 from dlrover_lite.units import MIB, format_bytes
 
-__all__ = ["FILE", "ConfigStore"]
+if TYPE_CHECKING:
+    from dlrover_lite.brain.decision import Round
+    from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.job_view import RoundInputs
 
-FILE = "brain.sqlite"
+__all__ = ["ConfigStore", "unpack_inputs"]
+
 _BUSY_SECONDS = 30.0
 _MOST_WAL = 16 * MIB
 _KEPT_PROFILES = 200_000
 """Not yet written, while the disk is full, say: older ones are then dropped."""
 
 Row = tuple[Any, ...]
-T = TypeVar("T")
 
+_JOB = JobEntry.__struct_fields__
 _PUT_JOB = (
-    "insert into jobs (id, name, owner, model, state, priority, created_at, started_at, ended_at, samples, message, features) "
-    "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do update set name = excluded.name, owner = excluded.owner, "
-    "model = excluded.model, state = excluded.state, priority = excluded.priority, started_at = excluded.started_at, "
-    "ended_at = excluded.ended_at, samples = excluded.samples, message = excluded.message, features = excluded.features"
+    f"insert into jobs ({', '.join(_JOB)}) values ({', '.join('?' * len(_JOB))}) on conflict (id) do update set "
+    + ", ".join(f"{name} = excluded.{name}" for name in _JOB if name not in ("id", "created_at"))
 )
+_END_JOB = "update jobs set state = ?, ended_at = ?, samples = max(samples, ?), message = ?, outcome = ? where id = ?"
 _ADD_PROFILE = "insert or replace into profiles (job, at, seconds, samples_per_second, workers, servers, data) values (?, ?, ?, ?, ?, ?, ?)"
-_ADD_PLAN = "insert into plans (job, at, kind, decision, data) values (?, ?, ?, ?, ?)"
-_ADD_EVENT = "insert into node_events (job, at, node, event, reason, data) values (?, ?, ?, ?, ?, ?)"
+_ADD_PLAN = (
+    "insert or ignore into plans (job, at, kind, decision, data) select ?1, ?2, ?3, ?4, ?5 where not exists (select 1 from "
+    "(select * from plans where job = ?1 and kind = ?3 order by at desc, id desc limit 1) where data = ?5 and decision is ?4)"
+)
+_ADD_EVENT = (
+    "insert or ignore into node_events (job, at, node, event, reason, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
+    "where ?4 = 'resized' or not exists (select 1 from node_events where job = ?1 and node = ?3 and event = ?4)"
+)
 _ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?, ?, ?, ?, ?)"
 _ADD_ROUND = "insert into rounds (at, inputs) values (?, ?)"
 _ADD_DECISION = (
@@ -100,7 +107,7 @@ class ConfigStore:
         if newer := unknown_to_us(self.db):
             raise HistoryError(
                 f"{self.path} was written by a newer version of dlrover-lite ({newer[-1]})",
-                hint="Use that version, or set DLROVER_LITE_HOME to another directory.",
+                hint="Update this one, or set DLROVER_LITE_HOME to another directory.",
             )
 
     @contextmanager
@@ -108,6 +115,8 @@ class ConfigStore:
         """SQLite's errors as HistoryError."""
         try:
             yield
+        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+            raise RowRefused(f"What was to be written to {self.path} can't be: {error}") from error
         except (sqlite3.Error, OSError) as error:
             raise _history_error(self.path, error) from error
 
@@ -128,8 +137,16 @@ class ConfigStore:
 
     def put_job(self, job: JobEntry) -> None:
         """In place of what was known of it (``created_at`` stays)."""
-        fields = [getattr(job, name) for name in job.__struct_fields__]
-        self._add(_PUT_JOB, (*fields[:-1], _json(job.features)))
+        *fields, _, _ = (getattr(job, name) for name in _JOB)
+        self._add(_PUT_JOB, (*fields, _json(job.outcome), _json(job.features)))
+
+    def put_samples(self, job: str, samples: int) -> None:
+        """How far it is."""
+        self._add("update jobs set samples = ? where id = ?", (samples, job))
+
+    def end_job(self, job: str, state: str, *, at: float, samples: int, message: str, outcome: JobOutcome) -> None:
+        """How it ended, of one that is known."""
+        self._add(_END_JOB, (state, at, samples, message, _json(outcome), job))
 
     def add_profile(self, profile: ProfileRecord) -> None:
         """One that is there already, of the same job and time, is replaced."""
@@ -139,9 +156,11 @@ class ConfigStore:
             del waiting[: len(waiting) - _KEPT_PROFILES]
 
     def add_plan(self, plan: PlanRecord) -> None:
+        """Unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
         self._add(_ADD_PLAN, (plan.job, plan.at, plan.kind, plan.decision, _json(plan.plan)))
 
     def add_node_event(self, event: NodeEvent) -> None:
+        """One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
         self._add(_ADD_EVENT, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
 
     def add_fit(self, fit: FitRecord) -> None:
@@ -161,6 +180,10 @@ class ConfigStore:
             with self.errors(), self.transaction():
                 self._write_waiting()
             self._waiting.clear()
+
+    def forget_waiting(self) -> None:
+        """What was added since the last commit, as if it had not been."""
+        self._waiting.clear()
 
     def _write_waiting(self) -> None:
         for statement, rows in self._waiting.items():
@@ -203,6 +226,8 @@ class ConfigStore:
 
 def unpack_inputs(packed: bytes) -> RoundInputs:
     """What ``add_round`` packed. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.job_view import RoundInputs
+
     try:
         return msgspec.json.decode(zlib.decompress(packed), type=RoundInputs)
     except (zlib.error, msgspec.DecodeError) as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
 
-__all__ = ["Keep", "Pruned", "prune"]
+__all__ = ["Keep", "Pruned", "prune", "sizes"]
 
 _DAY = 86400.0
 _AT_ONCE = 500
@@ -30,6 +30,14 @@ class Pruned(NamedTuple):
     jobs: int
     rows: int
     """Of other tables."""
+
+
+def sizes(store: ConfigStore) -> dict[str, int]:
+    """``kept_jobs`` there are, and ``bytes`` of the files."""
+    with store.errors():
+        (jobs,) = store.db.conn.execute("select count(*) from jobs").fetchone()
+        files = (store.path, store.path.with_name(store.path.name + "-wal"))
+        return {"kept_jobs": jobs, "bytes": sum(file.stat().st_size for file in files if file.exists())}
 
 
 def prune(store: ConfigStore, keep: Keep, *, now: float) -> Pruned:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.effect import Effect
-from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.store.database import ConfigStore, unpack_inputs
 from dlrover_lite.brain.store.records import (
@@ -23,6 +21,9 @@ from dlrover_lite.brain.store.records import (
 )
 from dlrover_lite.errors import HistoryError, UsageError
 
+if TYPE_CHECKING:
+    from dlrover_lite.brain.job_view import RoundInputs
+
 __all__ = [
     "JobFilter",
     "decisions",
@@ -33,8 +34,12 @@ __all__ = [
     "newest_plan",
     "node_events",
     "parse_filter",
+    "plans",
     "profiles",
 ]
+
+T = TypeVar("T")
+_JOB_COLUMNS = JobEntry.__struct_fields__
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -93,9 +98,15 @@ def jobs(store: ConfigStore, which: JobFilter | None = None) -> list[JobEntry]:
     conditions, values = _conditions(which)
     limit = "" if which.limit is None else f" limit {int(which.limit)}"
     where = f" where {' and '.join(conditions)}" if conditions else ""
-    columns = ", ".join(JobEntry.__struct_fields__)
+    columns = ", ".join(_JOB_COLUMNS)
     rows = _rows(store, f"select {columns} from jobs{where} order by created_at desc, id{limit}", values)
-    return [JobEntry(**dict(zip(JobEntry.__struct_fields__, (*row[:-1], _dict(row[-1])), strict=True))) for row in rows]
+    return [_job(store, row) for row in rows]
+
+
+def _job(store: ConfigStore, row: Sequence[Any]) -> JobEntry:
+    *fields, outcome, features = row
+    decoded = _decoded(store, outcome, JobOutcome), _decoded(store, features, dict[str, Any])
+    return JobEntry(**dict(zip(_JOB_COLUMNS, (*fields, *decoded), strict=True)))
 
 
 def _conditions(which: JobFilter) -> tuple[list[str], list[Any]]:
@@ -127,7 +138,10 @@ def profiles(store: ConfigStore, job: str, *, since: float = 0.0, newest: int | 
     )
     rows = _rows(store, question, (job, since))
     names = ProfileRecord.__struct_fields__
-    found = [ProfileRecord(**dict(zip(names, (*row[:-1], _dict(row[-1])), strict=True))) for row in rows]
+    found = [
+        ProfileRecord(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))
+        for row in rows
+    ]
     return found[::-1]
 
 
@@ -135,6 +149,9 @@ def decisions(
     store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None
 ) -> list[StoredDecision]:
     """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.effect import Effect
+
     condition, values = ("", (job,)) if number is None else (" and number = ?", (job, number))
     question = f"select number, round, data, effect from decisions where job = ?{condition} order by number desc{_limit(newest)}"
     found = []
@@ -164,14 +181,20 @@ def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs:
     return unpack_inputs(rows[0][0])
 
 
+def plans(store: ConfigStore, job: str, *, kind: str = "", newest: int | None = None) -> list[PlanRecord]:
+    """Oldest first; of a ``kind``, desired or granted, or all."""
+    condition, values = (" and kind = ?", (job, kind)) if kind else ("", (job,))
+    question = f"select job, at, kind, data, decision from plans where job = ?{condition} order by at desc, id desc{_limit(newest)}"
+    found = [
+        PlanRecord(job=of, at=at, kind=its_kind, plan=_decoded(store, data, Plan), decision=decision)
+        for of, at, its_kind, data, decision in _rows(store, question, values)
+    ]
+    return found[::-1]
+
+
 def newest_plan(store: ConfigStore, job: str, kind: str) -> PlanRecord | None:
     """``kind``: desired or granted."""
-    question = (
-        "select job, at, kind, data, decision from plans where job = ? and kind = ? order by at desc, id desc limit 1"
-    )
-    for of, at, its_kind, data, decision in _rows(store, question, (job, kind)):
-        return PlanRecord(job=of, at=at, kind=its_kind, plan=msgspec.json.decode(data, type=Plan), decision=decision)
-    return None
+    return next(iter(plans(store, job, kind=kind, newest=1)), None)
 
 
 def node_events(store: ConfigStore, job: str, *, newest: int | None = None) -> list[NodeEvent]:
@@ -179,7 +202,11 @@ def node_events(store: ConfigStore, job: str, *, newest: int | None = None) -> l
     question = f"select job, at, node, event, reason, data from node_events where job = ? order by at desc, id desc{_limit(newest)}"
     names = NodeEvent.__struct_fields__
     rows = _rows(store, question, (job,))
-    return [NodeEvent(**dict(zip(names, (*row[:-1], _dict(row[-1])), strict=True))) for row in rows][::-1]
+    found = [
+        NodeEvent(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))
+        for row in rows
+    ]
+    return found[::-1]
 
 
 _FIT = "fits.job, fits.at, fits.kind, fits.error, fits.windows, fits.data"
@@ -187,29 +214,24 @@ _FIT = "fits.job, fits.at, fits.kind, fits.error, fits.windows, fits.data"
 
 def newest_fit(store: ConfigStore, job: str, kind: str) -> FitRecord | None:
     question = f"select {_FIT} from fits where job = ? and kind = ? order by at desc, id desc limit 1"
-    return next((_fit(row) for row in _rows(store, question, (job, kind))), None)
+    return next((_fit(store, row) for row in _rows(store, question, (job, kind))), None)
 
 
 def fitted_jobs(store: ConfigStore, kind: str, *, newest: int = 500) -> list[tuple[JobEntry, FitRecord]]:
     """Jobs with the newest fit of that kind, newest jobs first: what a warm start chooses from."""
-    columns = ", ".join(f"jobs.{name}" for name in JobEntry.__struct_fields__)
+    columns = ", ".join(f"jobs.{name}" for name in _JOB_COLUMNS)
     question = (
         f"select {columns}, {_FIT} from jobs join fits on fits.id = "
         "(select id from fits where job = jobs.id and kind = ? order by at desc, id desc limit 1) "
         "order by jobs.created_at desc, jobs.id limit ?"
     )
-    names = JobEntry.__struct_fields__
-    found = []
-    for row in _rows(store, question, (kind, newest)):
-        job, fit = row[: len(names)], row[len(names) :]
-        entry = JobEntry(**dict(zip(names, (*job[:-1], _dict(job[-1])), strict=True)))
-        found.append((entry, _fit(fit)))
-    return found
+    rows, split = _rows(store, question, (kind, newest)), len(_JOB_COLUMNS)
+    return [(_job(store, row[:split]), _fit(store, row[split:])) for row in rows]
 
 
-def _fit(row: Sequence[Any]) -> FitRecord:
+def _fit(store: ConfigStore, row: Sequence[Any]) -> FitRecord:
     names = FitRecord.__struct_fields__
-    return FitRecord(**dict(zip(names, (*row[:-1], _dict(row[-1])), strict=True)))
+    return FitRecord(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))
 
 
 def _rows(store: ConfigStore, question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -221,5 +243,11 @@ def _limit(newest: int | None) -> str:
     return "" if newest is None else f" limit {int(newest)}"
 
 
-def _dict(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
+def _decoded(store: ConfigStore, text: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HistoryError(
+            f"{store.path} holds what can't be understood: {error}",
+            hint="It is damaged, or was edited by hand. Move it away; a new one is made, without history.",
+        ) from error

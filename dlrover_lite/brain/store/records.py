@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.effect import Effect
+from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
+from dlrover_lite.errors import HistoryError
 
-__all__ = ["FitRecord", "JobEntry", "NodeEvent", "PlanRecord", "ProfileRecord", "StoredDecision"]
+if TYPE_CHECKING:  # they bring compiled kernels along, which those who only read and write have no use for
+    from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.profiles import Profile
+
+__all__ = [
+    "FitRecord",
+    "JobEntry",
+    "NodeEvent",
+    "PlanRecord",
+    "ProfileRecord",
+    "StoredDecision",
+    "profile_of",
+    "profile_record",
+]
 
 
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +44,10 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Consumed so far."""
     message: str = ""
     """Why it failed or was stopped."""
+    directory: str = ""
+    """Its files; empty: they aren't on this machine."""
+    outcome: JobOutcome = JobOutcome()
+    """As far as it is known: complete once it has ended."""
     features: dict[str, Any] = {}
     """Model, tables, dims, batch size, rows of the data set, and so on: what similar jobs share."""
 
@@ -48,6 +66,31 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The profile as a whole."""
 
 
+def profile_record(profile: Profile) -> ProfileRecord:
+    return ProfileRecord(
+        job=profile.job,
+        at=profile.at,
+        seconds=profile.seconds,
+        samples_per_second=profile.samples_per_second if profile.seconds else 0.0,
+        workers=len(profile.workers),
+        servers=len(profile.ps),
+        data=msgspec.to_builtins(profile),
+    )
+
+
+def profile_of(record: ProfileRecord) -> Profile:
+    """What ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.profiles import Profile
+
+    try:
+        return msgspec.convert(record.data, Profile)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"A stored profile of {record.job} can't be read: {error}",
+            hint="It was stored by another version of dlrover-lite.",
+        ) from error
+
+
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     at: float
@@ -61,8 +104,8 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     at: float
     node: str
-    event: str
-    """launched, ready, resized, ended, …"""
+    event: Literal["launched", "up", "resized", "ended"]
+    """All but ``resized`` happen to a node once."""
     reason: str = ""
     data: dict[str, Any] = {}
 

@@ -96,6 +96,20 @@ def m001_jobs_and_what_is_known_of_them(db: Database) -> None:
     )
 
 
+@migrations()
+def m002_what_came_of_jobs_and_what_the_person_prefers(db: Database) -> None:
+    db.execute("alter table jobs add column directory text not null default ''")
+    db.execute("alter table jobs add column outcome text not null default '{}'")
+    # A report that is repeated, since its answer got lost, must change nothing.
+    for table, columns in (("node_events", ["job", "node", "event", "at"]), ("plans", ["job", "kind", "at"])):
+        same = " and ".join(f"other.{column} = {table}.{column}" for column in columns)
+        db.execute(
+            f"delete from {table} where exists (select 1 from {table} other where {same} and other.id < {table}.id)"
+        )
+        db.table(table).create_index(columns, unique=True, index_name=f"one_of_{table}")
+    _create(db, "preferences", {"name": str, "value": float}, pk="name")
+
+
 def _create(
     db: Database,
     name: str,
