@@ -61,7 +61,7 @@ def explain(
     lines = lines_of(decision, policy=policy, most=most)
     if lines and decision.candidates is not None:
         text += ["", *_table(lines)]
-        if (hidden := len(decision.candidates.workers) - len(lines)) > 0:
+        if (hidden := len(decision.candidates.workers) + decision.candidates.left_out - len(lines)) > 0:
             text.append(f"({hidden} more plans between these)")
     if decision.index:
         text += ["", f"index {decision.index}"]

@@ -154,6 +154,9 @@ class Lattice:
         side, cost = side[order := np.lexsort((side[:, 0], cost))], cost[order]
         self.workers: IntArray = side[:, 0]
         self.worker_cores: FloatArray = side[:, 1] / MILLI
+        self.worker_sizes: FloatArray = np.array(worker_sizes) / MILLI
+        self.size_of_side: IntArray = np.searchsorted(worker_sizes, side[:, 1])
+        """Positions in ``worker_sizes``."""
         self.worker_units: IntArray = cost // self.unit_milli
         """Cost of each worker side, ascending."""
         self.servers: IntArray = np.arange(bounds.min_servers, bounds.max_servers + 1)
@@ -190,28 +193,29 @@ class Lattice:
             self.ps_cores[s],
         )
 
-    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> NDArray[np.bool_]:
-        """Which (number of PS, worker side) have their memory, (P, N)."""
+    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
+        """How many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``: none."""
         each = need.ps + -(-need.tables // self.servers)
-        of_servers = self.servers * each
-        fits = np.ones(self.shape[:2], dtype=np.bool_)
+        left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
-            fits = of_servers[:, None] + (self.workers * need.worker)[None, :] <= most_bytes
+            bytes_left = most_bytes - self.servers * each
+            if need.worker:
+                left = np.minimum(left, bytes_left // need.worker)
+            left[bytes_left < 0] = 0
         if need.most_per_ps is not None:
-            fits = fits & (each <= need.most_per_ps)[:, None]
-        return fits
+            left[each > need.most_per_ps] = 0
+        return left
 
-    def smallest(self, fits: NDArray[np.bool_], most_cores: float) -> Candidate | None:
+    def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
         """The cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so few
         cores."""
-        first = fits.argmax(axis=1)
         units = np.where(
-            fits[np.arange(len(first)), first], self.worker_units[first] + self.ps_units[:, 0], self.most_units + 1
+            fitting >= self.bounds.min_workers, self.worker_units[0] + self.ps_units[:, 0], self.most_units + 1
         )
         p = int(units.argmin())
         if units[p] > self.most_units or units[p] * self.unit_milli > to_milli(most_cores):
             return None
-        return self.candidate(int(np.ravel_multi_index((p, int(first[p]), 0), self.shape)))
+        return self.candidate(int(np.ravel_multi_index((p, 0, 0), self.shape)))
 
 
 @lru_cache(maxsize=256)
