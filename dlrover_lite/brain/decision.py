@@ -2,8 +2,8 @@
 
 ::
 
-    decided = decide(inputs, load)            # inputs: RoundInputs, all that counts, and nothing else
-    replay(decided.decisions[0], inputs, load).same
+    decided = decide(inputs)            # inputs: RoundInputs, all that counts, and nothing else
+    replay(decided.decisions[0], inputs).same
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.admission import Need, admit
-from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, index_of
-from dlrover_lite.brain.lattice import Candidate, IntArray
+from dlrover_lite.brain.fitted_model import load_model
+from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
+from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand
 from dlrover_lite.brain.options import Options, options_of
 from dlrover_lite.brain.pareto import Band, ThroughputModel
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.settle import Settled, Verdict, settle
+from dlrover_lite.brain.treatment import Treatment
 from dlrover_lite.errors import JobError
 from dlrover_lite.units import Resources
 
@@ -80,6 +82,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     index: str = ""
     """The state of the world that it holds for (``index_of``), in one that is shown before it is carried out."""
+    stage: Stage = "scale"
     action: Action
     before: Candidate | None = None
     choice: Candidate | None = None
@@ -88,6 +91,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The choice with its memory."""
     reason: str
     predicted: Predicted | None = None
+    memory: MemoryBand | None = None
+    """Of each PS (a treatment: of the node), until it is decided again, with its limit; None where there is no forecast."""
+    treatment: Treatment | None = None
+    """Of stage 3."""
     candidates: Candidates | None = None
     room: Resources | None = None
     """What the job could have had at most: its own and what is left over."""
@@ -96,7 +103,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def acts(self) -> bool:
         """Whether anything is to be done."""
-        return self.action in ("start", "change", "explore", "preempt")
+        return self.action in ("start", "change", "explore", "preempt", "heal")
 
 
 class Round(NamedTuple):
@@ -113,8 +120,8 @@ class Round(NamedTuple):
         raise KeyError(job)
 
 
-def decide(inputs: RoundInputs, load: Load) -> Round:
-    """What each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
+def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
+    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
     for view in views:
@@ -166,6 +173,7 @@ def _decision(
         plan=view.need.plan(choice),
         reason=_reason(one, verdict),
         predicted=_predicted(one, verdict.at),
+        memory=view.need.band(choice),
         candidates=_candidates(one, verdict.at),
         room=room,
     )
@@ -269,7 +277,7 @@ class Replay(NamedTuple):
     """As it comes out now."""
 
 
-def replay(stored: Decision, inputs: RoundInputs, load: Load) -> Replay:
+def replay(stored: Decision, inputs: RoundInputs, load: Load = load_model) -> Replay:
     """Decide again from stored inputs, and compare. Raises JobError when they are of a format that can't be decided from any more, or the
     decision isn't one of that round."""
     if stored.format != FORMAT or inputs.format != FORMAT:

@@ -19,7 +19,17 @@ from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import UsageError
 from dlrover_lite.units import Resources
 
-__all__ = ["MILLI", "Bounds", "Candidate", "Lattice", "MemoryNeed", "even_sizes", "lattice_of", "to_milli"]
+__all__ = [
+    "MILLI",
+    "Bounds",
+    "Candidate",
+    "Lattice",
+    "MemoryBand",
+    "MemoryNeed",
+    "even_sizes",
+    "lattice_of",
+    "to_milli",
+]
 
 MILLI = 1000
 """Cost is counted in thousandths of a core."""
@@ -60,6 +70,16 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
         return w, p, worker_cores, ps_cores
 
 
+class MemoryBand(msgspec.Struct, frozen=True):
+    """Bytes that a node is predicted to need at its peak; ``lower`` to ``upper`` holds 80%."""
+
+    expected: int
+    lower: int
+    upper: int
+    limit: int
+    """That it gets."""
+
+
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a job's nodes need until the decision is looked at again, in bytes, as forecast; all 0 where nothing is known."""
 
@@ -69,6 +89,8 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Each PS, whatever it holds: process, frames, what a move brings."""
     tables: int = 0
     """All PS together: rows, index, journal."""
+    tables_band: tuple[int, int, int] | None = None
+    """Of that: the lower end, what is expected and the upper end of the forecast's 80% band; None: there is no forecast."""
     most_per_ps: int | None = None
     """The largest PS there can be (its host's memory); None: no bound but the capacity."""
 
@@ -83,6 +105,13 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
         """``most``: bytes for all its nodes together; None: no bound."""
         alone = self.most_per_ps is None or self.per_ps(candidate.servers) <= self.most_per_ps
         return alone and (most is None or self.of(candidate) <= most)
+
+    def band(self, candidate: Candidate) -> MemoryBand | None:
+        """Of each PS of such a plan; None without a forecast."""
+        if self.tables_band is None:
+            return None
+        lower, expected, upper = (self.ps + tables // candidate.servers for tables in self.tables_band)
+        return MemoryBand(expected, lower, upper, self.per_ps(candidate.servers))
 
     def plan(self, candidate: Candidate) -> Plan:
         """With the memory that it needs."""
