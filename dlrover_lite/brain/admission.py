@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -53,23 +54,27 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
             inside[view.job] = view
         else:
             preempted[view.job] = ""
-    queued: list[str] = []
+    outside: set[str] = set()
+    weakest = _Weakest(list(inside.values()), room, policy)
     for at, view in enumerate(waiting):
         if not room.take(view.job):
-            victims = _victims(view, inside, room, policy)
-            for victim in victims:
-                room.give_back(victim)
-                preempted[victim] = view.job
-                del inside[victim]
+            victims = weakest.that_give_way_to(view)
             if not victims:
-                queued.append(view.job)
+                outside.add(view.job)
                 if view.waited_seconds >= policy.reserve_after_seconds:
-                    queued += [other.job for other in waiting[at + 1 :]]
+                    outside.update(other.job for other in waiting[at + 1 :])
                     break
                 continue
+            for victim in victims:
+                weakest.remove(inside[victim])
+                if inside.pop(victim).now is None:
+                    outside.add(victim)  # it was let in just now
+                else:
+                    preempted[victim] = view.job
             room.take(view.job)
         inside[view.job] = view
-    return Admission(tuple(inside), tuple(queued), preempted)
+        weakest.add(view)
+    return Admission(tuple(inside), tuple(view.job for view in waiting if view.job in outside), preempted)
 
 
 class _Room:
@@ -88,27 +93,51 @@ class _Room:
         self.milli += self.needs[job].milli
         self.memory += self.needs[job].memory
 
-    def lacks(self, job: str, without: Sequence[str]) -> bool:
-        """Whether there isn't enough for ``job`` even without these others."""
-        need = self.needs[job]
-        return need.milli > self.milli + sum(
-            self.needs[other].milli for other in without
-        ) or need.memory > self.memory + sum(self.needs[other].memory for other in without)
+
+class _Weakest:
+    """Jobs that may have to give way, the least important first, of these the one that has run the shortest."""
+
+    def __init__(self, inside: Sequence[JobView], room: _Room, policy: Policy) -> None:
+        self._room, self._ratio = room, policy.preempt_ratio
+        self._order = sorted(map(_weakness, inside))
+        self._hopeless: list[tuple[float, Need]] = []
+        """Priorities and needs for which all that give way aren't enough: nor for less priority and more need, until some have given
+        way. (Who is let in takes from the room what he adds to that.)"""
+
+    def add(self, view: JobView) -> None:
+        bisect.insort(self._order, _weakness(view))
+
+    def remove(self, view: JobView) -> None:
+        del self._order[bisect.bisect_left(self._order, _weakness(view))]
+        self._room.give_back(view.job)
+        self._hopeless.clear()
+
+    def that_give_way_to(self, view: JobView) -> list[str]:
+        """Nobody whose place isn't needed; empty when all of them together aren't enough."""
+        needs, need = self._room.needs, self._room.needs[view.job]
+        for priority, hopeless in self._hopeless:
+            if view.priority <= priority and need.milli >= hopeless.milli and need.memory >= hopeless.memory:
+                return []
+        chosen = []
+        milli, memory = need.milli - self._room.milli, need.memory - self._room.memory  # that there is too little of
+        for priority, _, job in self._order:
+            if priority * self._ratio > view.priority or (milli <= 0 and memory <= 0):
+                break
+            chosen.append(job)
+            milli -= needs[job].milli
+            memory -= needs[job].memory
+        if milli > 0 or memory > 0:
+            self._hopeless.append((view.priority, need))
+            return []
+        kept = []
+        for job in reversed(chosen):
+            if milli + needs[job].milli <= 0 and memory + needs[job].memory <= 0:
+                milli += needs[job].milli  # it is enough without this one
+                memory += needs[job].memory
+            else:
+                kept.append(job)
+        return kept[::-1]
 
 
-def _victims(view: JobView, inside: Mapping[str, JobView], room: _Room, policy: Policy) -> list[str]:
-    """Who gives way to ``view``: the least important, of these the one that has run the shortest, and nobody whose place isn't needed."""
-    weaker = [other for other in inside.values() if other.priority * policy.preempt_ratio <= view.priority]
-    weaker.sort(key=lambda other: (other.priority, other.ran_seconds, other.job))
-    chosen: list[str] = []
-    for other in weaker:
-        if not room.lacks(view.job, chosen):
-            break
-        chosen.append(other.job)
-    if room.lacks(view.job, chosen):
-        return []
-    for job in list(reversed(chosen)):
-        rest = [other for other in chosen if other != job]
-        if not room.lacks(view.job, rest):
-            chosen = rest
-    return chosen
+def _weakness(view: JobView) -> tuple[float, float, str]:
+    return view.priority, view.ran_seconds, view.job

@@ -2,8 +2,8 @@
 
 ::
 
-    decided = decide(inputs, load)            # inputs: RoundInputs, all that counts, and nothing else
-    replay(decided.decisions[0], inputs, load).same
+    decided = decide(inputs)            # inputs: RoundInputs, all that counts, and nothing else
+    replay(decided.decisions[0], inputs).same
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from dlrover_lite.brain.admission import Admission, Need, admit
-from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, index_of
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.admission import Need, admit
+from dlrover_lite.brain.fitted_model import load_model
+from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
+from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand
 from dlrover_lite.brain.options import Options, options_of
 from dlrover_lite.brain.pareto import Band, ThroughputModel
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.settle import Settled, Verdict, settle
+from dlrover_lite.brain.treatment import Treatment
 from dlrover_lite.errors import JobError
 from dlrover_lite.units import Resources
 
@@ -28,12 +31,15 @@ __all__ = ["Candidates", "Decision", "Load", "Predicted", "Replay", "Round", "de
 Load = Callable[[ModelData], ThroughputModel]
 """Makes a model of its data: the same one of the same data, at any time."""
 
+_MOST_KEPT = 48
+"""Plans that a decision is stored with, about: a thousand jobs decide every few seconds."""
 _SAME = 1e-6
 """Relative: numbers of a replay may differ by so much (another processor rounds in another way)."""
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """The plans that were looked at, a column each: the front, and the present and the smallest plan where it hasn't them."""
+    """Plans that could have been chosen, by cost, a column each: of the front (all of it, or those around the choice and some over all
+    costs), and the present and the smallest plan."""
 
     workers: list[int]
     servers: list[int]
@@ -51,6 +57,8 @@ class Candidates(msgspec.Struct, frozen=True):
     now: int | None
     """Position of the present one."""
     minimum: int
+    left_out: int = 0
+    """Plans of the front that aren't here."""
 
     def candidate(self, at: int) -> Candidate:
         return Candidate(self.workers[at], self.servers[at], self.worker_cores[at], self.ps_cores[at])
@@ -74,6 +82,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     index: str = ""
     """The state of the world that it holds for (``index_of``), in one that is shown before it is carried out."""
+    stage: Stage = "scale"
     action: Action
     before: Candidate | None = None
     choice: Candidate | None = None
@@ -82,6 +91,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The choice with its memory."""
     reason: str
     predicted: Predicted | None = None
+    memory: MemoryBand | None = None
+    """Of each PS (a treatment: of the node), until it is decided again, with its limit; None where there is no forecast."""
+    treatment: Treatment | None = None
+    """Of stage 3."""
     candidates: Candidates | None = None
     room: Resources | None = None
     """What the job could have had at most: its own and what is left over."""
@@ -90,7 +103,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def acts(self) -> bool:
         """Whether anything is to be done."""
-        return self.action in ("start", "change", "explore", "preempt")
+        return self.action in ("start", "change", "explore", "preempt", "heal")
 
 
 class Round(NamedTuple):
@@ -107,8 +120,8 @@ class Round(NamedTuple):
         raise KeyError(job)
 
 
-def decide(inputs: RoundInputs, load: Load) -> Round:
-    """What each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
+def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
+    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
     for view in views:
@@ -116,10 +129,12 @@ def decide(inputs: RoundInputs, load: Load) -> Round:
             options[view.job] = one
     needs = {job: _need(one) for job, one in options.items()}
     admission = admit(views, needs, capacity, policy)
-    inside = [options[view.job] for view in views if view.job in set(admission.admitted)]
+    admitted = set(admission.admitted)
+    inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
     settled = settle(inside, capacity, policy, alone=len(views) == 1, forced=forced)
-    decisions = tuple(_decision(view, inputs, options, admission, settled) for view in views)
+    places = {job: place for place, job in enumerate(admission.queued, 1)}
+    decisions = tuple(_decision(view, inputs, options, admission.preempted, places, settled) for view in views)
     return Round(inputs, decisions, settled.free)
 
 
@@ -133,7 +148,8 @@ def _decision(
     view: JobView,
     inputs: RoundInputs,
     options: Mapping[str, Options],
-    admission: Admission,
+    preempted: Mapping[str, str],
+    places: Mapping[str, int],
     settled: Settled,
 ) -> Decision:
     one = options.get(view.job)
@@ -143,12 +159,11 @@ def _decision(
         reason = "its smallest plan needs more than there is: " + _too_large(view, inputs.capacity)
         return Decision(**head, action="refuse", reason=reason)
     if verdict is None:
-        if view.job in admission.preempted:
-            taker = admission.preempted[view.job]
+        if view.job in preempted:
+            taker = preempted[view.job]
             why = f"{taker} has a higher priority and takes its place" if taker else "there is less than there was"
             return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
-        place = admission.queued.index(view.job) + 1
-        return Decision(**head, action="queue", reason=_queued(place, one))
+        return Decision(**head, action="queue", reason=_queued(places[view.job], one))
     choice = one.points.candidate(verdict.at)
     room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
     return Decision(
@@ -158,6 +173,7 @@ def _decision(
         plan=view.need.plan(choice),
         reason=_reason(one, verdict),
         predicted=_predicted(one, verdict.at),
+        memory=view.need.band(choice),
         candidates=_candidates(one, verdict.at),
         room=room,
     )
@@ -220,22 +236,37 @@ def _predicted(one: Options, at: int) -> Predicted:
 
 
 def _candidates(one: Options, chosen: int) -> Candidates:
-    p = one.points
+    p, kept = one.points, _kept(one, chosen)
+    seconds = one.stay_seconds - one.gain[kept]
+    position = {at: number for number, at in enumerate(kept.tolist())}
     return Candidates(
-        workers=p.workers.tolist(),
-        servers=p.servers.tolist(),
-        worker_cores=p.worker_cores.tolist(),
-        ps_cores=p.ps_cores.tolist(),
-        cores=(p.milli / 1000).tolist(),
-        memory=one.memory.tolist(),
-        throughput=p.throughput.tolist(),
-        lower=p.lower.tolist(),
-        upper=p.upper.tolist(),
-        seconds=(one.stay_seconds - one.gain).tolist(),
-        chosen=chosen,
-        now=one.now,
-        minimum=one.minimum,
+        workers=p.workers[kept].tolist(),
+        servers=p.servers[kept].tolist(),
+        worker_cores=p.worker_cores[kept].tolist(),
+        ps_cores=p.ps_cores[kept].tolist(),
+        cores=(p.milli[kept] / 1000).tolist(),
+        memory=one.memory[kept].tolist(),
+        throughput=p.throughput[kept].tolist(),
+        lower=p.lower[kept].tolist(),
+        upper=p.upper[kept].tolist(),
+        seconds=seconds.tolist(),
+        chosen=position[chosen],
+        now=None if one.now is None else position[one.now],
+        minimum=position[one.minimum],
+        left_out=len(p.milli) - len(kept),
     )
+
+
+def _kept(one: Options, chosen: int) -> IntArray:
+    """Positions of the plans that a decision is stored with."""
+    count = len(one.points.milli)
+    if count <= _MOST_KEPT:
+        return np.arange(count)
+    wanted = np.zeros(count, np.bool_)
+    wanted[np.linspace(0, count - 1, _MOST_KEPT - 7).astype(np.int64)] = True
+    wanted[max(0, chosen - 2) : chosen + 3] = True
+    wanted[[one.minimum, chosen if one.now is None else one.now]] = True
+    return wanted.nonzero()[0]
 
 
 class Replay(NamedTuple):
@@ -246,7 +277,7 @@ class Replay(NamedTuple):
     """As it comes out now."""
 
 
-def replay(stored: Decision, inputs: RoundInputs, load: Load) -> Replay:
+def replay(stored: Decision, inputs: RoundInputs, load: Load = load_model) -> Replay:
     """Decide again from stored inputs, and compare. Raises JobError when they are of a format that can't be decided from any more, or the
     decision isn't one of that round."""
     if stored.format != FORMAT or inputs.format != FORMAT:

@@ -47,12 +47,18 @@ def explain(
     decision: Decision, effect: Effect | None = None, *, policy: Policy | None = None, most: int | None = _SHOWN
 ) -> str:
     """Several lines of text."""
-    text = [f"{decision.job}: {decision.action}. {_sentence(decision.reason)}"]
+    what = f"{decision.action} {decision.treatment.node}" if decision.treatment else decision.action
+    text = [f"{decision.job}: {what}. {_sentence(decision.reason)}"]
     if (p := decision.predicted) is not None:
         rate, gain = p.throughput, p.gain
         text.append(
             f"Predicted: {rate.expected:,.0f} samples/s (80% band {rate.lower:,.0f} to {rate.upper:,.0f}), "
             f"{p.seconds:,.0f} s to go; against staying {gain.expected:+,.0f} s saved ({gain.lower:+,.0f} to {gain.upper:+,.0f})."
+        )
+    if (m := decision.memory) is not None:
+        text.append(
+            f"Memory of {'it' if decision.treatment else 'each PS'}: {format_bytes(m.expected)} at its peak (80% band "
+            f"{format_bytes(m.lower)} to {format_bytes(m.upper)}), limit {format_bytes(m.limit)}."
         )
     if effect is not None:
         text.append(f"What it brought: {effect.text}.")
@@ -61,7 +67,7 @@ def explain(
     lines = lines_of(decision, policy=policy, most=most)
     if lines and decision.candidates is not None:
         text += ["", *_table(lines)]
-        if (hidden := len(decision.candidates.workers) - len(lines)) > 0:
+        if (hidden := len(decision.candidates.workers) + decision.candidates.left_out - len(lines)) > 0:
             text.append(f"({hidden} more plans between these)")
     if decision.index:
         text += ["", f"index {decision.index}"]

@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dlrover_lite.brain.form_kernels import bottleneck_sides
 from dlrover_lite.brain.job_view import ModelData
 from dlrover_lite.brain.lattice import FloatArray
+from dlrover_lite.brain.pareto import Sides
 from dlrover_lite.brain.settings import BOTTLENECK, Setting
-from dlrover_lite.brain.throughput import Fit, predict, times
+from dlrover_lite.brain.throughput import Fit, predict, vector
 from dlrover_lite.errors import HistoryError
 
 __all__ = ["Bottleneck", "FittedModel", "load_model", "model_data"]
@@ -55,36 +57,18 @@ class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
 class Bottleneck(FittedModel, frozen=True, kw_only=True):
     """One whose limits are either the workers', whatever a PS has, or a PS's, however many workers there are: a ``SeparableModel``."""
 
-    def slowness(
-        self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        one = np.ones((1, 1, 1))
-        # Each limit is asked for on the axes it depends on; on the others any one value does.
-        workers, _, pipeline, host = times(self.fit, self._setting(w, p, worker_cores, one))
-        _, servers, _, _ = times(self.fit, self._setting(one, p, one, ps_cores))
-        exponent = self.fit.exponent
-        first = _power(workers, exponent)  # on all the axes that the others are on
-        first += _power(pipeline, exponent)
-        first += _power(host, exponent)
-        return first, _power(servers, exponent)
-
-
-def _power(base: FloatArray, exponent: float) -> FloatArray:
-    """``base ** exponent``; for multiples of a half by multiplying, which is much faster than by logarithms."""
-    halves = exponent * 2
-    if halves != int(halves) or halves < 2:
-        result: FloatArray = base**exponent
-        return result
-    left, square = int(exponent), base.copy()
-    found: FloatArray | None = np.sqrt(base) if halves % 2 else None
-    while True:
-        if left & 1:
-            found = square.copy() if found is None else np.multiply(found, square, out=found)
-        left >>= 1
-        if not left:
-            assert found is not None  # the highest bit is set
-            return found
-        np.multiply(square, square, out=square)
+    def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
+        fitted = self.fit
+        found = Sides(
+            np.empty((len(servers), len(worker_sizes))),
+            np.empty(len(servers)),
+            np.empty((len(servers), len(ps_sizes))),
+            fitted.exponent,
+        )
+        circumstances = float(self.batch_size), float(self.speed), float(self.free_cores), float(self.hosts)
+        plans = servers, worker_sizes, ps_sizes
+        bottleneck_sides(*circumstances, *plans, fitted.engine.numbers, vector(fitted), found.power, *found[:3])
+        return found
 
 
 def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:

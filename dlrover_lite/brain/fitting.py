@@ -78,14 +78,12 @@ class Solution(NamedTuple):
 
 def prepare(observations: Sequence[Observation], form: Form, engine: Engine, start: Start | None) -> FitData:
     setting = Setting.of(observations)
-    units = np.eye(len(form.coefficients))
+    table, _ = setting.table()
+    unit_times = np.ascontiguousarray(form.rows(table, engine).swapaxes(0, 1))
     n = len(observations)
-    unit_times = np.stack(
-        [np.stack([np.broadcast_to(t, n) for t in form.times(unit, setting, engine)]) for unit in units], axis=-1
-    )
     seconds = setting.batch_size / np.array([o.samples_per_second for o in observations])
     sd = np.array([math.sqrt((NOISE**2 + o.relative_sd**2) / o.weight) for o in observations])
-    cpu = _cpu_rows(observations) if form is BOTTLENECK else np.zeros((0, len(units)))
+    cpu = _cpu_rows(observations) if form is BOTTLENECK else np.zeros((0, len(form.coefficients)))
     guess = _guess(observations, form, unit_times, seconds)
     if start is None:
         scale, prior_sd = guess, np.full(len(guess), _GUESS_SD)

@@ -12,29 +12,30 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dlrover_lite.brain.lattice import to_milli
-from dlrover_lite.brain.options import Options
+from dlrover_lite.brain.lattice import FloatArray, IntArray, to_milli
+from dlrover_lite.brain.options import Options, hull
+from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
 
-__all__ = ["Walk", "cheapest_as_good", "soonest"]
+__all__ = ["Stairs", "Walk", "cheapest_as_good", "soonest", "stairs_of"]
 
 
 class Walk:
-    """One walk over the jobs' ``options``. ``pinned``: job -> the position that it keeps.
+    """One walk over the jobs' ``options`` up their ``stairs``. ``pinned``: job -> the position that it keeps.
 
     The pinned and the smallest plans together must fit into the capacity (``admission``); ``chosen`` then does too.
     """
 
     def __init__(
-        self, options: Sequence[Options], capacity: Resources, hulls: Mapping[str, list[int]], pinned: Mapping[str, int]
+        self, options: Sequence[Options], capacity: Resources, stairs: Mapping[str, Stairs], pinned: Mapping[str, int]
     ) -> None:
         self.options = {one.view.job: one for one in options}
         self.chosen = {job: pinned.get(job, one.minimum) for job, one in self.options.items()}
         self.free_milli = to_milli(capacity.cores) - sum(self.milli(job) for job in self.chosen)
         self.free_memory = capacity.memory - sum(self.memory(job) for job in self.chosen)
-        movable = [job for job in self.options if job not in pinned]
-        self._climb({job: hulls[job] for job in movable})
+        self._climb({job: stairs[job] for job in self.options if job not in pinned and len(stairs[job].to)})
 
     def milli(self, job: str) -> int:
         return int(self.options[job].points.milli[self.chosen[job]])
@@ -42,32 +43,23 @@ class Walk:
     def memory(self, job: str) -> int:
         return int(self.options[job].memory[self.chosen[job]])
 
-    def _climb(self, hulls: Mapping[str, list[int]]) -> None:
-        stairs = {job: _stairs(self.options[job], corners) for job, corners in hulls.items() if len(corners) > 1}
-        level = dict.fromkeys(stairs, 0)
-        heap = [steps.rank(0, job) for job, steps in stairs.items()]
-        heapq.heapify(heap)
-        stuck: list[str] = []
-        while heap:
-            job = heap[0][-1]
-            steps, at = stairs[job], level[job]
-            if steps.milli[at] > self.free_milli or steps.memory[at] > self.free_memory:
-                heapq.heappop(heap)
-                stuck.append(job)
-                continue
-            self.free_milli -= steps.milli[at]
-            self.free_memory -= steps.memory[at]
-            self.chosen[job] = steps.to[at]
-            level[job] = at + 1
-            if at + 1 < len(steps.to):
-                heapq.heapreplace(heap, steps.rank(at + 1, job))
-            else:
-                heapq.heappop(heap)
-        for job, steps in stairs.items():
-            reserved = int(self.options[job].memory[hulls[job][0]]) + sum(steps.memory[: level[job]])
-            self.free_memory += reserved - self.memory(job)
-        for job in stuck:
-            self._fill(job, stairs[job].to[level[job]])
+    def _climb(self, stairs: Mapping[str, Stairs]) -> None:
+        jobs = sorted(stairs)  # of equal steps, the first of these comes first
+        if not jobs:
+            return
+        steps = [stairs[job] for job in jobs]
+        ends = np.cumsum([len(one.to) for one in steps])
+        columns = (
+            np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
+        )
+        levels = np.zeros(len(jobs), np.int64)
+        stuck = np.empty(len(jobs), np.int64)
+        count = _climb(*columns, ends, self.free_milli, self.free_memory, levels, stuck)
+        for job, one, level in zip(jobs, steps, levels.tolist(), strict=True):
+            if level:
+                self.move(job, int(one.to[level - 1]))
+        for at in stuck[:count].tolist():
+            self._fill(jobs[at], int(steps[at].to[levels[at]]))
 
     def _fill(self, job: str, corner: int) -> None:
         """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't."""
@@ -94,32 +86,58 @@ class Walk:
         self.chosen[job] = at
 
 
-class _Stairs(NamedTuple):
-    """The steps from each corner of a job's hull to the next, a list for each property."""
+class Stairs(NamedTuple):
+    """The steps from each corner of a job's hull to the next, [n] each."""
 
-    to: list[int]
-    milli: list[int]
-    memory: list[int]
-    """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside, or the order of
-    steps would matter.)"""
-    value: list[float]
-    now: int | None
-
-    def rank(self, at: int, job: str) -> tuple[float, float, bool, str]:
-        """What comes first is smallest: value per core; of the same, the larger value, then fewer moves, then the job's id."""
-        value = self.value[at]
-        return -value / self.milli[at], -value, self.to[at] != self.now, job
+    to: IntArray
+    """Positions in the job's options."""
+    milli: IntArray
+    memory: IntArray
+    """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside until all are
+    done, or the order of steps would matter.)"""
+    value: FloatArray
+    moves: NDArray[np.bool_]
+    """Not to the present plan."""
 
 
-def _stairs(one: Options, corners: list[int]) -> _Stairs:
-    memory = np.maximum.accumulate(one.memory[corners])
-    return _Stairs(
-        corners[1:],
-        np.diff(one.points.milli[corners]).tolist(),
-        np.diff(memory).tolist(),
-        np.diff(one.value[corners]).tolist(),
-        one.now,
-    )
+def stairs_of(one: Options) -> Stairs:
+    """From its smallest plan on."""
+    corners = hull(one, one.minimum)
+    milli, value, memory = one.points.milli[corners], one.value[corners], np.maximum.accumulate(one.memory[corners])
+    to = corners[1:]
+    now = -1 if one.now is None else one.now
+    return Stairs(to, milli[1:] - milli[:-1], memory[1:] - memory[:-1], value[1:] - value[:-1], to != now)
+
+
+@kernel
+def _climb(milli, memory, value, moves, ends, free_milli, free_memory, levels, stuck):  # type: ignore[no-untyped-def]
+    """The steps of all jobs one after the other, [n], those of job j up to ``ends[j]``. Counts in ``levels`` those that each job takes, and
+    puts the jobs whose next step doesn't fit into ``stuck``, in that order; returns how many these are.
+
+    What comes first has the most value per core; of the same, the larger value, then no move, then the lower job.
+    """
+    heap = [(-value[0] / milli[0], -value[0], moves[0], 0)]
+    for job in range(1, len(ends)):
+        at = ends[job - 1]
+        heapq.heappush(heap, (-value[at] / milli[at], -value[at], moves[at], job))
+    count = 0
+    while len(heap) > 0:
+        job = heap[0][3]
+        at = levels[job] + (ends[job - 1] if job else 0)
+        if milli[at] > free_milli or memory[at] > free_memory:
+            heapq.heappop(heap)
+            stuck[count] = job
+            count += 1
+            continue
+        free_milli -= milli[at]
+        free_memory -= memory[at]
+        levels[job] += 1
+        at += 1
+        if at < ends[job]:
+            heapq.heapreplace(heap, (-value[at] / milli[at], -value[at], moves[at], job))
+        else:
+            heapq.heappop(heap)
+    return count
 
 
 def soonest(options: Options, capacity: Resources) -> int:

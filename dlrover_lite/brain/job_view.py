@@ -12,7 +12,7 @@ from dlrover_lite.brain.lattice import Bounds, Candidate, MemoryNeed
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.units import Resources
 
-__all__ = ["FORMAT", "Action", "JobView", "LastChange", "ModelData", "Policy", "RoundInputs", "index_of"]
+__all__ = ["FORMAT", "Action", "JobView", "LastChange", "ModelData", "Policy", "RoundInputs", "Stage", "index_of"]
 
 FORMAT = 1
 """Of stored rounds and decisions; rises when what they say is read in another way."""
@@ -21,7 +21,9 @@ Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 
 
-Action = Literal["start", "stay", "change", "explore", "queue", "preempt", "refuse"]
+Action = Literal["start", "stay", "change", "explore", "queue", "preempt", "refuse", "heal", "tell"]
+"""Of the stages 1 and 2, and (the last two) of stage 3, where ``Decision.treatment`` says what is done."""
+Stage = Literal["initial", "scale", "heal"]
 
 
 class ModelData(msgspec.Struct, frozen=True):

@@ -19,7 +19,17 @@ from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import UsageError
 from dlrover_lite.units import Resources
 
-__all__ = ["MILLI", "Bounds", "Candidate", "Lattice", "MemoryNeed", "even_sizes", "lattice_of", "to_milli"]
+__all__ = [
+    "MILLI",
+    "Bounds",
+    "Candidate",
+    "Lattice",
+    "MemoryBand",
+    "MemoryNeed",
+    "even_sizes",
+    "lattice_of",
+    "to_milli",
+]
 
 MILLI = 1000
 """Cost is counted in thousandths of a core."""
@@ -60,6 +70,16 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
         return w, p, worker_cores, ps_cores
 
 
+class MemoryBand(msgspec.Struct, frozen=True):
+    """Bytes that a node is predicted to need at its peak; ``lower`` to ``upper`` holds 80%."""
+
+    expected: int
+    lower: int
+    upper: int
+    limit: int
+    """That it gets."""
+
+
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """What a job's nodes need until the decision is looked at again, in bytes, as forecast; all 0 where nothing is known."""
 
@@ -69,6 +89,8 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Each PS, whatever it holds: process, frames, what a move brings."""
     tables: int = 0
     """All PS together: rows, index, journal."""
+    tables_band: tuple[int, int, int] | None = None
+    """Of that: the lower end, what is expected and the upper end of the forecast's 80% band; None: there is no forecast."""
     most_per_ps: int | None = None
     """The largest PS there can be (its host's memory); None: no bound but the capacity."""
 
@@ -83,6 +105,13 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
         """``most``: bytes for all its nodes together; None: no bound."""
         alone = self.most_per_ps is None or self.per_ps(candidate.servers) <= self.most_per_ps
         return alone and (most is None or self.of(candidate) <= most)
+
+    def band(self, candidate: Candidate) -> MemoryBand | None:
+        """Of each PS of such a plan; None without a forecast."""
+        if self.tables_band is None:
+            return None
+        lower, expected, upper = (self.ps + tables // candidate.servers for tables in self.tables_band)
+        return MemoryBand(expected, lower, upper, self.per_ps(candidate.servers))
 
     def plan(self, candidate: Candidate) -> Plan:
         """With the memory that it needs."""
@@ -154,6 +183,9 @@ class Lattice:
         side, cost = side[order := np.lexsort((side[:, 0], cost))], cost[order]
         self.workers: IntArray = side[:, 0]
         self.worker_cores: FloatArray = side[:, 1] / MILLI
+        self.worker_sizes: FloatArray = np.array(worker_sizes) / MILLI
+        self.size_of_side: IntArray = np.searchsorted(worker_sizes, side[:, 1])
+        """Positions in ``worker_sizes``."""
         self.worker_units: IntArray = cost // self.unit_milli
         """Cost of each worker side, ascending."""
         self.servers: IntArray = np.arange(bounds.min_servers, bounds.max_servers + 1)
@@ -190,28 +222,29 @@ class Lattice:
             self.ps_cores[s],
         )
 
-    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> NDArray[np.bool_]:
-        """Which (number of PS, worker side) have their memory, (P, N)."""
+    def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
+        """How many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``: none."""
         each = need.ps + -(-need.tables // self.servers)
-        of_servers = self.servers * each
-        fits = np.ones(self.shape[:2], dtype=np.bool_)
+        left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
-            fits = of_servers[:, None] + (self.workers * need.worker)[None, :] <= most_bytes
+            bytes_left = most_bytes - self.servers * each
+            if need.worker:
+                left = np.minimum(left, bytes_left // need.worker)
+            left[bytes_left < 0] = 0
         if need.most_per_ps is not None:
-            fits = fits & (each <= need.most_per_ps)[:, None]
-        return fits
+            left[each > need.most_per_ps] = 0
+        return left
 
-    def smallest(self, fits: NDArray[np.bool_], most_cores: float) -> Candidate | None:
+    def smallest(self, fitting: IntArray, most_cores: float) -> Candidate | None:
         """The cheapest candidate of those that are ``fitting`` (of equal ones, that with the fewest PS); None if there is none of so few
         cores."""
-        first = fits.argmax(axis=1)
         units = np.where(
-            fits[np.arange(len(first)), first], self.worker_units[first] + self.ps_units[:, 0], self.most_units + 1
+            fitting >= self.bounds.min_workers, self.worker_units[0] + self.ps_units[:, 0], self.most_units + 1
         )
         p = int(units.argmin())
         if units[p] > self.most_units or units[p] * self.unit_milli > to_milli(most_cores):
             return None
-        return self.candidate(int(np.ravel_multi_index((p, int(first[p]), 0), self.shape)))
+        return self.candidate(int(np.ravel_multi_index((p, 0, 0), self.shape)))
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlrover_lite.brain.lattice import IntArray, Lattice
 from dlrover_lite.brain.pareto import ThroughputModel
@@ -19,7 +18,7 @@ def nsga2_front(
     model: ThroughputModel,
     *,
     most_cores: float,
-    fits: NDArray[np.bool_],
+    fitting: IntArray,
     population: int = 100,
     generations: int = 100,
     seed: int = 0,
@@ -53,7 +52,7 @@ def nsga2_front(
             cores = (lattice.worker_units[n] + lattice.ps_units[p, s]) * lattice.unit_milli / 1000
             rate = model.predict(*lattice.parts(np.ravel_multi_index((p, n, s), lattice.shape)))[0]
             out["F"] = np.column_stack([cores, -rate])
-            out["G"] = np.column_stack([cores - most_cores, ~fits[p, n]])
+            out["G"] = np.column_stack([cores - most_cores, lattice.workers[n] - fitting[p]])
 
     algorithm = NSGA2(
         pop_size=population,

@@ -53,9 +53,9 @@ class Options(NamedTuple):
 def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
     """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
     lattice = lattice_of(view.bounds)
-    fits = lattice.fitting(view.need, capacity.memory)
-    flat = _search(policy)(lattice, model, most_cores=capacity.cores, fits=fits)
-    smallest = lattice.smallest(fits, capacity.cores) if len(flat) else view.now
+    fitting = lattice.fitting(view.need, capacity.memory)
+    flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
+    smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
     if smallest is None:
         return None
     if view.now is not None and view.now.milli <= smallest.milli:
@@ -126,13 +126,11 @@ def _spread(points: Points) -> FloatArray:
     return np.maximum(up, down)
 
 
-def hull(options: Options, start: int) -> list[int]:
+def hull(options: Options, start: int) -> IntArray:
     """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
     the one before."""
     corners = np.empty(len(options.value), np.int64)
-    count = _hull(options.points.milli, options.value, start, corners)
-    found: list[int] = corners[:count].tolist()
-    return found
+    return corners[: _hull(options.points.milli, options.value, start, corners)]
 
 
 @kernel

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, Lattice, MemoryNeed, to_milli
 from dlrover_lite.kernels import kernel
 
-__all__ = ["Band", "Parts", "Points", "SeparableModel", "ThroughputModel", "exact_front", "fastest", "points_of"]
+__all__ = [
+    "Band",
+    "Parts",
+    "Points",
+    "SeparableModel",
+    "Sides",
+    "ThroughputModel",
+    "exact_front",
+    "fastest",
+    "points_of",
+]
 
 _BLOCK = 12_000
 """Values of an array that are computed at once: larger arrays leave the cache, and are given back to the system and got anew each time."""
@@ -33,15 +43,25 @@ class ThroughputModel(Protocol):
         ...
 
 
+class Sides(NamedTuple):
+    """How slow plans are, as a sum: of w workers of size a and p PS of size s it is
+
+        of_worker[p, a] * w ** -power + fixed[p] + of_ps[p, s]
+
+    The smaller, the faster."""
+
+    of_worker: FloatArray
+    fixed: FloatArray
+    of_ps: FloatArray
+    power: float
+
+
 @runtime_checkable
 class SeparableModel(ThroughputModel, Protocol):
-    """One whose ranking of plans is a sum of two sides: half a million points then cost one addition each."""
+    """One whose ranking of plans is a sum of two sides: half a million points then cost a few thousand computations."""
 
-    def slowness(
-        self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Two terms: the smaller their sum, the faster. The first doesn't depend on ``ps_cores``, the second neither on ``w`` nor on
-        ``worker_cores``; so they spread over fewer axes than the arguments do."""
+    def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
+        """For these numbers of PS [P] and sizes [A] and [S], in cores."""
         ...
 
 
@@ -94,35 +114,47 @@ class Points(NamedTuple):
 
 
 @kernel
-def _fastest_by_sides(first, second, fits, worker_units, ps_units, from_p, most, best, where):  # type: ignore[no-untyped-def]
-    """For numbers of PS at ``from_p`` and after: ``first`` (P, N), where ``fits`` (P, N), and ``second`` (P, S). Lowers ``best``, the
-    smallest sum of each cost, and keeps in ``where`` the flat index that has it."""
-    servers, sides = first.shape
-    sizes = second.shape[1]
-    for p in range(servers):
+def _fastest_by_sides(  # type: ignore[no-untyped-def]
+    of_worker, fixed, of_ps, shrink, workers, size_of_side, fitting, worker_units, ps_units, most, best, where
+):
+    """``Sides`` with ``shrink`` [N] what the number of workers makes of ``of_worker``. Lowers ``best``, the smallest sum of each cost, and
+    keeps in ``where`` the flat index that has it.
+
+    What is slower than something cheaper of the same side is so beside every other side, and isn't looked at.
+    """
+    sides, sizes = len(workers), of_ps.shape[1]
+    useful = np.empty(sizes, np.int64)
+    for p in range(len(fixed)):
+        count, lowest = 0, np.inf
+        for s in range(sizes):
+            if of_ps[p, s] < lowest:
+                lowest = of_ps[p, s]
+                useful[count] = s
+                count += 1
         lowest = np.inf
         for n in range(sides):
-            one = first[p, n]
-            if not (one < lowest and fits[p, n]):
-                continue  # a cheaper worker side is as fast beside every PS
+            one = of_worker[p, size_of_side[n]] * shrink[n] + fixed[p]
+            if not (one < lowest and workers[n] <= fitting[p]):
+                continue
             lowest = one
-            for s in range(sizes):
+            for at in range(count):
+                s = useful[at]
                 cost = worker_units[n] + ps_units[p, s]
                 if cost > most:
                     break
-                total = one + second[p, s]
+                total = one + of_ps[p, s]
                 if total < best[cost]:
                     best[cost] = total
-                    where[cost] = ((from_p + p) * sides + n) * sizes + s
+                    where[cost] = (p * sides + n) * sizes + s
 
 
 @kernel
-def _fastest_by_points(rates, fits, worker_units, ps_units, from_p, most, best, where):  # type: ignore[no-untyped-def]
-    """As above, of throughputs (P, N, S); ``best`` holds them negated."""
+def _fastest_by_points(rates, workers, fitting, worker_units, ps_units, from_p, most, best, where):  # type: ignore[no-untyped-def]
+    """As above, of throughputs (P, N, S) of the numbers of PS at ``from_p`` and after; ``best`` holds them negated."""
     servers, sides, sizes = rates.shape
     for p in range(servers):
         for n in range(sides):
-            if not fits[p, n]:
+            if workers[n] > fitting[p]:
                 continue
             for s in range(sizes):
                 cost = worker_units[n] + ps_units[p, s]
@@ -133,7 +165,7 @@ def _fastest_by_points(rates, fits, worker_units, ps_units, from_p, most, best, 
                     where[cost] = ((from_p + p) * sides + n) * sizes + s
 
 
-def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fits: NDArray[np.bool_]) -> IntArray:
+def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fitting: IntArray) -> IntArray:
     """The front of all points of at most ``most_cores`` that are ``Lattice.fitting``, as indices that ``Lattice.parts`` takes.
 
     Of points with the same cost and throughput, the one with fewer PS is taken, then the one with the cheaper workers.
@@ -143,26 +175,36 @@ def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fits
         return np.empty(0, np.int64)
     best = np.full(most + 1, np.inf)
     where = np.zeros(most + 1, np.int64)
-    slowness = getattr(model, "slowness", None)  # of a SeparableModel; asking isinstance takes 0.1 ms
-    servers, sides, sizes = lattice.shape
-    w, every_p, worker_cores, ps_cores = lattice.grid
-    rows = max(1, _BLOCK // (sides if slowness else sides * sizes))
-    for start in range(0, servers, rows):
-        part = slice(start, start + rows)
-        grid = (w, p := every_p[part], worker_cores, ps_cores)
-        rest = (fits[part], lattice.worker_units, lattice.ps_units[part], start, most, best, where)
-        if slowness is not None:
-            one, two = slowness(*grid)
-            first = np.broadcast_to(one, (len(p), sides, 1))[:, :, 0]
-            second = np.broadcast_to(two, (len(p), 1, sizes))[:, 0, :]
-            _fastest_by_sides(np.ascontiguousarray(first), np.ascontiguousarray(second), *rest)
-        else:
-            rates = np.broadcast_to(model.predict(*grid)[0], (len(p), sides, sizes))
-            _fastest_by_points(np.ascontiguousarray(rates), *rest)
+    if (find_sides := getattr(model, "sides", None)) is not None:  # asking isinstance takes 0.1 ms
+        sides: Sides = find_sides(lattice.servers.astype(np.float64), lattice.worker_sizes, lattice.ps_cores)
+        bounds = lattice.bounds
+        counts = np.arange(bounds.min_workers, bounds.max_workers + 1) ** -float(sides.power)
+        _fastest_by_sides(
+            sides.of_worker, sides.fixed, sides.of_ps, counts[lattice.workers - bounds.min_workers], lattice.workers,
+            lattice.size_of_side, fitting, lattice.worker_units, lattice.ps_units, most, best, where,
+        )  # fmt: skip
+    else:
+        _look_at_all(lattice, model, fitting, most, best, where)
     ahead = np.empty(most + 1, np.bool_)
     ahead[0] = best[0] < np.inf
     ahead[1:] = best[1:] < np.minimum.accumulate(best)[:-1]
     return where[ahead]
+
+
+def _look_at_all(
+    lattice: Lattice, model: ThroughputModel, fitting: IntArray, most: int, best: FloatArray, where: IntArray
+) -> None:
+    servers, sides, sizes = lattice.shape
+    w, every_p, worker_cores, ps_cores = lattice.grid
+    rows = max(1, _BLOCK // (sides * sizes))
+    for start in range(0, servers, rows):
+        part = slice(start, start + rows)
+        p = every_p[part]
+        rates = np.broadcast_to(model.predict(w, p, worker_cores, ps_cores)[0], (len(p), sides, sizes))
+        _fastest_by_points(
+            np.ascontiguousarray(rates), lattice.workers, fitting[part], lattice.worker_units, lattice.ps_units[part],
+            start, most, best, where,
+        )  # fmt: skip
 
 
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
@@ -189,5 +231,5 @@ def exact_front(
     most_bytes: int | None = None,
 ) -> Points | None:
     """The points of ``fastest`` with at most ``most_bytes``, with their predictions; None if there are none."""
-    flat = fastest(lattice, model, most_cores=most_cores, fits=lattice.fitting(need or MemoryNeed(), most_bytes))
+    flat = fastest(lattice, model, most_cores=most_cores, fitting=lattice.fitting(need or MemoryNeed(), most_bytes))
     return points_of(model, lattice.parts(flat)) if len(flat) else None

@@ -1,18 +1,20 @@
 """What a throughput depends on, and the forms of that dependence: `bottleneck`, ours, and `additive`, the paper's.
 
-A form gives times per minibatch that are linear in its coefficients, none of them negative. Their p-norm is the time from one minibatch to
-the next of the whole job. The form's exponent p is 1 where times add up; the larger it is, the more the longest time alone counts.
+A form gives times per minibatch that are linear in its coefficients, none of them negative: it is a row of factors for each of the
+times, which the coefficients are multiplied by. The p-norm of the times is the time from one minibatch to the next of the whole job. The
+form's exponent p is 1 where times add up; the larger it is, the more the longest time alone counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dlrover_lite.brain.form_kernels import bottleneck_rows
 from dlrover_lite.brain.profiles import Observation
 
 __all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "FORMS", "Engine", "Floats", "Form", "Setting"]
@@ -39,6 +41,11 @@ class Engine(msgspec.Struct, frozen=True):
     """Of embedding rows per sample."""
     bandwidth: float = 1.0
     """Bytes per second."""
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float, float]:
+        """As the kernels take it."""
+        return self.depth, self.depth_below_a_core, self.compute_share, self.serial_share, self.ps_cores
 
 
 class Setting(NamedTuple):
@@ -68,8 +75,7 @@ class Setting(NamedTuple):
         hosts: ArrayLike = 1.0,
         speed: ArrayLike = 1.0,
     ) -> Setting:
-        """Nodes of a role alike, the PS equally loaded, all spread evenly over ``hosts``, each with ``free_cores``. Arguments broadcast:
-        for a lattice give each axis a dimension of its own; what depends on few axes is then computed on those only."""
+        """Nodes of a role alike, the PS equally loaded, all spread evenly over ``hosts``, each with ``free_cores``. Arguments broadcast."""
         w, p, w_cores, p_cores, batch, free, n, fast = (
             np.asarray(value, np.float64)
             for value in (workers, ps, worker_cores, ps_cores, batch_size, free_cores, hosts, speed)
@@ -81,54 +87,48 @@ class Setting(NamedTuple):
         """Arrays [n]."""
         return Setting(*(np.array([getattr(o, name) for o in observations], np.float64) for name in Setting._fields))
 
+    def table(self) -> tuple[Floats, tuple[int, ...]]:
+        """All fields spread over each other and made flat: [11, n] in the order of the fields, and the shape that n comes from."""
+        shape = np.broadcast(*self).shape
+        table = np.empty((len(self), *shape))
+        for at, values in enumerate(self):
+            table[at] = values
+        return table.reshape(len(self), -1), shape
+
 
 class Form(NamedTuple):
     name: str
     coefficients: tuple[str, ...]
-    times: Callable[[Any, Setting, Engine], tuple[Floats, ...]]
-    """Seconds per minibatch, given the coefficients."""
+    rows: Callable[[Floats, Engine], Floats]
+    """[n, times, coefficients] of a setting's ``table`` [11, n]: seconds per minibatch and unit of each coefficient."""
     exponents: tuple[float, ...]
     """To choose from, rising."""
     exponent: float
     """Where nothing is known."""
 
 
-_ROUNDING = 1e-6
 AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
 """Along which a setting may lie outside of what has been seen; the host's free cores are told apart by what the nodes could use."""
 
 
-def _bottleneck(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
-    """Of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host.
-
-    A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
-    CPU seconds as they are, and limits of less than a core don't lengthen it.
-    """
-    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = c
-    worker = worker_sample * s.batch_size + worker_minibatch + worker_request * s.ps
-    ps_all = ps_sample * s.batch_size
-    hot = ps_all * s.ps_share + ps_request
-    depth = np.where(s.worker_cores >= 1, engine.depth, engine.depth_below_a_core) * s.workers
-    threads = np.maximum(np.floor(s.worker_cores + _ROUNDING), 1.0)
-    worker_cores = np.minimum(s.worker_cores, threads / engine.compute_share)
-    between = worker / (s.worker_speed * threads) + hot / s.ps_speed
-    return (
-        worker / (s.workers * worker_cores * s.worker_speed),
-        hot / (np.minimum(s.ps_cores, engine.ps_cores) * s.ps_speed),
-        (latency + engine.serial_share * between) / depth,
-        (worker * s.host_workers + (ps_all + ps_request * s.ps) * s.host_ps) / s.free_power,
-    )
+def _bottleneck(table: Floats, engine: Engine) -> Floats:
+    """Of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host."""
+    rows = np.zeros((table.shape[1], 4, 6))
+    bottleneck_rows(table, engine.numbers, rows)
+    return rows
 
 
-def _additive(c: Any, s: Setting, engine: Engine) -> tuple[Floats, ...]:
+def _additive(table: Floats, engine: Engine) -> Floats:
     """Phases of a worker's iteration, one after the other; four constants of the paper are one, since nothing tells them apart."""
-    gradient, update, synchronise, embed, constant = c
-    dense = engine.dense_bytes / engine.bandwidth * s.workers / s.ps
-    rows = engine.sample_bytes / engine.bandwidth * s.batch_size * s.workers / s.ps
-    iteration = gradient * s.batch_size / (s.worker_cores * s.worker_speed) + update * s.workers / (
-        s.ps * s.ps_cores * s.ps_speed
-    )
-    return ((iteration + synchronise * dense + embed * rows + constant) / s.workers,)
+    s = Setting(*table)
+    rows = np.empty((table.shape[1], 1, 5))
+    rows[:, 0, 0] = s.batch_size / (s.worker_cores * s.worker_speed)
+    rows[:, 0, 1] = s.workers / (s.ps * s.ps_cores * s.ps_speed)
+    rows[:, 0, 2] = engine.dense_bytes / engine.bandwidth * s.workers / s.ps
+    rows[:, 0, 3] = engine.sample_bytes / engine.bandwidth * s.batch_size * s.workers / s.ps
+    rows[:, 0, 4] = 1.0
+    rows /= s.workers[:, None, None]
+    return rows
 
 
 BOTTLENECK = Form(

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlrover_lite.brain.greedy import Walk, cheapest_as_good, soonest
+from dlrover_lite.brain.greedy import Stairs, Walk, cheapest_as_good, soonest, stairs_of
 from dlrover_lite.brain.job_view import Action, Policy
 from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.options import Options, hull
+from dlrover_lite.brain.options import Options
 from dlrover_lite.units import Resources
 
 __all__ = ["Settled", "Verdict", "settle"]
@@ -42,9 +42,9 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
     to shrink. The smallest plans together fit into ``capacity``."""
     pinned = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
     fixed = dict.fromkeys(pinned, "its plan is fixed: autoscaling is off for it")
-    hulls = {one.view.job: hull(one, one.minimum) for one in options}
+    stairs = {one.view.job: stairs_of(one) for one in options}
     why: dict[str, str] = dict(fixed)
-    walk = _walk(options, capacity, hulls, pinned, policy, alone=alone)
+    walk = _walk(options, capacity, stairs, pinned, policy, alone=alone)
     for _ in range(_TRIES):
         vetoed = {
             one.view.job: veto
@@ -56,7 +56,7 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
             break
         pinned |= kept
         why |= {job: vetoed[job] for job in kept}
-        walk = _walk(options, capacity, hulls, pinned, policy, alone=alone)
+        walk = _walk(options, capacity, stairs, pinned, policy, alone=alone)
     _leave_alone(walk)
     if not forced and not alone and not _worth_it(walk) and _all_stay(walk):
         why |= {
@@ -74,13 +74,13 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
 def _walk(
     options: Sequence[Options],
     capacity: Resources,
-    hulls: Mapping[str, list[int]],
+    stairs: Mapping[str, Stairs],
     pinned: Mapping[str, int],
     policy: Policy,
     *,
     alone: bool,
 ) -> Walk:
-    walk = Walk(options, capacity, hulls, pinned)
+    walk = Walk(options, capacity, stairs, pinned)
     for job, one in walk.options.items():
         if job in pinned:
             continue

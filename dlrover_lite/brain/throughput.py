@@ -8,23 +8,25 @@ two profiles give a usable fit, and what measurements can't tell apart keeps the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.fitting import NOISE, Start, best_exponent, norm, prepare, told_apart
+from dlrover_lite.brain.fitting import NOISE, Start, best_exponent, prepare, told_apart
+from dlrover_lite.brain.form_kernels import rates_with_variance
 from dlrover_lite.brain.profiles import Observation
 from dlrover_lite.brain.settings import AXES, BOTTLENECK, FORMS, Engine, Floats, Form, Setting
 from dlrover_lite.errors import DlroverLiteError
 
-__all__ = ["Fit", "Prediction", "Prior", "fit", "power_sum", "predict", "times"]
+__all__ = ["Fit", "Prediction", "Prior", "fit", "predict", "times", "vector"]
 
 _NOISE_WORTH = 3.0
 """So many observations says the expected noise."""
 _WIDER = 0.12
 """Relative error added to the band for each doubling outside of what was seen."""
+_AXES = [Setting._fields.index(axis) for axis in AXES]
 
 
 class Prior(msgspec.Struct, frozen=True):
@@ -148,56 +150,40 @@ def _region(observations: Sequence[Observation]) -> dict[str, tuple[float, float
 # --- prediction -----------------------------------------------------------------------------------------------------
 
 
-def times(fitted: Fit, setting: Setting) -> tuple[Floats, ...]:
-    """Seconds per minibatch by what limits it, in the form's order: the largest is the bottleneck."""
-    form = FORMS[fitted.form]
-    return form.times(_vector(fitted), setting, fitted.engine)
-
-
-def power_sum(fitted: Fit, setting: Setting) -> Floats:
-    """Falls as throughput rises, and costs no root: enough to compare settings with. ``batch_size * power_sum ** (-1 / exponent)`` is the
-    throughput in samples/s. Each limit is computed on the axes it depends on only; then they are added up, those first whose sum depends on
-    the fewest."""
-    terms = [t**fitted.exponent for t in times(fitted, setting)]
-    while len(terms) > 1:
-        pairs = [(i, j) for i in range(len(terms)) for j in range(i)]
-        i, j = min(pairs, key=lambda pair: math.prod(np.broadcast_shapes(*(terms[k].shape for k in pair))))
-        terms[j] = terms[j] + terms.pop(i)
-    return terms[0]
+def times(fitted: Fit, setting: Setting) -> Floats:
+    """Seconds per minibatch [times, …] by what limits it, in the form's order, for settings […]: the largest is the bottleneck."""
+    table, shape = setting.table()
+    return np.moveaxis(FORMS[fitted.form].rows(table, fitted.engine) @ vector(fitted), -1, 0).reshape(-1, *shape)
 
 
 def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Throughput of each setting with its band."""
-    form = FORMS[fitted.form]
-    setting = Setting(*np.broadcast_arrays(*setting))
-    count, shape = len(form.coefficients), np.shape(setting.workers)
-    units = np.eye(count).reshape(count, count, *(1 for _ in shape))
-    found = form.times(units.swapaxes(0, 1), setting, fitted.engine)  # of all unit vectors at once
-    unit_times = np.moveaxis(np.stack([np.broadcast_to(time, (count, *shape)) for time in found]), 1, -1)
-    seconds, shares = norm(unit_times @ _vector(fitted), fitted.exponent)
-    design = np.einsum("t...,t...k->...k", shares, unit_times) / seconds[..., None]
-    covariance = np.array(fitted.covariance)
-    variance = fitted.noise**2 + np.einsum("...i,ij,...j->...", design, covariance, design)
-    outside = _doublings_outside(fitted.region, setting)
-    variance = variance + (_WIDER * outside) ** 2
-    width = np.exp(_t90(fitted.freedom) * np.sqrt(variance))
-    rate = setting.batch_size / seconds
-    return Prediction(rate, rate / width, rate * width, outside > 1e-6)
+    table, shape = setting.table()
+    rows = FORMS[fitted.form].rows(table, fitted.engine)
+    seconds, variance, outside = np.empty((3, len(rows)))
+    region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
+    rates_with_variance(
+        rows,
+        vector(fitted),
+        np.array(fitted.covariance),
+        fitted.exponent,
+        table[_AXES],
+        region,
+        outside,
+        seconds,
+        variance,
+    )
+    if not fitted.region:
+        outside[:] = 1.0  # a doubling, where nothing was seen at all
+    width = np.exp(_t90(fitted.freedom) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
+    rate = table[0] / seconds
+    rate, low, high = (values.reshape(shape) for values in (rate, rate / width, rate * width))
+    return Prediction(rate, low, high, (outside > 1e-6).reshape(shape))
 
 
-def _vector(fitted: Fit) -> Floats:
+def vector(fitted: Fit) -> Floats:
+    """Its coefficients in the form's order."""
     return np.array([fitted.coefficients[name] for name in FORMS[fitted.form].coefficients])
-
-
-def _doublings_outside(region: Mapping[str, tuple[float, float]], setting: Setting) -> Floats:
-    """Factors by which axes lie outside, as logarithms to base 2, added up; a doubling where nothing was seen at all."""
-    if not region:
-        return np.ones(np.shape(setting.workers))
-    total = np.zeros(np.shape(setting.workers))
-    for axis, (low, high) in region.items():
-        values = getattr(setting, axis)
-        total = total + np.log2(np.maximum(1.0, np.maximum(low / values, values / high)))
-    return total
 
 
 def _t90(freedom: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dlrover_lite.brain import pareto
 from dlrover_lite.brain.job_view import JobView, ModelData
 from dlrover_lite.brain.lattice import Bounds
 
@@ -28,15 +29,18 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
     """Half of the band, as a difference of logarithms."""
     power: int = 4
 
-    def slowness(self, w: Any, p: Any, worker_cores: Any, ps_cores: Any) -> tuple[Any, Any]:
+    def sides(self, servers: Any, worker_sizes: Any, ps_sizes: Any) -> pareto.Sides:
+        p = servers[:, None]
         one = self.worker + self.request * p
-        host = (one + self.server) / self.host
-        first = (one / (w * worker_cores)) ** self.power + (self.latency / w) ** self.power + host**self.power
-        return first, (self.server / (p * ps_cores)) ** self.power
+        of_worker = (one / worker_sizes) ** self.power + self.latency**self.power
+        host = ((one + self.server) / self.host) ** self.power
+        return pareto.Sides(of_worker, host[:, 0], (self.server / (p * ps_sizes)) ** self.power, self.power)
 
     def predict(self, w: Any, p: Any, worker_cores: Any, ps_cores: Any) -> tuple[Any, Any, Any]:
-        first, second = self.slowness(w, p, worker_cores, ps_cores)
-        rate = self.batch * (first + second) ** (-1 / self.power)
+        one = self.worker + self.request * p
+        of_workers = (one / (w * worker_cores)) ** self.power + (self.latency / w) ** self.power
+        host = ((one + self.server) / self.host) ** self.power
+        rate = self.batch * (of_workers + host + (self.server / (p * ps_cores)) ** self.power) ** (-1 / self.power)
         return rate, rate * np.exp(-self.spread), rate * np.exp(self.spread)
 
 

@@ -30,12 +30,13 @@ def a_fit(exponent=6.0):
 def test_the_sides_rank_plans_as_predictions_do(exponent):
     model = load_model(model_data(a_fit(exponent), batch_size=1024, free_cores=4.0))
     assert isinstance(model, SeparableModel)
-    first, second = model.slowness(*LATTICE.grid)
-    seconds = ((first + second) ** (1 / exponent)).ravel()
+    found = model.sides(LATTICE.servers.astype(float), LATTICE.worker_sizes, LATTICE.ps_cores)
+    of_worker = found.of_worker[:, LATTICE.size_of_side] * LATTICE.workers ** -float(found.power)
+    first = of_worker + found.fixed[:, None]
+    seconds = ((first[:, :, None] + found.of_ps[:, None, :]) ** (1 / exponent)).ravel()
     rate, lower, upper = model.predict(*LATTICE.parts(np.arange(len(LATTICE))))
     assert seconds * rate == pytest.approx(1024.0)
     assert (lower < rate).all() and (rate < upper).all()
-    assert first.shape[2] == 1 and second.shape[1] == 1
 
 
 def test_a_form_without_sides_is_looked_at_point_by_point():

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.greedy import Walk
+from dlrover_lite.brain.greedy import Walk, stairs_of
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.options import hull, options_of
+from dlrover_lite.brain.options import options_of
 from dlrover_lite.units import Resources
 from tests.brain.models import data, load, view
 
@@ -84,7 +84,7 @@ def _walk(views, capacity):
     options = [options_of(view, load(view.model), capacity, Policy()) for view in views]
     if None in options:
         return None
-    walk = Walk(options, capacity, {one.view.job: hull(one, one.minimum) for one in options}, {})
+    walk = Walk(options, capacity, {one.view.job: stairs_of(one) for one in options}, {})
     return walk if walk.free_milli >= 0 and walk.free_memory >= 0 else None
 
 

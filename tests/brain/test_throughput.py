@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.nnls import nnls
 from dlrover_lite.brain.profiles import HostUse, Observation, Profile, PsUse, WorkerUse, host_speeds, observe
 from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK, Engine, Form, Setting
-from dlrover_lite.brain.throughput import Fit, Prior, fit, power_sum, predict, times
+from dlrover_lite.brain.throughput import Fit, Prior, fit, predict, times
 from dlrover_lite.errors import DlroverLiteError
 from tests.brain.queueing import PLANS, Costs, Plan, observations, replace, simulate
 
@@ -188,22 +188,27 @@ def test_a_disturbed_measurement_doesnt_spoil_the_others() -> None:
 
 
 def test_a_host_that_is_slow_at_times() -> None:
-    """All CPU work takes longer then, here by 20% up or down: what is predicted is the usual throughput, with a wider band."""
-    rng, slow = np.random.default_rng(4), []
-    for o, pace in zip(simulated(), np.exp(rng.normal(0, 0.2, len(PLANS))), strict=True):
-        assert o.worker_cpu_seconds is not None and o.ps_cpu_seconds is not None
-        slow.append(
-            msgspec.structs.replace(
-                o,
-                samples_per_second=o.samples_per_second / pace,
-                worker_cpu_seconds=o.worker_cpu_seconds * pace,
-                ps_cpu_seconds=o.ps_cpu_seconds * pace,
+    """All CPU work takes longer then, here by 20% up or down: what is predicted is the usual throughput, with a wider band. Of one draw of
+    18 such paces even the mean is off by 5%, so that a single fit says little: the usual one of many does."""
+    errors, noises = [], []
+    for seed in range(11):
+        rng, slow = np.random.default_rng(seed), []
+        for o, pace in zip(simulated(), np.exp(rng.normal(0, 0.2, len(PLANS))), strict=True):
+            assert o.worker_cpu_seconds is not None and o.ps_cpu_seconds is not None
+            slow.append(
+                msgspec.structs.replace(
+                    o,
+                    samples_per_second=o.samples_per_second / pace,
+                    worker_cpu_seconds=o.worker_cpu_seconds * pace,
+                    ps_cpu_seconds=o.ps_cpu_seconds * pace,
+                )
             )
-        )
-    found = fit(slow[::2])
-    predicted = predict(found, Setting.of(simulated()))
-    assert np.median(np.abs(predicted.samples_per_second / rates(simulated()) - 1)) < 0.08
-    assert found.noise > 0.1 > fit(simulated()[::2]).noise
+        found = fit(slow[::2])
+        predicted = predict(found, Setting.of(simulated()))
+        errors.append(np.median(np.abs(predicted.samples_per_second / rates(simulated()) - 1)))
+        noises.append(found.noise)
+    assert np.median(errors) < 0.06
+    assert min(noises) > 0.09 > fit(simulated()[::2]).noise
 
 
 def test_without_measured_cpu_the_shape_is_fitted_to_throughput_alone() -> None:
@@ -233,17 +238,13 @@ def test_outside_of_what_was_seen_the_band_is_wider_and_says_so() -> None:
     assert width[0] < width[2] < width[3]
 
 
-def test_comparing_without_roots_is_the_same() -> None:
+def test_the_longest_time_is_what_limits() -> None:
     found = fit(simulated()[:8])
-    lattice = setting(
-        workers=np.arange(1, 9)[:, None, None, None],
-        ps=np.arange(1, 4)[:, None, None],
-        worker_cores=np.array([0.25, 0.5, 1.0])[:, None],
-        ps_cores=np.array([0.25, 1.0]),
-    )
-    full = predict(found, lattice).samples_per_second
-    assert np.allclose(1024 * power_sum(found, lattice) ** (-1 / found.exponent), full)
-    assert [np.size(limit) for limit in times(found, lattice)] == [72, 6, 72, 3]
+    lattice = setting(workers=np.arange(1, 9)[:, None], ps_cores=np.array([0.25, 1.0]))
+    limits = times(found, lattice)
+    assert limits.shape == (4, 8, 2)
+    seconds = (limits**found.exponent).sum(axis=0) ** (1 / found.exponent)
+    assert np.allclose(1024 / seconds, predict(found, lattice).samples_per_second)
 
 
 def test_a_fit_is_plain_data() -> None:
