@@ -63,6 +63,7 @@ def serve(
     from dlrover_lite.brain.service import Service
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain.thinking import Thinking
     from dlrover_lite.jobs.brain_files import BrainFiles, BrainRecord
     from dlrover_lite.jobs.processes import identify
     from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory
@@ -90,7 +91,18 @@ def serve(
         stack.callback(context.destroy, linger=1000)
         endpoint = f"ipc://{runtime / _SOCKET}"
         server = Server(endpoint, BrainRequests, context=context, remember_replies=True)
-        service = Service(server, store, look=look_at, idle_seconds=idle, version=options.version, say=say)
+        thinking = Thinking(files.database, say=say)
+        stack.callback(thinking.close)
+        service = Service(
+            server,
+            store,
+            look=look_at,
+            advise=lambda _store, job, _at: thinking.advice(job),
+            tell=thinking.told,
+            idle_seconds=idle,
+            version=options.version,
+            say=say,
+        )
         stack.callback(service.close)
         stack.callback(files.remove_record)
         files.write_record(BrainRecord(process, options.version, endpoint, str(runtime), time.time()))

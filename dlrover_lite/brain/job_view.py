@@ -92,6 +92,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     doubt: Annotated[float, Meta(ge=1)] = 1.0
     """Factor on the model's bands: above 1 when its predictions for this job have missed (``effect.doubt_after``)."""
     last_change: LastChange | None = None
+    most: Resources | None = None
+    """Its recipe's ceiling; None: the capacity."""
     fixed: bool = False
     """Its plan is not to be changed while it runs (autoscaling is off or paused)."""
 

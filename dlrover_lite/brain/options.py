@@ -52,6 +52,8 @@ class Options(NamedTuple):
 
 def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
     """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
+    if view.most is not None:
+        capacity = Resources(min(capacity.cores, view.most.cores), min(capacity.memory, view.most.memory))
     lattice = lattice_of(view.bounds)
     fitting = lattice.fitting(view.need, capacity.memory)
     flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)

@@ -24,7 +24,7 @@ from dlrover_lite.brain.table_rows import Growth, fit_rows, quantile_rows
 from dlrover_lite.brain.throughput import Fit, Prior, fit
 from dlrover_lite.units import Resources
 
-__all__ = ["PastJob", "PastMemory", "StartInputs", "initial_plan", "initial_view"]
+__all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
 
 _COLD_SHARE, _COLD_CORES, _COLD_PS_SHARE = 0.75, 4.0, 0.25
 """Of what there is, and at most so many cores, a job starts with that nothing is known of; and the PS's part of that."""
@@ -110,6 +110,11 @@ def initial_plan(inputs: StartInputs) -> Decision:
     one = RoundInputs(at=inputs.at, capacity=inputs.capacity, jobs=(view,), policy=inputs.policy)
     decision = decide(one).decisions[0]
     return msgspec.structs.replace(decision, stage="initial", reason=f"{known.words}: {decision.reason}")
+
+
+def basis(inputs: StartInputs) -> str:
+    """What the first plan goes by, in words."""
+    return _known(inputs).words
 
 
 def initial_view(inputs: StartInputs) -> JobView:

@@ -68,6 +68,10 @@ Advise = Callable[[ConfigStore, str, float], Advice | None]
 """What to do about a job, asked after each of its reports is committed; the last is the time, in seconds since the epoch."""
 
 
+Tell = Callable[[RegisterJob | Report | EndJob], None]
+"""What was reported, once it is committed."""
+
+
 class _Registered(msgspec.Struct):
     directory: str
     samples: int
@@ -87,6 +91,7 @@ class Service:
         *,
         look: Look,
         advise: Advise = lambda *_: None,
+        tell: Tell = lambda _: None,
         idle_seconds: float | None = None,
         embedded: bool = False,
         version: str = __version__,
@@ -101,6 +106,7 @@ class Service:
         self._store = store
         self._look = look
         self._advise = advise
+        self._tell = tell
         self._idle_seconds = idle_seconds
         self._embedded = embedded
         self._version = version
@@ -167,6 +173,7 @@ class Service:
 
     def _is_written(self, body: RegisterJob | Report | EndJob) -> Advice | None:
         """What follows from it."""
+        self._tell(body)
         if isinstance(body, EndJob):
             self._jobs.pop(body.job, None)
             return None
@@ -224,7 +231,7 @@ class Service:
             started_at=body.started_at,
             samples=body.samples,
             directory=body.directory,
-            features=body.features,
+            features=body.features if body.demand is None else {**body.features, "demand": body.demand},
         )
         self._store.put_job(entry)
         return BrainAck()

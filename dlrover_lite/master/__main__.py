@@ -15,15 +15,15 @@ import zmq
 
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
-from dlrover_lite.brain.plan import Plan, initial_plan
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
-from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
+from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import linked, tell_end
+from dlrover_lite.master.first_plan import FirstPlan, autoscale_of, demand_of, first_plan
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -68,16 +68,24 @@ def run(job: Job) -> Outcome:
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.Context[Any]) -> Outcome:
     recipe = job.recipe
     capacity = backend.capacity()
-    nodes = initial_plan(recipe.resources, capacity)
-    print(f"plan: {nodes.describe()}")
     plan = shard_plan(recipe)
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
     story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
     mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
-    with linked(
-        job, mode, rows=plan.samples, context=context, say=lambda line: story.node("master", line), log=_say
-    ) as brain:
+
+    def tell(line: str) -> None:
+        story.node("master", line)
+
+    demand = demand_of(recipe, capacity, samples=plan.samples)
+    with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=_say) as brain:
+        began = job.ledger().exists()
+        nodes = first_plan(recipe, capacity, None if began else brain, stop=stop, say=tell)
+        if not began:
+            tell(
+                f"begins with {nodes.plan.describe()}"
+                + (f" (decision {nodes.number}: {nodes.why})" if nodes.number else "")
+            )
         return _generations(job, server, backend, stop, nodes, capacity, plan, cuts, story, brain)
 
 
@@ -86,7 +94,7 @@ def _generations(
     server: Server,
     backend: Backend,
     stop: _Stop,
-    nodes: Plan,
+    nodes: FirstPlan,
     capacity: Resources,
     plan: ShardPlan,
     cuts: str,
@@ -96,7 +104,7 @@ def _generations(
     """One after the other, until the job has ended."""
     recipe = job.recipe
     while True:
-        begin_generation(job, plan, nodes, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
+        begin_generation(job, plan, nodes.plan, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
         with LedgerStore(job.ledger()) as store:
             shards = ShardService(store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
             master = Master(
@@ -105,7 +113,7 @@ def _generations(
                 shards,
                 server,
                 backend,
-                Fleet(nodes, capacity),
+                Fleet(nodes.plan, capacity),
                 export_directory=job.export,
                 checkpoints=cuts,
                 story=story,
@@ -113,8 +121,10 @@ def _generations(
                 show=lambda status: _show(job, status),
                 stop_reason=lambda: job.record().stop_reason or "stopped by request",
                 go_back=GoingBack(job),
-                profiles=[ProfileLog(job.directory)],
+                profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
                 brain=brain,
+                autoscale=autoscale_of(recipe),
+                heard=nodes.number,
             )
             if (outcome := master.run()) is not None:
                 result = _write_result(job, master, outcome)

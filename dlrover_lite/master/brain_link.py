@@ -15,10 +15,12 @@ import msgspec
 import zmq
 
 from dlrover_lite import __version__
+from dlrover_lite.brain.demand import Done, Standing
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.brain.store.records import NodeEvent, PlanRecord
 from dlrover_lite.errors import BrainError
+from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.wire.brain_messages import (
@@ -38,6 +40,10 @@ from dlrover_lite.wire.frames import Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
+SOON_SECONDS = 1.0
+"""After it was told what it may decide something by."""
+FIRST_PLAN_SECONDS = 30.0
+"""A brain that lives is waited for: on a machine's first run it compiles what it needs."""
 BEAT_SECONDS = 10.0
 """Between two reports when there is no news but the samples."""
 AGAIN_SECONDS = 2.0
@@ -47,12 +53,13 @@ LOST_SECONDS = 40.0
 LATER_SECONDS = 10.0
 """After it couldn't write."""
 _LONGEST_PAUSE_SECONDS = 30.0
+_FIRST_BEAT_SECONDS = 0.2
 END_SECONDS = 3.0
 MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
 _AT_ONCE = 500
 
 State = Literal["looking", "greeting", "registering", "open"]
-Happening = Profile | NodeEvent | PlanRecord
+Happening = Profile | NodeEvent | PlanRecord | Done
 
 
 class Unsent:
@@ -61,7 +68,7 @@ class Unsent:
     def __init__(self, *, most_profiles: int = MOST_PROFILES, most_happenings: int = MOST_HAPPENINGS) -> None:
         self.dropped_profiles = self.dropped_happenings = 0
         self._profiles: deque[tuple[int, Profile]] = deque()
-        self._happenings: deque[tuple[int, NodeEvent | PlanRecord]] = deque()
+        self._happenings: deque[tuple[int, NodeEvent | PlanRecord | Done]] = deque()
         self._most_profiles, self._most_happenings = most_profiles, most_happenings
         self._added = 0
 
@@ -91,6 +98,7 @@ class Unsent:
             profiles=[item for item in items if isinstance(item, Profile)],
             events=[item for item in items if isinstance(item, NodeEvent)],
             plans=[item for item in items if isinstance(item, PlanRecord)],
+            done=[item for item in items if isinstance(item, Done)],
         )
         return report, pairs[-1][0] if pairs else 0
 
@@ -137,7 +145,7 @@ class BrainLink:
         self._find = find
         self._context = context
         self._say = say
-        self._advised = advised
+        self.advised = advised
         self._version = version
         self._clock = clock
         self._wall_clock = wall_clock
@@ -153,6 +161,8 @@ class BrainLink:
         self._plan: Plan | None = None
         self._nodes: dict[str, Node] = {}
         self._end: EndJob | None = None
+        self.standing: Callable[[], Standing] | None = None
+        """Asked before each report, once there is somebody who knows."""
         self.ended = False
         """The brain knows how the job has ended."""
 
@@ -164,8 +174,25 @@ class BrainLink:
         self._notice(fleet)
         self._serve(0.0)
 
-    def add_profile(self, profile: Profile) -> None:
-        self.unsent.add(profile)
+    def keep(self, found: Profile | Gap) -> None:
+        """A profile; the brain has no use for gaps. (``master.profiling.Sink``)"""
+        if isinstance(found, Profile):
+            self.unsent.add(found)
+
+    def done(self, done: Done) -> None:
+        """What became of a decision."""
+        self.unsent.add(done)
+
+    def first_advice(self, has_come: Callable[[], bool], give_up: Callable[[], bool]) -> bool:
+        """Wait for what the brain says to a job that has no plan yet; whether it came. No longer than a brain lives, and answers."""
+        until = self._clock() + FIRST_PLAN_SECONDS
+        while not has_come() and not give_up() and self._clock() < until:
+            if self._asked is None and self.state == "open":
+                self._next_at = min(self._next_at, self._clock() + _FIRST_BEAT_SECONDS)
+            self._serve(_FIRST_BEAT_SECONDS)
+            if self.state == "looking" and self._said:
+                break
+        return has_come()
 
     def plan_wished(self, plan: Plan, decision: int | None = None) -> None:
         """What the job is to have from now on, by whose decision."""
@@ -243,10 +270,12 @@ class BrainLink:
         if self.state == "greeting":
             return BrainHello(self._version), 0
         if self.state == "registering":
-            return msgspec.structs.replace(self._job, samples=self.samples), 0
+            return msgspec.structs.replace(self._job, samples=self.samples, plan=self._plan), 0
         if self._end is not None and not self.unsent:
             return None if self.ended else (self._end, 0)
-        return self.unsent.report(self._job.job, self.samples)
+        report, told = self.unsent.report(self._job.job, self.samples)
+        standing = self.standing() if self.standing is not None else None
+        return msgspec.structs.replace(report, standing=standing), told
 
     def _is_there(self, client: Client, now: float) -> bool:
         """Look, and ask again what isn't answered yet."""
@@ -279,7 +308,7 @@ class BrainLink:
         else:
             self._arrived(asked, now)
             if isinstance(body, Advice):
-                self._advised(body)
+                self.advised(body)
 
     def _arrived(self, asked: _Asked, now: float) -> None:
         if isinstance(asked.body, EndJob):
@@ -291,7 +320,9 @@ class BrainLink:
             self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
             self._said = ""
         self.unsent.told(asked.told)
-        self._next_at = now if self.unsent or self._end is not None else now + BEAT_SECONDS
+        soon = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
+        pause = SOON_SECONDS if soon else BEAT_SECONDS
+        self._next_at = now if self.unsent or self._end is not None else now + pause
 
     def _take_welcome(self, welcome: BrainWelcome, now: float) -> None:
         if understand_each_other(welcome.protocol, welcome.oldest):

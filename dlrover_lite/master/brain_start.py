@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from dlrover_lite.brain.demand import Demand
 from dlrover_lite.brain.features import features_of
 from dlrover_lite.brain.outcome import outcome_of
 from dlrover_lite.errors import BrainError
@@ -31,6 +32,7 @@ def linked(
     mode: BrainMode,
     *,
     rows: int,
+    demand: Demand | None = None,
     context: zmq.Context[Any],
     say: Callable[[str], None],
     log: Callable[[str], None],
@@ -41,7 +43,9 @@ def linked(
         yield None
         return
     embedded = EmbeddedBrain(context, say=log) if mode == "embedded" else None
-    link = BrainLink(registration(job, rows), embedded.find if embedded else find_daemon, context=context, say=say)
+    link = BrainLink(
+        registration(job, rows, demand), embedded.find if embedded else find_daemon, context=context, say=say
+    )
     try:
         yield link
     finally:
@@ -61,7 +65,7 @@ def find_daemon(files: BrainFiles | None = None) -> str:
     return record.endpoint
 
 
-def registration(job: Job, rows: int) -> RegisterJob:
+def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJob:
     record = job.record()
     features = features_of(job.recipe, rows=rows, owner=_user())
     return RegisterJob(
@@ -73,6 +77,7 @@ def registration(job: Job, rows: int) -> RegisterJob:
         created_at=record.created_at,
         started_at=record.started_at,
         features=msgspec.to_builtins(features),
+        demand=demand,
     )
 
 

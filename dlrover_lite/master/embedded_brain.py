@@ -45,6 +45,7 @@ class EmbeddedBrain:
         from dlrover_lite.brain.daemon import look_at
         from dlrover_lite.brain.service import Service
         from dlrover_lite.brain.store.database import ConfigStore
+        from dlrover_lite.brain.thinking import Thinking
         from dlrover_lite.wire.brain_messages import BrainRequests
         from dlrover_lite.wire.server import Server
 
@@ -53,7 +54,16 @@ class EmbeddedBrain:
             store = ConfigStore(self._files.database)
             try:
                 server = Server(_ENDPOINT, BrainRequests, context=self._context, remember_replies=True)
-                service = Service(server, store, look=look_at, embedded=True, say=self._say)
+                thinking = Thinking(self._files.database, say=self._say)
+                service = Service(
+                    server,
+                    store,
+                    look=look_at,
+                    advise=lambda _store, job, _at: thinking.advice(job),
+                    tell=thinking.told,
+                    embedded=True,
+                    say=self._say,
+                )
             except BaseException:
                 store.close()
                 raise
@@ -61,6 +71,7 @@ class EmbeddedBrain:
                 self._why = service.run(lambda: "the job has ended" if self._stop.is_set() else "")
             finally:
                 service.close()
+                thinking.close()
         except DlroverLiteError as error:
             self._why = str(error).replace("\n", " ")
             self._say(f"the brain has ended: {self._why}")

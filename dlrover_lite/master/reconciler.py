@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -145,6 +145,10 @@ class Reconciler:
         self.waits_for.pop(node, None)
         told += self._resize(self.fleet.by_id[node])
         return [f"{node} {text}" for text in told]
+
+    def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
+        """Of the nodes of a role that come from now on."""
+        self._take((self.fleet.set_size(role, each), []))
 
     def memory_used(self, node: str) -> int:
         """Bytes, now."""

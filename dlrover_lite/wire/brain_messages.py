@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dlrover_lite.brain.demand import Demand, Done, Standing
 from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.brain.store.records import NodeEvent, PlanRecord
 from dlrover_lite.wire.message import Message
@@ -91,6 +93,10 @@ class RegisterJob(Message, frozen=True):
     samples: int = 0
     """Consumed so far."""
     priority: float = 1.0
+    demand: Demand | None = None
+    """None: it wants no advice."""
+    plan: Plan | None = None
+    """That it runs with; None: it waits for its first one."""
 
 
 class Report(Message, frozen=True):
@@ -103,6 +109,10 @@ class Report(Message, frozen=True):
     events: list[NodeEvent] = []
     plans: list[PlanRecord] = []
     """What the job has been given (``granted``), and what it was to have (``desired``)."""
+    standing: Standing | None = None
+    """How it stands now; None: it hasn't begun."""
+    done: list[Done] = []
+    """What became of decisions."""
 
 
 class EndJob(Message, frozen=True):

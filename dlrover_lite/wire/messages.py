@@ -11,6 +11,8 @@ import msgspec
 
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.asking import (
+    AutoscaleRequest,
+    AutoscaleStatus,
     CancelMovesRequest,
     CheckpointProblem,
     CheckpointPromise,
@@ -41,6 +43,8 @@ from dlrover_lite.wire.message import Message
 
 __all__ = [
     "Ack",
+    "AutoscaleRequest",
+    "AutoscaleStatus",
     "CancelMovesRequest",
     "CheckpointProblem",
     "CheckpointPromise",
@@ -378,6 +382,7 @@ MasterRequests = (
     | SlotsRequest
     | StoryRequest
     | CheckpointRequest
+    | AutoscaleRequest
 )
 MasterReplies = (
     Ack
@@ -393,6 +398,7 @@ MasterReplies = (
     | SlotsReport
     | Story
     | CheckpointPromise
+    | AutoscaleStatus
 )
 
 

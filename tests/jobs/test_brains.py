@@ -100,7 +100,7 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
 
     try:
         for at in range(5):
-            link.add_profile(profile(float(at)))
+            link.keep(profile(float(at)))
         until_told()
         os.kill(first.pid, signal.SIGKILL)
         assert wait_for_end_of(first.pid)
@@ -108,7 +108,7 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
             assert len(queries.profiles(store, "ads-1")) == 5
             assert store.db.conn.execute("pragma integrity_check").fetchone()[0] == "ok"
         assert not BrainFiles().lives()
-        link.add_profile(profile(5.0))
+        link.keep(profile(5.0))
         link._next_at = 0.0
         end = time.monotonic() + PATIENCE
         while not said:

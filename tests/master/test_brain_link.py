@@ -97,7 +97,7 @@ def test_a_job_as_its_brain_sees_it(line: Line) -> None:
     (job,) = queries.jobs(line.rig.store)
     assert (job.state, job.model, job.samples) == ("running", "dcn", 100)
     assert queries.newest_plan(line.rig.store, "ads-1", "granted").plan == FLEET.plan  # type: ignore[union-attr]
-    line.link.add_profile(profile(5.0))
+    line.link.keep(profile(5.0))
     line.fleet, _ = FLEET.hello("ps-0", "", 1.0)
     line.fleet, _ = line.fleet.resized("worker-0", Resources(0.5, GIB))
     line.fleet, _ = line.fleet.event(Reported(1, "worker-0", "exited", 0.0, "OOMKilled", detail="over"), 2.0)
@@ -141,7 +141,7 @@ def test_the_end_is_told_with_all_that_is_untold(line: Line, monkeypatch: pytest
     line.settle()
     monkeypatch.setattr(brain_link, "_AT_ONCE", 10)
     for at in range(35):
-        line.link.add_profile(profile(float(at)))
+        line.link.keep(profile(float(at)))
     serve, client = line.link._serve, line.link._client
 
     def both(wait: float) -> None:
@@ -177,7 +177,7 @@ def test_what_happened_without_a_brain_is_told_to_the_next(line: Line) -> None:
     line.turn(brain_link.AGAIN_SECONDS)
     assert line.said == ["the brain is lost (none runs): training goes on without its advice"]
     for at in range(12):
-        line.link.add_profile(profile(float(at)))
+        line.link.keep(profile(float(at)))
     line.alive = True
     line.turn(60.0)
     line.settle()
@@ -189,7 +189,7 @@ def test_another_brain_at_the_same_place(line: Line, tmp_path: Path) -> None:
     """The socket connects by itself: the new one knows nothing of the job, and says so."""
     line.settle()
     line.rig.service._jobs.clear()
-    line.link.add_profile(profile(1.0))
+    line.link.keep(profile(1.0))
     line.turn(brain_link.BEAT_SECONDS)
     line.settle()
     assert len(queries.profiles(line.rig.store, "ads-1")) == 1
@@ -200,7 +200,7 @@ def test_another_brain_elsewhere(line: Line, tmp_path: Path) -> None:
     line.settle()
     first, line.rig = line.rig, Rig(tmp_path / "another.sqlite", context=line.rig.context)
     try:
-        line.link.add_profile(profile(1.0))
+        line.link.keep(profile(1.0))
         line.turn(brain_link.AGAIN_SECONDS)
         line.settle()
         assert len(queries.profiles(line.rig.store, "ads-1")) == 1
@@ -225,7 +225,7 @@ def test_a_brain_that_can_not_write(line: Line) -> None:
     line.settle()
     with ConfigStore(line.rig.store.path) as other:
         other.db.conn.execute("begin immediate")
-        line.link.add_profile(profile(1.0))
+        line.link.keep(profile(1.0))
         line.turn(brain_link.BEAT_SECONDS)
         for _ in range(3):
             line.rig.service.turn(0.05)
@@ -240,7 +240,7 @@ def test_a_brain_that_can_not_write(line: Line) -> None:
 
 def test_what_the_brain_refuses_is_dropped_and_said(line: Line) -> None:
     line.settle()
-    line.link.add_profile(profile(float("nan")))
+    line.link.keep(profile(float("nan")))
     line.turn(brain_link.BEAT_SECONDS)
     line.settle()
     assert len(line.said) == 1 and "which is dropped" in line.said[0]

@@ -25,6 +25,12 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that ended longer ago go, whatever their number."""
     profile_days: float = 30.0
     """So long after a job's end its measurements and node events are kept; what was fitted to them stays as long as the job."""
+    capacity_cores: float = 0.0
+    """For all jobs together; 0: what the machine has."""
+    capacity_gib: float = 0.0
+    """The same of memory."""
+    decide_seconds: float = 5.0
+    """Plans of jobs that run are looked at again no more often than this."""
 
     @property
     def idle_seconds(self) -> float:
