@@ -213,7 +213,10 @@ class Adviser:
             else decision
             for decision in found.decisions
         )
-        kept = [one for one in decisions if one.acts or one.reason != self._jobs[one.job].reason]
+        held = {view.job for view in found.inputs.jobs if view.fixed}
+        kept = [
+            one for one in decisions if one.acts or (one.reason != self._jobs[one.job].reason and one.job not in held)
+        ]
         numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept])
         for one in kept:
             known = self._jobs[one.job]

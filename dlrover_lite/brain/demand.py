@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.recipe.schema import Recipe, RoleResources
 from dlrover_lite.units import Resources
 
-__all__ = ["Autoscale", "Demand", "Done", "Standing", "StandingNode", "within"]
+__all__ = ["Autoscale", "Demand", "Done", "Standing", "StandingNode", "autoscale_of", "demand_of", "fixed", "within"]
 
 Autoscale = Literal["off", "suggest", "on"]
 
@@ -72,3 +73,29 @@ def within(demand: Demand) -> Resources:
     if demand.total is None:
         return demand.capacity
     return Resources(min(demand.total.cores, demand.capacity.cores), min(demand.total.memory, demand.capacity.memory))
+
+
+def autoscale_of(recipe: Recipe) -> Autoscale:
+    """``auto``: on where the recipe leaves a role's resources open."""
+    if recipe.autoscale != "auto":
+        return recipe.autoscale
+    return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
+
+
+def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
+    """``samples``: of one epoch."""
+    limits = recipe.resources
+    return Demand(
+        capacity=capacity,
+        total=limits.total,
+        ps=fixed(limits.ps),
+        worker=fixed(limits.worker),
+        total_samples=float(samples * recipe.training.epochs),
+        epoch_samples=float(samples),
+        autoscale=autoscale_of(recipe),
+    )
+
+
+def fixed(role: RoleResources | None) -> RolePlan | None:
+    """What the recipe says of a role; None: nothing."""
+    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))

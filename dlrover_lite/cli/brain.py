@@ -124,6 +124,9 @@ def settings_(changes: tuple[str, ...], as_json: bool) -> None:
     idle-minutes: it ends after so long without a job. keep-jobs: so many that have ended stay in the history, the newest;
     keep-days: and for so long. profile-days: measurements of a job are kept for so long after its end.
 
+    capacity-cores, capacity-gib: what all jobs together may have (0: all of the machine). decide-seconds: plans of jobs that
+    run are looked at again no more often than this.
+
     idle-minutes counts for the next one that is started, the others within the hour.
     """
     from dlrover_lite.brain.store import preferences

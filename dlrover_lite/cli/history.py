@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.store.database import ConfigStore
     from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, StoredDecision
 
-__all__ = ["history"]
+__all__ = ["find_entry", "history", "open_history"]
 
 _LEAST_FIRST = ("auc", "model", "worker peak", "ps peak", "duration", "samples", "started", "plan")
 """Columns that give way on a narrow terminal."""
@@ -43,7 +43,7 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
 
     if job and (conditions or limit is not None):
         raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
-    store = _store()
+    store = open_history()
     if store is None:
         if job:
             raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
@@ -51,7 +51,7 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
     else:
         with store:
             if job:
-                _tell(store, _find(store, job), as_json)
+                _tell(store, find_entry(store, job), as_json)
                 return
             entries = _entries(store, conditions, limit)
     if as_json:
@@ -62,7 +62,7 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
         _print_jobs(entries)
 
 
-def _store() -> ConfigStore | None:
+def open_history() -> ConfigStore | None:
     """None where there is no history; looking doesn't make one."""
     from dlrover_lite.jobs.brain_files import BrainFiles
 
@@ -106,7 +106,7 @@ def _as_it_is(entry: JobEntry) -> JobEntry:
     )
 
 
-def _find(store: ConfigStore, reference: str) -> JobEntry:
+def find_entry(store: ConfigStore, reference: str) -> JobEntry:
     """Raises JobError naming the nearest ids."""
     from difflib import get_close_matches
 

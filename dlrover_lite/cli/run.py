@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["run"]
+__all__ = ["prepare_data", "run"]
 
 EXIT_FAILED = 1
 
@@ -37,6 +37,12 @@ EXIT_FAILED = 1
 )
 @click.option("--cut", type=click.IntRange(min=0), help="With --resume or --from: this checkpoint, not the newest.")
 @click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; the data may be others.")
+@click.option(
+    "--autoscale",
+    type=click.Choice(["off", "suggest", "on"]),
+    help="Whether the brain changes the job's plan while it runs (default: on where the recipe fixes no resources).",
+)
+@click.option("--check-index", metavar="INDEX", help="Refuse if `plan` would show another plan by now than that one.")
 @click.option("--no-daemon", is_flag=True, help="Have the brain in the job's own process, not in one for all jobs.")
 @click.option("--detach", is_flag=True, help="Start the job, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -48,6 +54,8 @@ def run(
     origin: str | None,
     cut: int | None,
     only_parameters: bool,
+    autoscale: str | None,
+    check_index: str | None,
     no_daemon: bool,
     detach: bool,
     as_json: bool,
@@ -62,6 +70,10 @@ def run(
     the path or URL of checkpoints, with ":12" at its end for one that isn't the newest. Its recipe is the checkpoint's unless
     RECIPE is given, which may have other numbers of nodes and epochs.
 
+    Where the recipe fixes no resources the brain chooses the plan, and changes it while the job runs (`plan` shows it
+    beforehand, `explain` what was decided, `autoscale pause` holds it). With --autoscale suggest it asks first, with off it
+    keeps out.
+
     What happens is told to the brain, which keeps the history of all jobs. If none runs it is started, and ends when there has
     been no job for a while.
 
@@ -72,6 +84,10 @@ def run(
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import warnings, what_runs
 
+    if autoscale is not None:
+        settings = (*settings, f"autoscale={autoscale}")
+    if check_index is not None and (resume or origin is not None or recipe is None):
+        raise click.UsageError("--check-index is for a RECIPE, without --resume and --from.")
     _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
     brain: BrainMode | None = "embedded" if no_daemon else None
     if resume:
@@ -84,7 +100,10 @@ def run(
         note(f"Warning: {warning}")
     for line in start.said:
         note(line)
-    note(what_runs(start.recipe, _prepare_data(start.recipe)))
+    samples = prepare_data(start.recipe)
+    if check_index is not None:
+        _check_index(start.recipe, samples, check_index)
+    note(what_runs(start.recipe, samples))
     with Signals(sys.stderr) as signals:
         handle = start.go(detach)
         if detach:
@@ -198,7 +217,7 @@ def _said(chosen: Chosen, what: str) -> list[str]:
     return [*said, f"{what.rstrip()} checkpoint {manifest.cut} of {manifest.job}, {taken}"]
 
 
-def _prepare_data(recipe: Recipe) -> int:
+def prepare_data(recipe: Recipe) -> int:
     """Index the files, if they aren't yet; the number of training samples."""
     from pathlib import Path
 
@@ -216,6 +235,18 @@ def _prepare_data(recipe: Recipe) -> int:
                 samples = dataset.samples if part == "train" else samples
                 dataset.close()
     return samples
+
+
+def _check_index(recipe: Recipe, samples: int, index: str) -> None:
+    """Raises JobError when the world has moved."""
+    from dlrover_lite.jobs.foresight import foresee
+
+    now = foresee(recipe, samples).decision
+    if now.index != index:
+        raise JobError(
+            f"The world has moved since plan {index}: it is {now.index} by now ({now.reason})",
+            hint="Look at it again: dlrover-lite plan RECIPE",
+        )
 
 
 def _say_detached(handle: JobHandle, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
-    from dlrover_lite.wire.messages import SlotsReport, Status, Story, Topology
+    from dlrover_lite.wire.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
 
 __all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "run", "this_machine"]
 
@@ -307,6 +307,20 @@ class JobHandle:
         return self._wish(
             wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to resize")
         ).actions
+
+    def autoscale(self, what: Literal["status", "pause", "resume", "accept", "reject"] = "status") -> AutoscaleStatus:
+        """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests. How that stands then.
+
+        Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import AutoscaleRequest, AutoscaleStatus
+
+        return self._wish(
+            AutoscaleRequest(what),
+            AutoscaleStatus,
+            lambda last: scaling.too_late(self.job, last, "there is no plan to change"),
+        )
 
     def slots(self, hottest: int = 10) -> SlotsReport:
         """What is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.

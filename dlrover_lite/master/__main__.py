@@ -15,6 +15,7 @@ import zmq
 
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
+from dlrover_lite.brain.demand import autoscale_of, demand_of
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
@@ -23,7 +24,7 @@ from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import linked, tell_end
-from dlrover_lite.master.first_plan import FirstPlan, autoscale_of, demand_of, first_plan
+from dlrover_lite.master.first_plan import FirstPlan, first_plan
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore

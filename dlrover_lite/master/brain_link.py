@@ -41,7 +41,7 @@ from dlrover_lite.wire.frames import Failure, Reply
 __all__ = ["BrainLink", "Unsent"]
 
 SOON_SECONDS = 1.0
-"""After it was told what it may decide something by."""
+"""After it was told what it may decide something by; then twice as long each time, up to the beat."""
 FIRST_PLAN_SECONDS = 30.0
 """A brain that lives is waited for: on a machine's first run it compiles what it needs."""
 BEAT_SECONDS = 10.0
@@ -155,6 +155,7 @@ class BrainLink:
         self._again_at = 0.0
         self._next_at = clock()
         self._pause = 0.0
+        self._beat = BEAT_SECONDS
         self._said = ""
         """Why there is no brain, as last said; empty while there is one."""
         self._fleet: Fleet | None = None
@@ -320,9 +321,9 @@ class BrainLink:
             self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
             self._said = ""
         self.unsent.told(asked.told)
-        soon = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
-        pause = SOON_SECONDS if soon else BEAT_SECONDS
-        self._next_at = now if self.unsent or self._end is not None else now + pause
+        news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
+        self._beat = SOON_SECONDS if news else min(2 * self._beat, BEAT_SECONDS)
+        self._next_at = now if self.unsent or self._end is not None else now + self._beat
 
     def _take_welcome(self, welcome: BrainWelcome, now: float) -> None:
         if understand_each_other(welcome.protocol, welcome.oldest):

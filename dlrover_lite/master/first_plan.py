@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from dlrover_lite.brain.demand import Autoscale, Demand
-from dlrover_lite.brain.plan import Plan, RolePlan, initial_plan
+from dlrover_lite.brain.demand import autoscale_of, fixed
+from dlrover_lite.brain.plan import Plan, initial_plan
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.recipe.schema import Recipe, RoleResources
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
 
-__all__ = ["FirstPlan", "autoscale_of", "demand_of", "first_plan"]
+__all__ = ["FirstPlan", "first_plan"]
 
 
 class FirstPlan(NamedTuple):
@@ -22,31 +22,6 @@ class FirstPlan(NamedTuple):
     number: int = 0
     """Of the brain's decision; 0: it isn't by the brain."""
     why: str = ""
-
-
-def autoscale_of(recipe: Recipe) -> Autoscale:
-    """``auto``: on where the recipe leaves a role's resources open."""
-    if recipe.autoscale != "auto":
-        return recipe.autoscale
-    return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
-
-
-def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
-    """``samples``: of one epoch."""
-    limits = recipe.resources
-    return Demand(
-        capacity=capacity,
-        total=limits.total,
-        ps=_fixed(limits.ps),
-        worker=_fixed(limits.worker),
-        total_samples=float(samples * recipe.training.epochs),
-        epoch_samples=float(samples),
-        autoscale=autoscale_of(recipe),
-    )
-
-
-def _fixed(role: RoleResources | None) -> RolePlan | None:
-    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))
 
 
 def first_plan(
@@ -85,4 +60,4 @@ def first_plan(
 
 def _memory_fixed(plan: Plan, ps: RoleResources | None, worker: RoleResources | None) -> Plan:
     """Memory of a role that the recipe fixes is the recipe's."""
-    return Plan(ps=_fixed(ps) or plan.ps, worker=_fixed(worker) or plan.worker)
+    return Plan(ps=fixed(ps) or plan.ps, worker=fixed(worker) or plan.worker)
