@@ -8,6 +8,7 @@ Raising a job's priority never gets it a slower plan: its steps come earlier, an
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -146,11 +147,13 @@ def soonest(options: Options, capacity: Resources) -> int:
     return int(np.where(fits, options.gain, -np.inf).argmax())
 
 
-def cheapest_as_good(options: Options, at: int, tie_share: float) -> int:
+def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: float = math.inf) -> int:
     """The cheapest plan that is no more than ``tie_share`` of the remaining time slower than ``at``, and needs no more memory; of equal
-    ones that which needs no change."""
+    ones that which needs no change. At the lower end of its band it may lose ``most_loss`` of the remaining time."""
     seconds = options.stay_seconds - options.gain
     good = (seconds <= seconds[at] * (1 + tie_share)) & (options.memory <= options.memory[at])
     good &= options.points.milli <= options.points.milli[at]
+    if most_loss < math.inf:
+        good &= options.least_gain >= -most_loss * options.stay_seconds
     order = np.lexsort((np.arange(len(good)) != (-1 if options.now is None else options.now), options.points.milli))
     return int(order[good[order].argmax()])

@@ -115,7 +115,7 @@ def _answer(inputs: HealInputs, end: NodeEnd, before: int, room: Room) -> Treatm
     if comeback.budget == 0:
         return _says(treatment, "nodes that end so don't come back; its log says what happened")
     if before >= comeback.budget:
-        return _says(treatment, f"{before} of the {end.role}s have come back after that, and no more may")
+        return _says(treatment, f"{before} nodes of its role have come back after that, and no more may")
     memory, band = end.resources.memory, None
     if comeback.memory_factor > 1 or oom:
         memory, band = _after_oom(inputs, end, comeback)

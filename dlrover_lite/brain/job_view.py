@@ -53,6 +53,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Remaining time of a job that doesn't say how much work is left."""
     tie_share: NonNegative = 0.01
     """Completion times that differ by less than this share are equal, and cost decides."""
+    least_saving: NonNegative = 0.1
+    """A job that is alone gives cores away that make no difference, if they are so large a part of what it has at least,"""
+    saving_risk: NonNegative = 0.1
+    """and if, at the lower end of the band, no more than this share of the remaining time is lost."""
     ageing_seconds: Positive = 600.0
     """A job that has waited this long counts twice its priority in the queue, and so on."""
     reserve_after_seconds: Positive = 1800.0

@@ -97,7 +97,7 @@ def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], 
         reason=seen,
         memory=memory_band(one.found, node.node, one.samples, limit=limit),
     )
-    for way in (_in_place, _to_peers, _to_another):
+    for way in (_in_place, _to_peers, _to_another, _what_there_is):
         if (treated := way(inputs, one, treatment, all_of_them, room)) is not None:
             return treated
     return msgspec.structs.replace(
@@ -114,6 +114,19 @@ def _in_place(
     room.take(node.host, Resources(0.0, more))
     resources = Resources(node.resources.cores, one.limit)
     return _treated(treatment, one, Resize(resources), f"it gets {format_bytes(one.limit)} in place", 0.0, one.limit)
+
+
+def _what_there_is(
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+) -> Treatment | None:
+    """Not enough, but later is better than now."""
+    node, more = one.node, min(room.memory(one.node.host), one.limit - one.node.resources.memory)
+    if not inputs.resizable or more < _LEAST_SHARE * node.resources.memory:
+        return None
+    room.take(node.host, Resources(0.0, more))
+    limit = node.resources.memory + more
+    text = f"it gets {format_bytes(limit)} in place, all there is, of {format_bytes(one.limit)} that it should have"
+    return _treated(treatment, one, Resize(Resources(node.resources.cores, limit)), text, 0.0, limit)
 
 
 def _share_to_leave(one: _Outlook) -> float:

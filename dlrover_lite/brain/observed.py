@@ -51,9 +51,9 @@ def observed_view(
     curves: Sequence[TableCurve] = (),
     spill_part: float = 0.0,
 ) -> JobView:
-    """``view`` with what profiles, by time, the newest last, tell of the job: its model, the present plan and what was measured with it, the
-    last change, the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of
-    each worker, what changes cost. ``view`` itself if nothing was trained yet.
+    """``view`` with what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last change,
+    the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker,
+    what changes cost. ``view`` itself if nothing was trained yet.
 
     ``free_cores``: of each host, that this job's nodes could use; ``prior``: of jobs like it (stage 1).
     """

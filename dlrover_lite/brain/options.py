@@ -1,4 +1,4 @@
-"""What one job can have, and what each of it is worth: the front's points, the present plan and the smallest one, with their values.
+"""What one job can have, and what each of it is worth: the front's points, the present plan, those near it and the smallest one.
 
 value = priority x (T_stay - T(A') - T_scale[A' is not the present plan]) / T_stay ** rho, with T the remaining time. For a job that doesn't
 run yet, T_stay is the time with the smallest plan, and nothing has to be scaled.
@@ -6,14 +6,14 @@ run yet, T_stay is the time with the smallest plan, and nothing has to be scaled
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dlrover_lite.brain.job_view import JobView, Policy
-from dlrover_lite.brain.lattice import FloatArray, IntArray, lattice_of
-from dlrover_lite.brain.pareto import Points, ThroughputModel, fastest, points_of
+from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, lattice_of, to_milli
+from dlrover_lite.brain.pareto import Parts, Points, ThroughputModel, fastest, points_of
 from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
 
@@ -63,9 +63,14 @@ def options_of(view: JobView, model: ThroughputModel, capacity: Resources, polic
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    extra = {one for one in (view.now, smallest) if one is not None and not _contains(parts, one.parts())}
-    rows = [parts, *(one.parts() for one in sorted(extra))]
-    w, p, worker_cores, ps_cores = (np.concatenate(values) for values in zip(*rows, strict=True))
+    extra = {one for one in (view.now, smallest) if one is not None}
+    if view.now is not None:
+        extra |= _near(view, view.now, capacity)
+    rows = _columns(sorted(extra))
+    new = ~np.isin(_keys(rows), _keys(parts))
+    w, p, worker_cores, ps_cores = (
+        np.concatenate((of_front, more[new])) for of_front, more in zip(parts, rows, strict=True)
+    )
     points = points_of(model, (w, p, worker_cores, ps_cores))
     return _valued(view, points, points.find(smallest), policy)
 
@@ -78,11 +83,40 @@ def _search(policy: Policy) -> Callable[..., IntArray]:
     return nsga2_front
 
 
-def _contains(parts: tuple[FloatArray, ...], one: tuple[FloatArray, ...]) -> bool:
-    same = parts[0] == one[0]
-    for axis, value in zip(parts[1:], one[1:], strict=True):
-        same = same & (axis == value)
-    return bool(same.any())
+def _near(view: JobView, now: Candidate, capacity: Resources) -> set[Candidate]:
+    """One step from the present plan: they are the surest to be predicted, on the front or not."""
+    bounds, found = view.bounds, set()
+    counts = [
+        {count for count in (now // 2, now - 1, now, now + 1, now * 2) if low <= count <= high}
+        for now, low, high in (
+            (now.workers, bounds.min_workers, bounds.max_workers),
+            (now.servers, bounds.min_servers, bounds.max_servers),
+        )
+    ]
+    for workers in counts[0]:
+        for servers in counts[1]:
+            found.add(Candidate(workers, servers, now.worker_cores, now.ps_cores))
+    for factor in (0.5, 2.0):
+        if (size := now.worker_cores * factor) in bounds.worker_sizes:
+            found.add(Candidate(now.workers, now.servers, size, now.ps_cores))
+        if (size := now.ps_cores * factor) in bounds.ps_sizes:
+            found.add(Candidate(now.workers, now.servers, now.worker_cores, size))
+    most = to_milli(capacity.cores)
+    return {one for one in found if one.milli <= most and view.need.fits(one, capacity.memory)}
+
+
+def _columns(candidates: Sequence[Candidate]) -> Parts:
+    rows = [(one.workers, one.servers, one.worker_cores, one.ps_cores) for one in candidates]
+    w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
+    return w, p, worker_cores, ps_cores
+
+
+def _keys(parts: Parts) -> FloatArray:
+    """A number for each plan, the same for the same plan only: counts and thousandths of cores are whole and small."""
+    w, p, worker_cores, ps_cores = parts
+    return np.asarray(
+        ((w * 4096 + p) * 2.0**20 + np.rint(worker_cores * MILLI)) * 2.0**20 + np.rint(ps_cores * MILLI), np.float64
+    )
 
 
 def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Options:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,12 +18,12 @@ import numpy as np
 from dlrover_lite.brain.decision import Decision, decide
 from dlrover_lite.brain.fitted_model import model_data
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Bounds, MemoryNeed, to_milli
-from dlrover_lite.brain.memory_model import decayed_quantile
+from dlrover_lite.brain.lattice import Bounds, FloatArray, MemoryNeed, to_milli
+from dlrover_lite.brain.memory_model import decayed_quantile, row_bytes
 from dlrover_lite.brain.similarity import THRESHOLD, JobFeatures, Neighbour, distance, neighbours, pooled_prior
 from dlrover_lite.brain.table_rows import Growth, fit_rows, quantile_rows
 from dlrover_lite.brain.throughput import Fit, Prior, fit
-from dlrover_lite.units import Resources
+from dlrover_lite.units import MIB, Resources
 
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
 
@@ -30,6 +31,7 @@ _COLD_SHARE, _COLD_CORES, _COLD_PS_SHARE = 0.75, 4.0, 0.25
 """Of what there is, and at most so many cores, a job starts with that nothing is known of; and the PS's part of that."""
 _COLD_MEMORY = 0.25
 """Of what there is: for all its PS, and for all its workers, each. The rest is for what grows."""
+_NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
 _COLD_PRIOR_SD = 1.5
 _HALF_LIFE = 14 * 24 * 3600.0
 """Of what past jobs' memory tells."""
@@ -118,7 +120,8 @@ def basis(inputs: StartInputs) -> str:
 
 
 def initial_view(inputs: StartInputs) -> JobView:
-    """The job as stage 2 takes it before anything of it is measured: of one that nothing is known of, with its first plan as its only one."""
+    """The job as stage 2 takes it before anything of it is measured. Where nothing is known of it, its first plan is the only one within
+    its bounds: give ``observed_view`` one with the recipe's bounds later on."""
     return _view(inputs, _known(inputs))
 
 
@@ -170,8 +173,10 @@ def _cold_bounds(inputs: StartInputs) -> Bounds:
     cores = min(_COLD_CORES, inputs.capacity.cores * _COLD_SHARE)
     ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
     left = max(0.0, cores - ps_size * bounds.min_servers)
-    workers = min(max(int(left), bounds.min_workers, 1), bounds.max_workers)
+    workers = min(max(int(left / max(1.0, min(bounds.worker_sizes))), bounds.min_workers), bounds.max_workers)
     worker_size = _nearest_below(bounds.worker_sizes, min(1.0, left / workers))
+    if workers * worker_size + bounds.min_servers * ps_size > inputs.capacity.cores:
+        ps_size = min(bounds.ps_sizes)
     return msgspec.structs.replace(
         bounds,
         min_workers=workers,
@@ -202,23 +207,28 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
     if not memories:
         return MemoryNeed(
             worker=int(total * _COLD_MEMORY / max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))),
-            tables=int(total * _COLD_MEMORY),
+            tables=min(int(total * _COLD_MEMORY), _most_of_tables(inputs.features)),
         )
     ages = [age for _, age in memories]
 
-    def usual(values: Sequence[float]) -> float:
-        return decayed_quantile(values, ages, half_life=_HALF_LIFE)
+    def usual(values: Sequence[float] | FloatArray) -> float:
+        return decayed_quantile(list(values), ages, half_life=_HALF_LIFE)
 
     each = usual([memory.bytes_per_row for memory, _ in memories])
     rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
-    lower, expected, upper = (float(usual(column)) for column in rows.T)
-    lower = min(lower, float(rows[:, 1].min()))
+    lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
     return MemoryNeed(
         worker=int(usual([memory.worker for memory, _ in memories]) * _HEADROOM),
         ps=int(usual([memory.base for memory, _ in memories]) * _HEADROOM),
-        tables=int(max(upper, expected) * each * _HEADROOM),
+        tables=int(upper * each * _HEADROOM),
         tables_band=(int(lower * each), int(expected * each), int(upper * each)),
     )
+
+
+def _most_of_tables(features: JobFeatures) -> int:
+    """Of anything that trains at all: a tenth of all ids that are read are new ones."""
+    ids, dim = features.rows * features.tables, features.dims / max(1, features.tables)
+    return max(_LEAST_TABLES, int(_NEW_IDS * ids * row_bytes(math.ceil(dim), 1))) if ids else 1 << 62
 
 
 def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:

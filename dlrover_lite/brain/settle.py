@@ -6,7 +6,7 @@ nothing yet says are better has a budget, a share of the job's expected time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = ["Settled", "Verdict", "settle"]
 
 _TRIES = 4
 """Walks before what is still not allowed simply stays."""
+_LESS = "others need what it had more, or there is less than there was"
 
 
 class Verdict(NamedTuple):
@@ -51,13 +52,17 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
             for one in options
             if one.view.job not in pinned and (veto := _veto(one, walk.chosen[one.view.job], policy))
         }
-        kept = _can_be_pinned(walk, pinned, vetoed, capacity)
+        kept = _can_be_pinned(walk, pinned, vetoed, capacity, policy)
         if not kept:
             break
         pinned |= kept
         why |= {job: vetoed[job] for job in kept}
         walk = _walk(options, capacity, stairs, pinned, policy, alone=alone)
     _leave_alone(walk)
+    saving: dict[str, str] = {}
+    if alone:
+        saving = _save(walk, fixed.keys(), policy)
+        why |= saving
     if not forced and not alone and not _worth_it(walk) and _all_stay(walk):
         why |= {
             job: "what some would gain by a change is less than what others would lose"
@@ -67,7 +72,7 @@ def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, a
     verdicts = {}
     for one in options:
         job = one.view.job
-        verdicts[job] = _verdict(one, walk, why.get(job, ""), policy)
+        verdicts[job] = _verdict(one, walk, why.get(job, ""), policy, saves=job in saving)
     return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory))
 
 
@@ -86,10 +91,23 @@ def _walk(
             continue
         if alone and walk.has_room(job, best := soonest(one, capacity)):
             walk.move(job, best)
-        as_good = cheapest_as_good(one, walk.chosen[job], policy.tie_share)
-        if as_good != walk.chosen[job]:
-            walk.move(job, as_good)
+        if walk.chosen[job] != one.now:
+            walk.move(job, cheapest_as_good(one, walk.chosen[job], policy.tie_share))
     return walk
+
+
+def _save(walk: Walk, fixed: Set[str], policy: Policy) -> dict[str, str]:
+    """Gives a job that stays as it is, and is as fast with much less, that; says why."""
+    why = {}
+    for job, one in walk.options.items():
+        if one.now is None or walk.chosen[job] != one.now or job in fixed:
+            continue
+        at = cheapest_as_good(one, one.now, policy.tie_share, most_loss=policy.saving_risk)
+        saved = int(one.points.milli[one.now] - one.points.milli[at])
+        if saved >= policy.least_saving * one.points.milli[one.now] and not _veto(one, at, policy):
+            walk.move(job, at)
+            why[job] = f"{saved / 1000:g} cores less make no difference"
+    return why
 
 
 def _veto(one: Options, at: int, policy: Policy) -> str:
@@ -120,9 +138,10 @@ def _undoes(left: Candidate, now: Candidate, wanted: Candidate) -> bool:
 
 
 def _can_be_pinned(
-    walk: Walk, pinned: Mapping[str, int], vetoed: Mapping[str, str], capacity: Resources
+    walk: Walk, pinned: Mapping[str, int], vetoed: Mapping[str, str], capacity: Resources, policy: Policy
 ) -> dict[str, int]:
-    """Those of ``vetoed`` that can keep their plan while all others have at least their smallest, the most important first."""
+    """Those of ``vetoed`` that can keep their plan while all others have at least their smallest, the most important first; or have one
+    that surely gains something, if what they wanted costs as much at least."""
     milli, memory = round(capacity.cores * 1000), capacity.memory
     for job, one in walk.options.items():
         base = pinned.get(job, one.minimum)
@@ -138,7 +157,21 @@ def _can_be_pinned(
             milli -= more
             memory -= bytes_more
             kept[job] = one.now
+            spare = milli + int(one.points.milli[one.now]), memory + int(one.memory[one.now])
+            if (surer := _surest(one, walk.chosen[job], spare, policy)) is not None:
+                kept[job] = surer
+                milli -= int(one.points.milli[surer] - one.points.milli[one.now])
+                memory -= int(one.memory[surer] - one.memory[one.now])
     return kept
+
+
+def _surest(one: Options, wanted: int, spare: tuple[int, int], policy: Policy) -> int | None:
+    """The plan with the most to gain at the lower end of its band, that costs no more than ``wanted`` and ``spare`` (thousandths of a
+    core, bytes); None if none surely gains."""
+    milli, memory = min(spare[0], int(one.points.milli[wanted])), spare[1]
+    may = (one.points.milli <= milli) & (one.memory <= memory) & (one.least_gain > 0)
+    best = int(np.where(may, one.least_gain, -np.inf).argmax())
+    return best if may[best] and not _veto(one, best, policy) else None
 
 
 def _leave_alone(walk: Walk) -> None:
@@ -180,14 +213,12 @@ def _all_stay(walk: Walk) -> bool:
     return False
 
 
-def _verdict(one: Options, walk: Walk, why: str, policy: Policy) -> Verdict:
+def _verdict(one: Options, walk: Walk, why: str, policy: Policy, *, saves: bool) -> Verdict:
     at = walk.chosen[one.view.job]
     if one.now is None:
         return Verdict(at, "start", why)
     if at != one.now:
-        return Verdict(
-            at, "change", why if one.gain[at] > 0 else "others need what it had more, or there is less than there was"
-        )
+        return Verdict(at, "change", why if one.gain[at] > 0 or saves else _LESS)
     if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
         walk.move(one.view.job, trial)
         return Verdict(trial, "explore", why)
@@ -212,7 +243,7 @@ def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
     cost = trial_seconds(one, policy)
     job, now = view.job, points.candidate(one.now)
     may = (points.milli <= walk.milli(job) + walk.free_milli) & (one.memory <= walk.memory(job) + walk.free_memory)
-    may &= (cost <= budget) & (one.most_gain > cost) & points.on_front
+    may &= (cost <= budget) & (one.most_gain > cost)
     for axis, here in ((points.workers, now.workers), (points.servers, now.servers)):
         may &= (axis <= here * policy.exploration_step) & (axis * policy.exploration_step >= here)
     for size, its in ((points.worker_cores, now.worker_cores), (points.ps_cores, now.ps_cores)):

@@ -43,14 +43,24 @@ class Costs:
 
 
 class _Node:
-    def __init__(self, cores: float) -> None:
+    def __init__(self, cores: float, speed: float = 1.0) -> None:
         self.cores = cores
+        self.speed = speed
+        """Work done in a CPU second."""
         self.queue: deque[tuple[int, float]] = deque()
         """Minibatches with the seconds of work that they need."""
         self.left = 0.0
         """Of the first one's."""
         self.budget = 0.0
         self.used = 0.0
+        self.busy = 0.0
+        """Seconds in which it had work,"""
+        self.throttled = 0.0
+        """and of these, those in which its limit kept it from that."""
+        self.waiting = 0.0
+        """Seconds that minibatches waited, added up."""
+        self.done = 0
+        """Minibatches trained, of a worker."""
 
     def add(self, minibatch: int, seconds: float) -> None:
         if not self.queue:
@@ -59,11 +69,20 @@ class _Node:
 
 
 class _Run:
-    def __init__(self, plan: Plan, costs: Costs, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        costs: Costs,
+        rng: np.random.Generator,
+        worker_speeds: Sequence[float] = (),
+        ps_speeds: Sequence[float] = (),
+        ps_shares: Sequence[float] = (),
+    ) -> None:
         self.plan, self.costs, self.rng = plan, costs, rng
         depth = 2 if plan.worker_cores >= 1 else 1
-        self.workers = [_Node(plan.worker_cores) for _ in range(plan.workers)]
-        self.ps = [_Node(plan.ps_cores) for _ in range(plan.ps)]
+        self.workers = [_Node(plan.worker_cores, speed) for speed in worker_speeds or [1.0] * plan.workers]
+        self.ps = [_Node(plan.ps_cores, speed) for speed in ps_speeds or [1.0] * plan.ps]
+        self.ps_shares = list(ps_shares) or [1 / plan.ps] * plan.ps
         self.nodes = self.workers + self.ps
         self.owner = [i // depth for i in range(plan.workers * depth)]
         self.computed = [False] * len(self.owner)
@@ -79,8 +98,8 @@ class _Run:
     def ask(self, minibatch: int) -> None:
         """Half of a PS's work is for the pull, half for the push."""
         self.missing[minibatch] = len(self.ps)
-        for server in self.ps:
-            server.add(minibatch, self.work((self.costs.ps / len(self.ps) + self.costs.ps_request) / 2))
+        for server, share in zip(self.ps, self.ps_shares, strict=True):
+            server.add(minibatch, self.work((self.costs.ps * share + self.costs.ps_request) / 2))
 
     def run_until(self, end: float) -> None:
         while self.now < end:
@@ -97,10 +116,15 @@ class _Run:
         if self.travelling:
             seconds = min(seconds, self.travelling[0][0] - self.now)
         for node in active:
-            seconds = min(seconds, node.left / speed, node.budget / speed)
+            seconds = min(seconds, node.left / (speed * node.speed), node.budget / speed)
         self.now += seconds
+        for node in self.nodes:
+            node.waiting += seconds * max(0, len(node.queue) - 1)
+            if node.queue:
+                node.busy += seconds
+                node.throttled += seconds * (node.budget <= _NOTHING)
         for node in active:
-            node.left -= seconds * speed
+            node.left -= seconds * speed * node.speed
             node.budget -= seconds * speed
             node.used += seconds * speed
             if node.left <= _NOTHING:
@@ -123,6 +147,7 @@ class _Run:
         if self.computed[minibatch]:
             self.computed[minibatch] = False
             self.done += 1
+            self.workers[self.owner[minibatch]].done += 1
             self.ask(minibatch)
         else:
             seconds = self.costs.worker + self.costs.worker_request * len(self.ps)

@@ -6,11 +6,15 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.job_view import LastChange, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.fitted_model import load_model, model_data
+from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
 from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.throughput import fit
 from dlrover_lite.units import Resources
+from tests.brain import queueing
 from tests.brain.models import data, load, view
+from tests.brain.queueing import Costs, observations
 
 SMALLEST = Candidate(1, 1, 0.25, 0.25)
 CAPACITY = Resources(3.0, 10**6)
@@ -119,3 +123,30 @@ def test_less_capacity_shrinks_what_runs():
     assert found.action == "change"
     assert found.choice.cores <= 2.0
     assert "less than there was" in found.reason
+
+
+def test_cores_that_make_no_difference_are_given_back():
+    """The PS is all that counts: most of the workers only wait for it."""
+    costs, capacity = {"worker": 0.002, "request": 0.0, "latency": 0.001, "server": 0.05}, Resources(9.0, 10**6)
+    now = Candidate(6, 3, 1.0, 1.0)
+    job = view(now=now, model=data(**costs, spread=0.02), scale_seconds=5.0, remaining_samples=1e8)
+    found = decided(job, capacity=capacity)
+    assert found.action == "change" and found.choice.cores < 5
+    assert found.predicted.throughput.expected >= 0.99 * float(load(job.model).predict(*now.parts())[0][0])
+    assert "cores less make no difference" in found.reason
+    unsure = msgspec.structs.replace(job, model=data(**costs, spread=0.3))
+    assert decided(unsure, policy=Policy(exploration_share=0.0), capacity=capacity).action == "stay"
+    nearly_done = msgspec.structs.replace(job, remaining_samples=1e6)
+    assert decided(nearly_done, capacity=capacity).action == "stay"
+
+
+def test_a_surer_plan_is_taken_where_the_best_is_not_certain():
+    """Fewer, larger steps from what is known: the best plan by the model is far from the present one."""
+    fitted = fit(observations(Costs(), 3, [queueing.Plan(2, 1, 1.0, 0.5, 16.0)]))
+    bounds = Bounds(max_workers=16, max_servers=4, worker_sizes=even_sizes(2.0, 8), ps_sizes=even_sizes(1.0, 4))
+    job = JobView(
+        job="a", bounds=bounds, model=model_data(fitted, batch_size=1024, free_cores=16.0), remaining_samples=4e7,
+        now=Candidate(2, 1, 1.0, 0.5), scale_seconds=5.0,
+    )  # fmt: skip
+    found = decide(RoundInputs(at=0.0, capacity=Resources(4.0, 10**12), jobs=(job,)), load_model).of("a")
+    assert found.action == "change" and found.predicted.gain.lower > 0
