@@ -49,6 +49,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Why its plan isn't to be changed for now; empty: it may be."""
     busy: bool = False
     """A change is under way, or waits to be accepted."""
+    worker_peak: int = 0
+    """Bytes that a worker has used at most."""
     heard: int = 0
     """The newest decision that has arrived."""
 

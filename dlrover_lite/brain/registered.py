@@ -13,7 +13,7 @@ from dlrover_lite.brain.demand import Demand, Done, Standing, within
 from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.job_view import JobView, LastChange
-from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, to_milli
+from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.observed import candidate_of, observed_view
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
@@ -21,7 +21,7 @@ from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
 from dlrover_lite.brain.treatment import Treatment
-from dlrover_lite.units import Resources
+from dlrover_lite.units import MIB, Resources
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate"]
 
@@ -31,6 +31,10 @@ SCALE_SECONDS = 2.0
 """Of training that a change costs, until it was measured."""
 _FINEST = 0.25
 """Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
+_LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
+"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
+_WORKER_HEADROOM = 1.25
+"""Of a worker's memory over the most that any has used."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
 
 
@@ -110,7 +114,8 @@ class RegisteredJob:
         )
         near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
         self.prior = pooled_prior(near)
-        self.first_view = msgspec.structs.replace(initial_view(inputs), most=most)
+        first = initial_view(inputs)
+        self.first_view = msgspec.structs.replace(first, most=most, need=_roomy(first.need))
         return inputs
 
     def add(self, profile: Profile) -> None:
@@ -142,6 +147,7 @@ class RegisteredJob:
         return msgspec.structs.replace(
             view,
             bounds=bounds_of(self.demand),
+            need=_roomy(view.need, self.standing.worker_peak if self.standing is not None else 0),
             now=now,
             measured=view.measured if present else None,
             last_change=_change(view, now, present),
@@ -175,6 +181,11 @@ class RegisteredJob:
             return 0.0
         last = self.profiles[-1]
         return (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
+
+
+def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:
+    worker = int(worker_peak * _WORKER_HEADROOM) if worker_peak else need.worker
+    return msgspec.structs.replace(need, worker=max(worker, _LEAST_WORKER), ps=max(need.ps, _LEAST_PS))
 
 
 def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:

@@ -105,6 +105,14 @@ class Executor:
             ),
             paused=self.state.paused,
             busy=self.state.busy,
+            worker_peak=max(
+                (
+                    usage.peak_memory
+                    for node, usage in self._reconciler.usage.items()
+                    if (known := fleet.by_id.get(node)) is not None and known.role == "worker"
+                ),
+                default=0,
+            ),
             heard=self.state.heard,
         )
 
