@@ -1,7 +1,7 @@
 """The brain at its decisions: keeps each registered job as it stands, and calls the stages when something new is known.
 
-Stage 1 when a job comes, stage 2 over all jobs after new profiles, stage 3 with each profile. What is decided is stored with all it follows from
-before anyone is told; what came of it is judged by the profiles after it.
+Stage 1 when a job comes, stage 2 over all jobs after new profiles, stage 3 with each profile. What is decided is stored with all it
+follows from before anyone is told; what came of it is judged by the profiles after it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dlrover_lite.brain.decision import Decision, Round, decide
 from dlrover_lite.brain.demand import Demand, Done, Standing
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.features import JobFeatures
+from dlrover_lite.brain.health import heal
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs, index_of
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.past import past_jobs, remember
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.prescale import StartInputs, basis
 from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate
+from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
@@ -125,6 +126,8 @@ class Adviser:
                 known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
 
     def _take(self, known: RegisteredJob, done: Done) -> None:
+        if (treated := known.treated.get(done.number)) is not None:
+            known.past[treated] = msgspec.structs.replace(known.past[treated], done_at=done.at)
         for at, one in enumerate(known.decided):
             if one.number != done.number or one.done is not None:
                 continue
@@ -178,11 +181,44 @@ class Adviser:
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
+        for known in self._jobs.values():
+            if known.new_profile:
+                self._heal(known, at)
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
         self._carry(self.round(at), at)
+
+    def _heal(self, known: RegisteredJob, at: float) -> None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
+        if not known.may_change or not known.present or known.standing is None:
+            return
+        inputs = heal_inputs(known, self._room(), at=at)
+        if inputs is None:
+            return
+        found = heal(inputs)
+        acts = [one for one in found if one.acts][:1]
+        chosen = [*acts, *(one for one in found if not one.acts)]
+        if not chosen:
+            return
+        numbers = self._store.add_treatments(inputs, chosen)
+        for one, number in zip(chosen, numbers, strict=True):
+            if one.treatment is not None:
+                known.past.append(one.treatment)
+                known.treated[number] = len(known.past) - 1
+            if one.acts:
+                known.waits = Numbered(number, one)
+                known.decided.append(known.waits)
+
+    def _room(self) -> Resources:
+        """That no job has."""
+        capacity = self._capacity()
+        held = [node.resources for known in self._jobs.values() if known.standing for node in known.standing.nodes]
+        return Resources(
+            max(0.0, capacity.cores - sum(one.cores for one in held)),
+            max(0, capacity.memory - sum(one.memory for one in held)),
+        )
 
     def round(self, at: float) -> Round:
         """Stage 2 over all jobs; those that wait for their first plan are among them."""

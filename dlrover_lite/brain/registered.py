@@ -20,10 +20,10 @@ from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
-from dlrover_lite.brain.treatment import Treatment
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Treatment
 from dlrover_lite.units import MIB, Resources
 
-__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate"]
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs"]
 
 MOST_PROFILES = 512
 """Kept of a job; of more, every second of the older half is dropped."""
@@ -91,6 +91,8 @@ class RegisteredJob:
     decided: list[Numbered] = field(default_factory=list)
     """Those that act, the newest last."""
     past: list[Treatment] = field(default_factory=list)
+    treated: dict[int, int] = field(default_factory=dict)
+    """Number of a decision -> position in ``past``."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -181,6 +183,34 @@ class RegisteredJob:
             return 0.0
         last = self.profiles[-1]
         return (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
+
+
+def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
+    """What stage 3 looks at; None while the last profile isn't of the nodes that run. ``room``: that no job has."""
+    standing, demand = known.standing, known.demand
+    if standing is None or not known.profiles:
+        return None
+    last = known.profiles[-1]
+    measured = {use.node for use in last.workers} | {use.node for use in last.ps}
+    if measured != {node.node for node in standing.nodes}:
+        return None
+    held = [node.resources for node in standing.nodes]
+    most = within(demand)
+    left = Resources(
+        min(room.cores, max(0.0, most.cores - sum(one.cores for one in held))),
+        min(room.memory, max(0, most.memory - sum(one.memory for one in held))),
+    )
+    hosts = {host.host for host in last.hosts}
+    return HealInputs(
+        job=known.job,
+        at=at,
+        profiles=tuple(known.profiles),
+        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources) for node in standing.nodes),
+        free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
+        total_samples=demand.total_samples,
+        epoch_samples=demand.epoch_samples,
+        past=tuple(known.past),
+    )
 
 
 def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:

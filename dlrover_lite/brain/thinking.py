@@ -1,4 +1,4 @@
-"""The brain's decisions on a thread of their own: who reports is answered at once, whatever there is to compute, and told with a later answer.
+"""The brain's decisions on a thread of their own: who reports is answered at once, and told with a later answer what was computed.
 
 What the decisions need is imported by that thread too, and compiled on a machine's first run: that takes seconds.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -30,6 +30,7 @@ from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.story import StoryLog
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
@@ -122,7 +123,24 @@ class Executor:
         if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
             target = self._no_less(msgspec.convert(decision["plan"], Plan))
             return Goal(number=advice.number, target=target, what=what)
-        return None
+        treatment = decision.get("treatment") or {}
+        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {})
+        return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
+
+    def _steps(self, node: str, act: dict[str, Any]) -> tuple[Step, ...]:
+        """Of a treatment (``brain.treatment.Act``, as plain data); empty for what this version doesn't know, or only is told."""
+        match act.get("type"):
+            case "resize":
+                return (Resize(node, msgspec.convert(act["resources"], Resources)),)
+            case "replace":
+                return (Drain(node),)
+            case "move slots":
+                return (MoveHot(node, float(act["share"]), dict(act["to"])),)
+            case "add ps":
+                return (Scale("ps", self._reconciler.fleet.plan.ps.count + 1),)
+            case "smaller shards":
+                return (SmallShards(node, float(act["factor"])),)
+        return ()
 
     def _no_less(self, target: Plan) -> Plan:
         """Memory that nodes of a role had too little of isn't taken from those that come."""

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from sqlite_utils import Database
@@ -24,9 +24,10 @@ from dlrover_lite.errors import HistoryError, RowRefused
 from dlrover_lite.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.decision import Round
+    from dlrover_lite.brain.decision import Decision, Round
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.job_view import RoundInputs
+    from dlrover_lite.brain.treatment import HealInputs
 
 __all__ = ["ConfigStore", "unpack_inputs"]
 
@@ -53,7 +54,7 @@ _ADD_EVENT = (
     "where ?4 = 'resized' or not exists (select 1 from node_events where job = ?1 and node = ?3 and event = ?4)"
 )
 _ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?, ?, ?, ?, ?)"
-_ADD_ROUND = "insert into rounds (at, inputs) values (?, ?)"
+_ADD_ROUND = "insert into rounds (at, inputs, kind) values (?, ?, ?)"
 _ADD_DECISION = (
     "insert into decisions (job, number, round, at, action, reason, data) "
     "select ?, coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? from decisions where job = ? returning number"
@@ -195,16 +196,26 @@ class ConfigStore:
         A round in which nothing is done needn't be kept: pass the jobs whose decision acts, or whose reason isn't the last one.
         """
         chosen = [decision for decision in decided.decisions if decision.job in set(jobs)]
-        numbers = {}
+        numbers = self._add_decisions(decided.inputs, chosen, "round")
+        return {one.job: number for one, number in zip(chosen, numbers, strict=True)}
+
+    def add_treatments(self, inputs: HealInputs, decisions: Sequence[Decision]) -> list[int]:
+        """Commit, and in the same transaction decisions of stage 3 with all they follow from. Returns their numbers."""
+        return self._add_decisions(inputs, decisions, "heal")
+
+    def _add_decisions(
+        self, inputs: RoundInputs | HealInputs, decisions: Sequence[Decision], kind: Literal["round", "heal"]
+    ) -> list[int]:
+        numbers = []
         with self.errors(), self.transaction():
             self._write_waiting()
-            if chosen:
+            if decisions:
                 execute = self.db.conn.execute
-                packed = zlib.compress(msgspec.json.encode(decided.inputs), 1)
-                number = execute(_ADD_ROUND, (decided.inputs.at, packed)).lastrowid
-                for one in chosen:
+                packed = zlib.compress(msgspec.json.encode(inputs), 1)
+                number = execute(_ADD_ROUND, (inputs.at, packed, kind)).lastrowid
+                for one in decisions:
                     row = (one.job, number, one.at, one.action, one.reason, _json(one), one.job)
-                    numbers[one.job] = execute(_ADD_DECISION, row).fetchone()[0]
+                    numbers.append(execute(_ADD_DECISION, row).fetchone()[0])
         self._waiting.clear()
         return numbers
 
@@ -224,12 +235,16 @@ class ConfigStore:
         self.close()
 
 
-def unpack_inputs(packed: bytes) -> RoundInputs:
-    """What ``add_round`` packed. Raises HistoryError for what can't be read any more."""
+def unpack_inputs(packed: bytes, kind: str = "round") -> RoundInputs | HealInputs:
+    """What ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
     from dlrover_lite.brain.job_view import RoundInputs
+    from dlrover_lite.brain.treatment import HealInputs
 
     try:
-        return msgspec.json.decode(zlib.decompress(packed), type=RoundInputs)
+        text = zlib.decompress(packed)
+        if kind == "heal":
+            return msgspec.json.decode(text, type=HealInputs)
+        return msgspec.json.decode(text, type=RoundInputs)
     except (zlib.error, msgspec.DecodeError) as error:
         raise HistoryError(
             f"The inputs of a stored decision can't be read: {error}",

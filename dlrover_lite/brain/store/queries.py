@@ -23,6 +23,7 @@ from dlrover_lite.errors import HistoryError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.job_view import RoundInputs
+    from dlrover_lite.brain.treatment import HealInputs
 
 __all__ = [
     "JobFilter",
@@ -173,12 +174,12 @@ def decisions(
     return found[::-1]
 
 
-def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs:
+def inputs_of(store: ConfigStore, stored: StoredDecision) -> RoundInputs | HealInputs:
     """What the decision follows from. Raises HistoryError if that isn't there any more."""
-    rows = _rows(store, "select inputs from rounds where id = ?", (stored.round,))
+    rows = _rows(store, "select inputs, kind from rounds where id = ?", (stored.round,))
     if not rows:
         raise HistoryError(f"The inputs of decision {stored.number} of {stored.decision.job} were pruned")
-    return unpack_inputs(rows[0][0])
+    return unpack_inputs(*rows[0])
 
 
 def plans(store: ConfigStore, job: str, *, kind: str = "", newest: int | None = None) -> list[PlanRecord]:

@@ -110,6 +110,11 @@ def m002_what_came_of_jobs_and_what_the_person_prefers(db: Database) -> None:
     _create(db, "preferences", {"name": str, "value": float}, pk="name")
 
 
+@migrations()
+def m003_what_treatments_follow_from(db: Database) -> None:
+    db.execute("alter table rounds add column kind text not null default 'round'")
+
+
 def _create(
     db: Database,
     name: str,
