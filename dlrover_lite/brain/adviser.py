@@ -274,7 +274,8 @@ class Adviser:
         return Resources(cores, memory)
 
     def _free_cores(self, of: RegisteredJob) -> float:
-        """Of its host, that nobody takes but the brain's jobs."""
+        """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however
+        much strangers take while nobody does."""
         cores = self._capacity(of).cores
         if not of.profiles:
             return cores
@@ -283,7 +284,7 @@ class Adviser:
             return cores
         ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
         strangers = max(0.0, host.other_cores - ours)
-        return min(cores, max(host.cores - strangers, of.cores_used))
+        return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
 
 
 def readable(store: ConfigStore) -> list[Arrival]:

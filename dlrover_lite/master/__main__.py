@@ -22,6 +22,7 @@ from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
 from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import linked, tell_end
 from dlrover_lite.master.first_plan import FirstPlan, first_plan
@@ -124,8 +125,7 @@ def _generations(
                 go_back=GoingBack(job),
                 profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
                 brain=brain,
-                autoscale=autoscale_of(recipe),
-                heard=nodes.number,
+                autoscaler=Autoscaler(job=job.id, mode=autoscale_of(recipe), heard=nodes.number),
             )
             if (outcome := master.run()) is not None:
                 result = _write_result(job, master, outcome)

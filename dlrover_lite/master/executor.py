@@ -39,13 +39,15 @@ from dlrover_lite.wire.messages import (
     DrainRequest,
     MoveRequest,
     ResizeRequest,
+    Scaled,
     ScaleRequest,
 )
 
 if TYPE_CHECKING:
+    from dlrover_lite.master.service import Master
     from dlrover_lite.master.slot_control import Wish
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "executor_of"]
 
 BY_HAND = "nodes were changed by hand"
 
@@ -189,13 +191,14 @@ class Executor:
             under_way=state.goal is not None,
         )
 
-    def by_hand(self, wish: Wish, actions: list[str]) -> list[str]:
-        """A person has changed something: the brain doesn't undo it. What that means, in words."""
-        if not actions or self.state.mode != "on" or self.state.paused:
-            return actions
+    def by_hand(self, wish: Wish) -> Scaled | Failure:
+        """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
+        answer = self._control.answer(wish)
+        if isinstance(answer, Failure) or not answer.actions or self.state.mode != "on" or self.state.paused:
+            return answer
         self._take(self.state.pause(BY_HAND))
         self._say(f"autoscaling is paused: {BY_HAND}")
-        return [*actions, "autoscaling is paused (dlrover-lite autoscale resume)"]
+        return Scaled([*answer.actions, "autoscaling is paused (dlrover-lite autoscale resume)"])
 
     # --- each turn ------------------------------------------------------------------------------------------------------
 
@@ -293,3 +296,22 @@ class Executor:
 
     def _say(self, what: str) -> None:
         self._story.node("master", what)
+
+
+def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+    """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
+    brain, facts = master.brain, master.facts
+    found = Executor(
+        facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
+        control=master.slots,
+        reconciler=master.reconciler,
+        servers=master.servers,
+        shards=master.shards,
+        story=master.story,
+        keep=facts.keep_autoscaler,
+        tell=brain.done if brain is not None else lambda _: None,
+        wall_clock=wall_clock,
+    )
+    if brain is not None:
+        brain.standing, brain.advised = found.standing, found.advised
+    return found

@@ -9,14 +9,13 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.base import Backend
-from dlrover_lite.brain.demand import Autoscale
-from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
+from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
-from dlrover_lite.master.executor import Executor
+from dlrover_lite.master.executor import executor_of
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
@@ -28,12 +27,12 @@ from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import facts_for
 from dlrover_lite.master.rounds import OpenRounds
 from dlrover_lite.master.shards import Answer, ShardService
-from dlrover_lite.master.slot_control import SlotControl, Wish
+from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Checkpoint, Recipe
-from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage, Request
+from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     AutoscaleRequest,
@@ -50,7 +49,6 @@ from dlrover_lite.wire.messages import (
     NodeFailed,
     PsReport,
     ResizeRequest,
-    Scaled,
     ScaleRequest,
     SlotsRequest,
     Status,
@@ -91,8 +89,7 @@ class Master:
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoBack | None = None,
         brain: BrainLink | None = None,
-        autoscale: Autoscale = "off",
-        heard: int = 0,
+        autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
         profiles: list[Sink] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -101,7 +98,7 @@ class Master:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
         they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status
         every few seconds, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost;
-        it raises JobError when there is none. ``heard`` is the decision that the plan is by."""
+        it raises JobError when there is none. ``autoscaler``: None: it is off."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -150,19 +147,7 @@ class Master:
             clock=clock,
         )
         self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
-        self.executor = Executor(
-            self.facts.autoscaler() or Autoscaler(job=job, mode=autoscale, heard=heard),
-            control=self.slots,
-            reconciler=self.reconciler,
-            servers=self.servers,
-            shards=shards,
-            story=story,
-            keep=self.facts.keep_autoscaler,
-            tell=brain.done if brain is not None else lambda _: None,
-            wall_clock=wall_clock,
-        )
-        if brain is not None:
-            brain.standing, brain.advised = self.executor.standing, self.executor.advised
+        self.executor = executor_of(self, autoscaler, wall_clock)
         self.stopping = self.facts.stopping()
         """Why the job is to stop, while it takes a last checkpoint."""
         if self.stopping:
@@ -318,13 +303,13 @@ class Master:
                 self.exporting.take(exported)
                 return Ack()
             case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() | ResizeRequest() as wish:
-                return self._changed_by_hand(wish)
+                return self.executor.by_hand(wish)
             case AutoscaleRequest() as asked:
                 return self.executor.answer(asked)
             case SlotsRequest(hottest):
                 return self.servers.slots(hottest, self.fleet)
             case StoryRequest(subject):
-                return self._tell(subject)
+                return self.story.answer(subject, self.fleet.by_id)
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
             case StopRequest(reason, now):
@@ -335,10 +320,6 @@ class Master:
                 return Ack()
             case other:
                 raise JobError(f"no answer is known to {type(other).__name__}")
-
-    def _changed_by_hand(self, wish: Wish) -> msgspec.Struct:
-        answer = self.slots.answer(wish)
-        return answer if isinstance(answer, Failure) else Scaled(self.executor.by_hand(wish, answer.actions))
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
@@ -407,12 +388,6 @@ class Master:
             for request in self._waiting.values():
                 self._server.reply(request, topology)
             self._waiting.clear()
-
-    def _tell(self, subject: str) -> msgspec.Struct:
-        try:
-            return self.story.about(subject, self.fleet.by_id)
-        except UsageError as error:
-            return Failure(UNUSABLE, error.message, error.hint)
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
