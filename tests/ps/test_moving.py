@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.ps import copier, moving
+from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.recipe.schema import Optimizer
@@ -23,6 +24,7 @@ from dlrover_lite.wire.ps_messages import (
     CopyNext,
     NotNow,
     Pull,
+    Shared,
 )
 from tests.ps.rig import SGD, Rig, rows_of
 
@@ -37,6 +39,18 @@ def rig_of(servers: int, optimizer: Optimizer = SGD) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+@pytest.fixture(params=["memory", "wire"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On which rows come: these servers are of one process, and could always take the first."""
+
+    def not_here(_offer: Shared) -> ChunkMemory:
+        raise NotShared("it is on another machine")
+
+    if request.param == "wire":
+        monkeypatch.setattr(copier, "open_memory", not_here)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -410,7 +424,7 @@ class World:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(actions, min_size=10, max_size=120))
 def test_whatever_happens_each_minibatch_counts_once_in_each_slot(todo: list[tuple[Any, ...]]) -> None:
     with rig_of(4) as rig:
