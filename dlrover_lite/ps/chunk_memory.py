@@ -28,6 +28,7 @@ __all__ = ["ChunkMemory", "NotShared", "OfferedMemory", "offered_memory", "open_
 
 _LINE = 64
 """Bytes: each column begins with a cache line."""
+_KNOWN_MOST = 64
 
 
 class NotShared(DlroverLiteError):
@@ -41,12 +42,22 @@ class ChunkMemory:
         self.places = places
         self.place_bytes = place_bytes
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
+        self._known: dict[tuple[int, int, int, int], RowData | None] = {}
+        """Most chunks have as many rows as the one before."""
 
     def rows(self, place: int, n: int, dim: int, state_dim: int) -> RowData | None:
         """Where n rows of a group lie in this place: arrays over the memory itself. None if it is too small. Raises ValueError for numbers
         that no place and no rows have."""
         if not 0 <= place < self.places or n < 0:
             raise ValueError(f"{n} rows in place {place} of {self.places}")
+        wanted = place, n, dim, state_dim
+        if wanted not in self._known:
+            if len(self._known) >= _KNOWN_MOST:
+                self._known.clear()
+            self._known[wanted] = self._arrays(*wanted)
+        return self._known[wanted]
+
+    def _arrays(self, place: int, n: int, dim: int, state_dim: int) -> RowData | None:
         at, stop = place * self.place_bytes, (place + 1) * self.place_bytes
         columns: list[NDArray[Any]] = []
         for kind, width in ((U64, 1), (U16, 1), (U32, 1), (U32, 1), (F32, dim), (F32, state_dim)):

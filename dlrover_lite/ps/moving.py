@@ -25,8 +25,8 @@ from dlrover_lite.wire.ps_messages import Copied, Copying
 
 __all__ = ["Incoming", "Outgoing", "Tidying", "Training"]
 
-CHUNK_BYTES = 1 << 20
-"""Rows a reply: about a millisecond of work for either side."""
+CHUNK_BYTES = 2 << 20
+"""Rows a reply: a millisecond of work for the source, two for the target. Chunks of half the size take a tenth more CPU."""
 PLACES = 3
 """For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
 cache."""
