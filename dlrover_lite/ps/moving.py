@@ -26,7 +26,7 @@ from dlrover_lite.wire.ps_messages import Copied, Copying
 __all__ = ["Incoming", "Outgoing", "Tidying", "Training"]
 
 CHUNK_BYTES = 2 << 20
-"""Rows a reply: a millisecond of work for the source, two for the target. Chunks of half the size take a tenth more CPU."""
+"""Rows a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
 PLACES = 3
 """For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
 cache."""
