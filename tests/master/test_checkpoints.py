@@ -18,6 +18,7 @@ from dlrover_lite.wire.messages import (
     Ack,
     CheckpointPromise,
     CheckpointRequest,
+    Finished,
     MoveRequest,
     Scaled,
     Status,
@@ -26,12 +27,18 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
 )
 from tests.checkpoint.cuts import expected, keys, slot_of, state_of
-from tests.master.rig import Rig, done
+from tests.master.rig import PATIENCE, Rig, done
 from tests.master.scripted_ps import ScriptedPs, until, until_ended
 
 PAIR = ("ps-0", "ps-1")
 OFTEN = {"every_seconds": 3600.0, "keep": 5}
 Servers = list[ScriptedPs]
+
+
+@pytest.fixture(autouse=True)
+def no_haste(monkeypatch: Any) -> None:
+    """At a job's end its destination is given as long as a busy machine may take."""
+    monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", PATIENCE)
 
 
 def begun(make: Any, **checkpoint: Any) -> tuple[Rig, Servers]:
@@ -115,6 +122,27 @@ def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     left = CheckpointStore(str(rig.checkpoints)).cuts()
     manifests = [cut.manifest for cut in left if cut.manifest is not None]
     assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
+
+
+def test_old_cuts_go_before_the_job_has_ended(make: Any, monkeypatch: Any) -> None:
+    """There is nobody afterwards who would remove them."""
+    rig, servers = begun(make, keep=1, full_every=1)
+    original, too_late = local.LocalDirectory.remove, []
+
+    def slow(self: Any, *arguments: Any, **options: Any) -> None:
+        rig.thread.join(0.3)
+        too_late.append(not rig.thread.is_alive())
+        original(self, *arguments, **options)
+
+    for cut in (1, 2):
+        if cut == 2:
+            monkeypatch.setattr(local.LocalDirectory, "remove", slow)
+        ask(rig)
+        until(rig, servers, has(cut))
+    rig.ask("cli", StopRequest(now=True))
+    rig.ended()
+    assert too_late == [False]
+    assert [one.name for one in rig.checkpoints.iterdir()] == ["cut-00000002"]
 
 
 def test_slots_that_were_elsewhere_meanwhile_are_written_whole(make: Any) -> None:
@@ -418,18 +446,21 @@ def test_stopping_when_a_ps_is_lost(make: Any) -> None:
     assert outcome.message == "stopped by request, without a last checkpoint: ps-0 has ended"
 
 
-def test_a_job_that_ends_by_itself_leaves_nothing_half_written(make: Any) -> None:
-    rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8)
+@pytest.mark.parametrize("how", ["by itself", "stopped at once"])
+def test_a_job_that_ends_leaves_nothing_half_written(make: Any, how: str) -> None:
+    rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8, export="none")
     rig.up("ps-0", "worker-0")
     server = ScriptedPs(rig, "ps-0")
     until(rig, [server], lambda status: status.slot_map_version)
     server.writes = False
-    first = rig.lease("worker-0")
-    second = rig.lease("worker-0", **done(first))
+    lease = rig.lease("worker-0")
+    lease = rig.lease("worker-0", **done(lease))
     ask(rig)
     until(rig, [server], lambda _: server.taken)
     assert rig.checkpoints.joinpath("cut-00000001").exists()
-    rig.ask("cli", StopRequest(now=True))
-    rig.lease("worker-0", **done(second))
-    rig.ended()
+    if how == "by itself":
+        assert isinstance(rig.lease("worker-0", **done(lease)), Finished)
+    else:
+        rig.ask("cli", StopRequest(now=True))
+    assert rig.ended().state == ("succeeded" if how == "by itself" else "stopped")
     assert list(rig.checkpoints.iterdir()) == []
