@@ -29,7 +29,7 @@ from dlrover_lite.wire.messages import (
     WorkReport,
 )
 from dlrover_lite.wire.server import Server
-from tests.wire.support import PATIENCE, in_background, one, taken
+from tests.wire.support import PATIENCE, in_background, one, serving, taken
 
 
 @pytest.fixture
@@ -214,11 +214,9 @@ def test_a_client_may_be_there_before_its_server(endpoint: str, context: zmq.Con
 def test_a_server_restarted_on_the_same_endpoint_is_found_again(endpoint: str, context: zmq.Context[Any]) -> None:
     client = Client(endpoint, MasterReplies, context=context)
     for round_ in range(3):
-        server = Server(endpoint, MasterRequests, context=context, remember_replies=True)
-        thread = in_background(server, lambda request, server=server: server.reply(request, Wait(1.0)))
-        assert client.call(StopRequest(str(round_)), deadline_seconds=PATIENCE).body == Wait(1.0)
-        thread.join()
-        server.close()
+        with serving(endpoint) as (_, got):
+            assert client.call(StopRequest(str(round_)), deadline_seconds=PATIENCE).body == Ack()
+            assert got[-1] == StopRequest(str(round_))
     client.close()
 
 
