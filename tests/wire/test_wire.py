@@ -28,8 +28,8 @@ from dlrover_lite.wire.messages import (
     Wait,
     WorkReport,
 )
-from dlrover_lite.wire.server import Server
-from tests.wire.support import PATIENCE, in_background, one, serving, taken
+from dlrover_lite.wire.server import Server, send_frames
+from tests.wire.support import PATIENCE, answering, in_background, one, serving, taken
 
 
 @pytest.fixture
@@ -199,6 +199,26 @@ def test_a_call_asks_again(server: Server, context: zmq.Context[Any]) -> None:
     assert seen == [1, 1]
     assert RETRY_SECONDS < PATIENCE
     client.close()
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_request_for_which_there_is_no_connection_is_made_again(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The one that is made for it may have been given up before it is used."""
+    left = [zmq.Again()] * times
+
+    def send(*arguments: Any) -> None:
+        if left:
+            raise left.pop()
+        send_frames(*arguments)
+
+    monkeypatch.setattr("dlrover_lite.wire.client.send_frames", send)
+    monkeypatch.setattr("dlrover_lite.wire.client.RETRY_SECONDS", 0.1)
+    with answering(server) as got:
+        assert client.call(StopRequest("again"), deadline_seconds=PATIENCE).body == Ack()
+    assert got == [StopRequest("again")]
+    assert left == []
 
 
 def test_a_client_may_be_there_before_its_server(endpoint: str, context: zmq.Context[Any]) -> None:
