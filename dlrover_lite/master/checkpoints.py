@@ -40,7 +40,7 @@ OFF = Failure(
 )
 _OVER = Failure("refused", "the job has ended: there is nothing to take a checkpoint of")
 _CLEANING_SECONDS = 2.0
-"""At the job's end a destination is given so long to let a half-written cut be removed."""
+"""At the job's end a destination is given so long to let be removed what is half-written or too old."""
 
 
 class CutNumbers(msgspec.Struct, frozen=True):
@@ -170,14 +170,12 @@ class Checkpoints:
         self._servers.hold_moves = False
 
     def close(self) -> None:
-        """Nobody writes any more: nothing stays of the cut that was under way, if the destination lets us."""
+        """Nobody writes any more: nothing stays of the cut that was under way, nor of those that needn't be kept since the last one, if
+        the destination lets us."""
         if self._cleans:
-            future = self._background.submit(self._store.clean, lambda _: None)
-            try:
-                future.exception(_CLEANING_SECONDS)
-            except TimeoutError:
-                print("the checkpoints' destination doesn't answer; what is half-written stays", flush=True)
-        self._background.close()
+            self._background.submit(self._store.clean, lambda _: None)
+        if not self._background.close(_CLEANING_SECONDS):
+            print("the checkpoints' destination doesn't answer; what is to be removed there may stay", flush=True)
 
     def _view(self, fleet: Fleet) -> View:
         servers, state = self._servers, self._servers.state
