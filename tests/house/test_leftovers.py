@@ -28,7 +28,7 @@ tests.leftovers._control_groups = lambda: {path for path in all_control_groups()
 """
 
 CONTROL_GROUP = (
-    "next(g for h in hierarchies() for g in h.up() if os.access(g, os.W_OK)).joinpath('dlrover-lite-t-999999999').mkdir()"
+    "next(g for h in hierarchies() for g in h.up() if os.access(g, 2)).joinpath('dlrover-lite-t-999999999').mkdir()"
 )
 CUT_LOOSE = "subprocess.run('setsid sleep 600 </dev/null >/dev/null 2>&1 &', shell=True, check=True)"
 SHARED_MEMORY = "(Path(__file__).parent / 'shm' / 'psm_1').touch()"
