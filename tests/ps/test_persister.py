@@ -127,7 +127,8 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(cuts_module, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
     before = children()
     made = Server(tmp_path)
     made.fill()
