@@ -17,7 +17,7 @@ from dlrover_lite.backends.local.limits.mounts import hierarchies
 __all__ = ["Machine", "Session"]
 
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """How long processes get to end by themselves, and control groups to be removed."""
 
 
