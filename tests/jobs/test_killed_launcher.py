@@ -245,5 +245,8 @@ def test_a_killed_command_leaves_nothing_behind(directory: Path) -> None:
     assert not left, "\n".join(left)
     assert control_groups_left([each.job for each in killed if each.job is not None]) == []
     # Those of other processes come and go.
-    until(lambda: shared_memory() <= memory_before, f"the end of what is there beside {sorted(memory_before)} in {SHARED_MEMORY}")
+    until(
+        lambda: shared_memory() <= memory_before,
+        f"the end of what is there beside {sorted(memory_before)} in {SHARED_MEMORY}",
+    )
     assert sorted(set(memory_files()) - files_before) == []
