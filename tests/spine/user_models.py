@@ -12,7 +12,6 @@ from torch import nn
 
 from dlrover_lite.models.fields import EmbeddingField
 
-
 BRISK = 100
 """Minibatches that a process trains at full speed while the gate is closed."""
 SLOW_SECONDS = 0.5
