@@ -58,7 +58,7 @@ def test_a_master_that_is_killed_again_and_again(tmp_path: Path) -> None:
 
 def test_workers_that_are_lost_are_replaced(tmp_path: Path) -> None:
     """One that is out of memory, one that is asked to end by others, one that is killed, and one that is stopped."""
-    handle = census(tmp_path, model={"eats": 1 << 30}, memory={"worker": "512MiB"}, health={"heartbeat_seconds": 3})
+    handle = census(tmp_path, model={"eats": 1 << 30}, memory={"worker": "512MiB"}, health={"heartbeat_seconds": 5})
     until_at_work(handle, "worker-2")
     greedy = (tmp_path / "eaten").read_text()
     (asked,) = {"worker-0", "worker-1"} - {greedy}
@@ -77,7 +77,7 @@ def test_workers_that_are_lost_are_replaced(tmp_path: Path) -> None:
     said = handle.job.log("master").read_text()
     assert f"{asked}: worker-3 takes its place" in said and "worker-3: launched with" in said
     assert "Killed" in nodes["worker-2"]["state"]
-    assert nodes["worker-3"]["state"] == "ended (Hung: no heartbeat for 3 s)"
+    assert nodes["worker-3"]["state"] == "ended (Hung: no heartbeat for 5 s)"
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
 
 

@@ -71,9 +71,7 @@ def test_parameter_servers_come_and_go_while_training(tmp_path: Path) -> None:
         until(lambda: pid_of(handle, "ps-1"), "ps-1")
         kill(handle, "ps-1")
         until(lambda: pid_of(handle, "ps-2"), "another server")
-    found = until_placed(handle, 2)
-    assert sorted(found) == ["ps-0", "ps-2"]
-    assert min(found.values()) > 1_000
+    assert sorted(until_placed(handle, 2)) == ["ps-0", "ps-2"]
     handle.scale(ps=3)
     assert sum(until_placed(handle, 3).values()) == slots.SLOTS
     handle.scale(ps=1)
