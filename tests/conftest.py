@@ -42,6 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
     # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
+    _be_patient()
+
+
+def _be_patient() -> None:
+    """How long an example takes says nothing on a machine that has much else to do."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 def pytest_collection(session: pytest.Session) -> None:

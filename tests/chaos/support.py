@@ -66,6 +66,8 @@ class ChaosJob:
     """For which a process that a failpoint has stopped stays so."""
     _stopped: dict[int, float] = field(default_factory=dict)
     """Such processes, with when they were found."""
+    _held_before: set[tuple[int, int]] = field(default_factory=lambda: _anonymous_files(os.getpid()))
+    """By this process, as other tests may have left them to the garbage collector."""
 
     def passed(self) -> set[str]:
         return {name for name, marker in self.markers.items() if marker.exists()}
@@ -95,7 +97,7 @@ class ChaosJob:
                 elif now >= self._stopped.setdefault(process.pid, now) + self.pause_seconds:
                     process.send_signal(signal.SIGCONT)
 
-    def finish(self, timeout_seconds: float = 100.0) -> Result:
+    def finish(self, timeout_seconds: float = 200.0) -> Result:
         """Let it train to its end; it must succeed, and leave nothing (of /dev/shm ``conftest`` knows). Of a census every counter must be
         exact."""
         self.gate.touch()
@@ -108,7 +110,8 @@ class ChaosJob:
         assert result.ok, f"{result.state}: {result.message}\n{result.hint}\n{self.logs()}"
         runtime = self.handle.job.record().runtime_directory
         assert not Path(runtime).exists(), f"sockets are left in {runtime}"
-        assert not _anonymous_files(os.getpid())  # those of the job's processes went with them
+        # Those of the job's processes went with them.
+        assert not _anonymous_files(os.getpid()) - self._held_before
         if self.handle.job.recipe.model.use == "census":
             report = census.check(self.handle.job)
             assert report.exact, f"{report.tables}\n{report.examples}\n{self.logs()}"
@@ -166,13 +169,12 @@ def processes(handle: JobHandle) -> dict[str, psutil.Process]:
     return found
 
 
-def _anonymous_files(pid: int) -> list[str]:
-    found = []
+def _anonymous_files(pid: int) -> set[tuple[int, int]]:
+    """Device and number of each that the process holds."""
+    found = set()
     for link in Path(f"/proc/{pid}/fd").glob("*"):
-        try:
-            target = str(link.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith("/memfd:"):
-            found.append(target)
+        with suppress(FileNotFoundError):
+            if str(link.readlink()).startswith("/memfd:"):
+                status = link.stat()
+                found.add((status.st_dev, status.st_ino))
     return found
