@@ -67,7 +67,9 @@ class PlainModel(nn.Module):
                 before.append(start)
         self.dims = list(starts)
         weights = [torch.from_numpy(np.concatenate(parts)) for parts in starts.values()]
-        self.embeddings = nn.ModuleList([nn.Embedding(*found.shape, sparse=True, _weight=found) for found in weights])
+        self.embeddings = nn.ModuleList(
+            [nn.Embedding(len(found), found.shape[1], sparse=True, _weight=found) for found in weights]
+        )
 
     def rows(self, table: str) -> Tensor:
         """Of the ids of this table, in their order."""
