@@ -31,7 +31,7 @@ def count() -> JobHandle:
         "model": {"use": "census", "options": {"embedding_dim": 4, "dense_values": 40_000}},
         "data": {"format": "census", "samples": SAMPLES},
         "training": {
-            "batch_size": 8,
+            "batch_size": 16,
             "epochs": EPOCHS,
             "seed": 1,
             "optimizer": {"use": "adam", "learning_rate": 0.02},
