@@ -80,11 +80,13 @@ def restore(rig: Rig, store: CheckpointStore, cut: int, *, marks: bool = True) -
     raise AssertionError("it isn't restored")
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "url"), [(1, 3, "{}"), (3, 1, "{}"), (2, 2, "{}"), (2, 3, "memory://bucket{}")]
+)
 def test_a_cut_is_restored_onto_another_number_of_servers(
-    rigs: Callable[..., Rig], tmp_path: Path, before: int, after: int
+    rigs: Callable[..., Rig], tmp_path: Path, before: int, after: int, url: str
 ) -> None:
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(url.format(tmp_path))
     old = rigs(before)
     train(old, range(5))
     base = write_cut(store, 1, engines(old))
