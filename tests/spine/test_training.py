@@ -33,8 +33,9 @@ def assert_it_has_learnt(evaluations: list[dict[str, Any]]) -> None:
     print([(found["loss"], found["auc"]) for found in evaluations])
     assert evaluations[-1]["loss"] < 0.56
     assert evaluations[-1]["auc"] > 0.65
-    if len(evaluations) > 1:
-        assert evaluations[-1]["loss"] < evaluations[0]["loss"]
+    first, last = evaluations[0], evaluations[-1]
+    if first["at_samples"] * 2 < last["at_samples"]:  # later, there is little left to learn
+        assert last["loss"] < first["loss"]
 
 
 # Each with another optimizer; Adagrad is the one of tests/quality.
