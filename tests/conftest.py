@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.leftovers import Machine, Session
 
@@ -24,10 +23,6 @@ _machine = pytest.StashKey[Machine]()
 """Of the process that ends last."""
 _left = pytest.StashKey[list[str]]()
 """What the processes that ran tests have left."""
-
-# How long an example takes says nothing on a machine that does other things too.
-settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("anywhere")
 
 TRAINING = ("spine", "quality")
 """Directories of tests whose jobs use all cores: at the same time they would disturb each other."""

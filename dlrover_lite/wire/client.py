@@ -102,9 +102,14 @@ class Client:
         return None
 
     def call(
-        self, body: msgspec.Struct, frames: Sequence[Any] = (), *, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+        self,
+        body: msgspec.Struct,
+        frames: Sequence[Any] = (),
+        *,
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> Reply:
-        """The reply to ``body``, asked again every two seconds until the deadline.
+        """The reply to ``body``, asked again every two seconds until the deadline, or until the peer ``has_ended`` for good.
 
         Raises DeadlineExceeded when none came, RemoteError when the peer refused. Don't mix with requests under way.
         """
@@ -113,6 +118,8 @@ class Client:
         while (left := end - self._clock()) > 0:
             reply = self.receive(min(left, RETRY_SECONDS))
             if reply is None:
+                if has_ended():
+                    raise DeadlineExceeded(f"{self.peer} ended before it answered {type(body).__name__}")
                 self.send(body, frames, sequence=sequence)
             elif reply.sequence == sequence:
                 if isinstance(reply.body, Failure):
