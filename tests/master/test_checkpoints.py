@@ -113,6 +113,17 @@ def test_a_base_and_what_has_changed_since(make: Any) -> None:
     assert [text.partition(" in ")[0] for text in told(rig)] == ["checkpoint 1 is complete", "checkpoint 2 is complete"]
 
 
+def test_a_cut_takes_at_most_half_of_the_memory_that_a_server_has_left(make: Any) -> None:
+    rig, servers = begun(make)
+    limit = {node.id: node.memory for node in rig.ask("cli", StatusRequest()).nodes}["ps-0"]
+    used = {"ps-0": limit - (50 << 20), "ps-1": limit}
+    rig.backend.used = used
+    until(rig, servers, lambda status: {node.id: node.used_memory for node in status.nodes}.items() >= used.items())
+    ask(rig)
+    until(rig, servers, has(1))
+    assert [server.taken[-1].spill_bytes for server in servers] == [25 << 20, 1 << 20]
+
+
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     rig, servers = begun(make, full_every=3, keep=1)
     for cut in range(1, 6):
