@@ -12,7 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-__all__ = ["HostUse", "Observation", "Profile", "PsUse", "WorkerUse", "host_speeds", "observe"]
+__all__ = [
+    "HostUse",
+    "Observation",
+    "Profile",
+    "PsUse",
+    "TableUse",
+    "WorkerUse",
+    "host_speeds",
+    "observe",
+    "table_growth",
+]
 
 _SPEED_PRIOR = 2.0
 """So many comparisons say that a host is as fast as the others, before any is made."""
@@ -32,7 +42,9 @@ class WorkerUse(msgspec.Struct, frozen=True):
     throttled_seconds: float = 0.0
     """Ready to run, and held back by its limit."""
     phase_seconds: dict[str, float] = {}
-    """Wall time by phase: read, pull, compute, push, wait."""
+    """Wall time by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
+    phase_cpu_seconds: dict[str, float] = {}
+    """CPU by phase: read, pull, compute, push; what else ``cpu_seconds`` has is of none."""
 
 
 class PsUse(msgspec.Struct, frozen=True):
@@ -56,6 +68,8 @@ class PsUse(msgspec.Struct, frozen=True):
     used_bytes: int = 0
     """Memory that it can't give back, at the end."""
     peak_bytes: int = 0
+    requests: int = 0
+    """Pulls and pushes that it has answered."""
 
 
 class HostUse(msgspec.Struct, frozen=True):
@@ -66,6 +80,23 @@ class HostUse(msgspec.Struct, frozen=True):
     """That nodes may use there."""
     other_cores: float = 0.0
     """CPU seconds per second that anything but this job's workers and PS took: its master and keeper, other jobs, strangers."""
+
+
+class TableUse(msgspec.Struct, frozen=True):
+    """An embedding table at the end of the interval."""
+
+    table: str
+    dim: int
+    rows: dict[str, int]
+    """By PS."""
+
+    @property
+    def total_rows(self) -> int:
+        return sum(self.rows.values())
+
+    def share(self, node: str) -> float:
+        """Of its rows that this PS has; 0 while there are none."""
+        return self.rows.get(node, 0) / max(1, self.total_rows)
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -86,6 +117,7 @@ class Profile(msgspec.Struct, frozen=True):
     hosts: tuple[HostUse, ...]
     relative_sd: float = 0.0
     """Standard error of the mean throughput over its mean, from the parts of the interval."""
+    tables: tuple[TableUse, ...] = ()
 
     @property
     def samples_per_second(self) -> float:
@@ -177,6 +209,17 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
             fullest = used / free
             found = (free * speed[host.host], len(workers) / len(profile.workers), len(ps) / len(profile.ps))
     return found
+
+
+def table_growth(profiles: Iterable[Profile]) -> dict[str, tuple[list[int], list[int]]]:
+    """Of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows`` takes them."""
+    curves: dict[str, tuple[list[int], list[int]]] = {}
+    for profile in profiles:
+        for table in profile.tables:
+            samples, rows = curves.setdefault(table.table, ([], []))
+            samples.append(profile.samples_so_far)
+            rows.append(table.total_rows)
+    return curves
 
 
 def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
