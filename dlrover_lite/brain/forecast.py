@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.brain.lattice import MemoryBand, MemoryNeed
 from dlrover_lite.brain.memory_model import PsMemory, TableMemory, base_bytes, index_bytes, peak_bytes, row_bytes
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Profile, table_growth
 from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows
 
 __all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
@@ -63,7 +63,10 @@ def forecast(
     epoch_samples: float | None = None,
     spill_part: float = 0.0,
 ) -> Forecast | None:
-    """From profiles by time, and the tables' curves where they are known. None while no PS has a row."""
+    """From profiles by time. None while no PS has a row.
+
+    Each table has a curve of its own: ``curves``, or those that the profiles tell; where they don't, all rows are taken as one table.
+    """
     profiles = [profile for profile in profiles if profile.ps]
     if not profiles:
         return None
@@ -75,7 +78,7 @@ def forecast(
     shares = {node: rows / total for node, rows in rows_now.items()}
     tables = [
         _Table(curve.dim, curve.state_parts, fit, curve.shares or shares)
-        for curve in curves or [_all_rows(profiles)]
+        for curve in curves or _by_table(profiles) or [_all_rows(profiles)]
         if (fit := fit_rows(curve.samples, curve.rows, growth=growth, limit=curve.limit)) is not None
     ]
     base = {}
@@ -83,6 +86,40 @@ def forecast(
         uses = [use for profile in profiles for use in profile.ps if use.node == node]
         base[node] = base_bytes([use.used_bytes for use in uses], [use.row_bytes for use in uses])
     return Forecast(tuple(tables), base, spill_part) if tables else None
+
+
+def _by_table(profiles: Sequence[Profile]) -> list[TableCurve]:
+    """As the profiles have them; empty if the last one doesn't."""
+    last = profiles[-1]
+    if not any(table.total_rows for table in last.tables):
+        return []
+    growth, parts = table_growth(profiles), _state_parts(last)
+    return [
+        TableCurve(
+            dim=table.dim,
+            state_parts=parts,
+            samples=tuple(map(float, growth[table.table][0])),
+            rows=tuple(map(float, growth[table.table][1])),
+            shares={use.node: table.share(use.node) for use in last.ps},
+        )
+        for table in last.tables
+        if table.total_rows
+    ]
+
+
+def _state_parts(profile: Profile) -> int:
+    """Floats of optimizer state per value: the number that explains best what rows and indices take."""
+    used = sum(use.row_bytes for use in profile.ps)
+
+    def taken(parts: int) -> float:
+        total = 0.0
+        for use in profile.ps:
+            for dim in {table.dim for table in profile.tables}:
+                rows = sum(table.rows.get(use.node, 0) for table in profile.tables if table.dim == dim)
+                total += rows * row_bytes(dim, parts) + float(index_bytes(rows))
+        return total
+
+    return min((0, 1, 2), key=lambda parts: abs(taken(parts) - used))
 
 
 def _all_rows(profiles: Sequence[Profile]) -> TableCurve:

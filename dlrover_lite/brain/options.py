@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrover_lite.brain.job_view import JobView, Policy
-from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, lattice_of, to_milli
+from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, lattice_of
 from dlrover_lite.brain.pareto import Parts, Points, ThroughputModel, fastest, points_of
 from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
@@ -63,15 +63,15 @@ def options_of(view: JobView, model: ThroughputModel, capacity: Resources, polic
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    extra = {one for one in (view.now, smallest) if one is not None}
+    extra = _columns([one for one in (view.now, smallest) if one is not None])
     if view.now is not None:
-        extra |= _near(view, view.now, capacity)
-    rows = _columns(sorted(extra))
-    new = ~np.isin(_keys(rows), _keys(parts))
-    w, p, worker_cores, ps_cores = (
-        np.concatenate((of_front, more[new])) for of_front, more in zip(parts, rows, strict=True)
-    )
-    points = points_of(model, (w, p, worker_cores, ps_cores))
+        extra = _joined(extra, _near(view, view.now, capacity))
+    keys = _keys(extra)
+    new = ~(keys[:, None] == _keys(parts)).any(axis=1)
+    new[np.tril(keys[:, None] == keys, -1).any(axis=1)] = False  # the same once more
+    more_w, more_p, more_worker_cores, more_ps_cores = (column[new] for column in extra)
+    columns = _joined(parts, (more_w, more_p, more_worker_cores, more_ps_cores))
+    points = points_of(model, columns)
     return _valued(view, points, points.find(smallest), policy)
 
 
@@ -83,40 +83,50 @@ def _search(policy: Policy) -> Callable[..., IntArray]:
     return nsga2_front
 
 
-def _near(view: JobView, now: Candidate, capacity: Resources) -> set[Candidate]:
-    """One step from the present plan: they are the surest to be predicted, on the front or not."""
-    bounds, found = view.bounds, set()
-    counts = [
-        {count for count in (now // 2, now - 1, now, now + 1, now * 2) if low <= count <= high}
-        for now, low, high in (
-            (now.workers, bounds.min_workers, bounds.max_workers),
-            (now.servers, bounds.min_servers, bounds.max_servers),
-        )
-    ]
-    for workers in counts[0]:
-        for servers in counts[1]:
-            found.add(Candidate(workers, servers, now.worker_cores, now.ps_cores))
+def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
+    """One step from the present plan: these are the surest to be predicted, on the front or not."""
+    bounds, need = view.bounds, view.need
+    workers = _steps(now.workers, bounds.min_workers, bounds.max_workers)
+    servers = _steps(now.servers, bounds.min_servers, bounds.max_servers)
+    sizes = now.worker_cores, now.ps_cores
+    rows = [(w, p, *sizes) for w in workers for p in servers]
     for factor in (0.5, 2.0):
-        if (size := now.worker_cores * factor) in bounds.worker_sizes:
-            found.add(Candidate(now.workers, now.servers, size, now.ps_cores))
-        if (size := now.ps_cores * factor) in bounds.ps_sizes:
-            found.add(Candidate(now.workers, now.servers, now.worker_cores, size))
-    most = to_milli(capacity.cores)
-    return {one for one in found if one.milli <= most and view.need.fits(one, capacity.memory)}
+        if sizes[0] * factor in bounds.worker_sizes:
+            rows.append((now.workers, now.servers, sizes[0] * factor, sizes[1]))
+        if sizes[1] * factor in bounds.ps_sizes:
+            rows.append((now.workers, now.servers, sizes[0], sizes[1] * factor))
+    if not rows:
+        return _columns([])
+    w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
+    each = need.ps + np.ceil(need.tables / p)
+    fits = w * worker_cores + p * ps_cores <= capacity.cores + 1 / MILLI
+    fits &= w * need.worker + p * each <= capacity.memory
+    if need.most_per_ps is not None:
+        fits &= each <= need.most_per_ps
+    return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
+
+
+def _steps(now: int, low: int, high: int) -> list[int]:
+    return sorted({count for count in (now // 2, now - 1, now, now + 1, now * 2) if low <= count <= high})
 
 
 def _columns(candidates: Sequence[Candidate]) -> Parts:
     rows = [(one.workers, one.servers, one.worker_cores, one.ps_cores) for one in candidates]
-    w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
+    w, p, worker_cores, ps_cores = np.array(rows, np.float64).reshape(-1, 4).T
     return w, p, worker_cores, ps_cores
 
 
-def _keys(parts: Parts) -> FloatArray:
-    """A number for each plan, the same for the same plan only: counts and thousandths of cores are whole and small."""
+def _joined(some: Parts, more: Parts) -> Parts:
+    w, p, worker_cores, ps_cores = (np.concatenate(columns) for columns in zip(some, more, strict=True))
+    return w, p, worker_cores, ps_cores
+
+
+def _keys(parts: Parts) -> IntArray:
+    """A number for each plan, the same for the same plan only."""
     w, p, worker_cores, ps_cores = parts
-    return np.asarray(
-        ((w * 4096 + p) * 2.0**20 + np.rint(worker_cores * MILLI)) * 2.0**20 + np.rint(ps_cores * MILLI), np.float64
-    )
+    counts = (w * 4096 + p).astype(np.int64) << 40
+    sizes = np.rint(worker_cores * MILLI) * 2.0**20 + np.rint(ps_cores * MILLI)
+    return np.asarray(counts + sizes.astype(np.int64), np.int64)
 
 
 def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Options:

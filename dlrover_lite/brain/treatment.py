@@ -201,7 +201,7 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     epoch_samples: float | None = None
     """Of one epoch: later ones bring no new rows. None: not known."""
     curves: tuple[TableCurve, ...] = ()
-    """Of the tables' rows; empty: all rows of the job are taken as one table, as the profiles have them."""
+    """Of the tables' rows; empty: as the profiles have them."""
     spill_part: float = 0.0
     """Of the rows' memory, that snapshots take at their peak (``memory_model.PsMemory``)."""
     past: tuple[Treatment, ...] = ()
