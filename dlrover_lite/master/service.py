@@ -309,8 +309,8 @@ class Master:
                 return self.executor.answer(asked)
             case SlotsRequest(hottest):
                 return self.servers.slots(hottest, self.fleet)
-            case StoryRequest(subject):
-                return self.story.answer(subject, self.fleet.by_id)
+            case StoryRequest(about):
+                return self.story.answer(about, self.fleet.by_id)
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
             case StopRequest(reason, now):
@@ -324,8 +324,10 @@ class Master:
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
-        failed = None if request.failed is None else (request.failed, request.error)
-        samples_before = self.shards.consumed_samples
+        failed, before = (
+            (request.failed, request.error) if request.failed is not None else None,
+            self.shards.consumed_samples,
+        )
         answer = self.shards.report_and_lease(
             request.node,
             request.token,
@@ -337,7 +339,7 @@ class Master:
             now=self._clock(),
         )
         self._take_report(request, metrics, answer)
-        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
+        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - before)
         work = answer.work
         if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
