@@ -96,9 +96,9 @@ class Master:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
-        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status
-        every few seconds, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost;
-        it raises JobError when there is none. ``autoscaler``: None: it is off."""
+        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now and
+        then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
+        JobError. ``autoscaler``: None: it is off."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -175,10 +175,6 @@ class Master:
     @property
     def fleet(self) -> Fleet:
         return self.reconciler.fleet
-
-    @property
-    def restarts(self) -> int:
-        return self.facts.restarts
 
     def _remember(self) -> None:
         """What an earlier master of this job knew."""
@@ -309,8 +305,8 @@ class Master:
                 return self.executor.answer(asked)
             case SlotsRequest(hottest):
                 return self.servers.slots(hottest, self.fleet)
-            case StoryRequest(about):
-                return self.story.answer(about, self.fleet.by_id)
+            case StoryRequest(subject):
+                return self.story.answer(subject, self.fleet.by_id)
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
             case StopRequest(reason, now):
@@ -324,10 +320,8 @@ class Master:
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
-        failed, before = (
-            (request.failed, request.error) if request.failed is not None else None,
-            self.shards.consumed_samples,
-        )
+        failed = None if request.failed is None else (request.failed, request.error)
+        samples_before = self.shards.consumed_samples
         answer = self.shards.report_and_lease(
             request.node,
             request.token,
@@ -339,7 +333,7 @@ class Master:
             now=self._clock(),
         )
         self._take_report(request, metrics, answer)
-        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - before)
+        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
         work = answer.work
         if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
