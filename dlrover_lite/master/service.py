@@ -96,8 +96,8 @@ class Master:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
-        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now and
-        then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
+        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now
+        and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
         JobError. ``autoscaler``: None: it is off."""
         self.job = job
         self.recipe = recipe
