@@ -154,6 +154,7 @@ class Master:
                 keep=self.facts.keep_cuts,
                 known=self.facts.cuts(),
                 facts_of=lambda: facts_for(recipe, shards, self.evaluations, self.progress, now=clock()),
+                usage=self.reconciler.usage,
                 generation=self.facts.generation.number,
                 clock=clock,
                 wall_clock=wall_clock,

@@ -48,7 +48,7 @@ def processes_of(job: Job) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             arguments = process.cmdline()
-        except psutil.NoSuchProcess:
+        except psutil.Error:  # ended meanwhile, or another user's
             continue
         if str(job.directory) in arguments or any(f'"{job.directory}"' in argument for argument in arguments):
             found.append(process)
