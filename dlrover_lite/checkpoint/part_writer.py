@@ -108,6 +108,7 @@ class PartWriter:
     ) -> None:
         """``owned``: the slots whose rows this part has, whether or not there are any."""
         self._file, self._name, self._head, self._owned = file, name, head, owned
+        self._owns_all = bool(owned.all())
         self._block_bytes = block_bytes
         self._group = -1
         self._buckets: dict[int, _Bucket] = {}
@@ -126,17 +127,24 @@ class PartWriter:
     def bytes_written(self) -> int:
         return self._position
 
-    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
-        """Rows of a group with the slots [n] they are in. They are copied. Best some thousands at a time, and group after group.
+    def add(
+        self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None
+    ) -> None:
+        """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time, and
+        group after group.
 
         Raises ValueError for rows that don't fit the group, or aren't in the part's slots.
         """
-        self._check(group, rows, slots)
+        chosen = slots if which is None else slots.take(which)
+        self._check(group, rows, slots, chosen)
         if group != self._group:
             self._flush_all()
             self._group = group
-        numbers = (slots >> BUCKET_SHIFT).astype(np.uint8)
+        rows = RowData(*map(np.ascontiguousarray, rows))
+        numbers = (chosen >> BUCKET_SHIFT).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
+        if which is not None:
+            order = which.take(order)
         counts = np.bincount(numbers, minlength=BUCKETS)
         ends = np.cumsum(counts)
         for number in np.flatnonzero(counts).tolist():
@@ -146,16 +154,16 @@ class PartWriter:
                 left = left[bucket.take(rows, slots, left) :]
                 if bucket.used == bucket.capacity:
                     self._flush(number)
-        self._rows[group] += len(slots)
+        self._rows[group] += len(chosen)
 
-    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
+    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16], chosen: NDArray[np.uint16]) -> None:
         shape = self._head.groups[group]
         count = len(slots)
         if rows.values.shape != (count, shape.dim) or rows.state.shape != (count, shape.state):
             raise ValueError(f"rows {rows.values.shape} with state {rows.state.shape} in group {group}: {shape}")
         if any(len(array) != count for array in rows):
             raise ValueError("arrays of different lengths")
-        if count and (int(slots.max()) >= slot_sets.SLOTS or not self._owned[slots].all()):
+        if chosen.max(initial=0) >= slot_sets.SLOTS or not (self._owns_all or self._owned.take(chosen).all()):
             raise ValueError(f"rows in slots that aren't those of part {self._name}")
 
     def _bucket(self, number: int) -> _Bucket:
