@@ -42,6 +42,7 @@ from dlrover_lite.wire.messages import (
     LeaseRequest,
     MoveRequest,
     NodeFailed,
+    PsOrders,
     PsReport,
     ResizeRequest,
     ScaleRequest,
@@ -108,6 +109,8 @@ class Master:
         self._clock = clock
         self._go_back = go_back
         self._waiting: dict[int, Request] = {}
+        self._reports: dict[str, Request] = {}
+        """The last of each PS."""
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
@@ -159,6 +162,7 @@ class Master:
                 clock=clock,
                 wall_clock=wall_clock,
             )
+            server.watch(self.checkpoints.fileno())
         self._remember()
 
     @property
@@ -207,10 +211,14 @@ class Master:
         if self.checkpoints is not None:
             self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
-        if self.checkpoints is not None:
-            self.checkpoints.close()
+        self._close_checkpoints()
         self._answer_in_between()
         self.story.flush()
+
+    def _close_checkpoints(self) -> None:
+        if self.checkpoints is not None:
+            self._server.unwatch(self.checkpoints.fileno())
+            self.checkpoints.close()
 
     def _answer_in_between(self) -> None:
         for request in self._server.receive(0.0):
@@ -244,6 +252,8 @@ class Master:
         if now >= self._reconcile_at and self.beginning is None:
             self._reconcile_at = now + RECONCILE_SECONDS
             self._guarded(self._reconcile)
+        elif self.checkpoints is not None and self.checkpoints.has_news and self.beginning is None:
+            self._guarded(self._go_on_with_checkpoints)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """An error that nobody else takes ends the job."""
@@ -269,8 +279,7 @@ class Master:
             case StatusRequest():
                 return self.status()
             case PsReport() as report:
-                self.reconciler.heard(report.node)
-                return self.servers.report(report, self.fleet)
+                return self._report(report, request)
             case Heartbeat(node, doing, seconds):
                 self.reconciler.heard(node, doing, seconds)
                 return None
@@ -306,6 +315,15 @@ class Master:
                 return Ack()
             case other:
                 raise JobError(f"no answer is known to {type(other).__name__}")
+
+    def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
+        self.reconciler.heard(report.node)
+        answer = self.servers.report(report, self.fleet)
+        if isinstance(answer, PsOrders):
+            self._reports[report.node] = request
+            if self.checkpoints is not None:
+                self.checkpoints.heard(report)
+        return answer
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
@@ -385,8 +403,7 @@ class Master:
         self.reconciler.turn()
         if self.outcome is None:
             self.slots.turn()
-            if self.checkpoints is not None:
-                self.checkpoints.turn(self.fleet)
+            self._go_on_with_checkpoints()
         self._judge()
         self.story.flush()
         now = self._clock()
@@ -397,6 +414,19 @@ class Master:
         if now >= self._show_at:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
+
+    def _go_on_with_checkpoints(self) -> None:
+        """A PS is told at once that it is to take part in one, as another answer to its last report."""
+        if self.checkpoints is None:
+            return
+        before = dict(self.servers.snapshots)
+        self.checkpoints.turn(self.fleet)
+        new = [node for node, order in self.servers.snapshots.items() if before.get(node) is not order]
+        if new:
+            self.shards.commit()
+        for node in new:
+            if (report := self._reports.get(node)) is not None:
+                self._server.reply(report, self.servers.orders(node, self.fleet))
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
@@ -462,8 +492,7 @@ class Master:
         failed = self.outcome is not None and self.outcome.state == "failed"
         self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
-        if self.checkpoints is not None:
-            self.checkpoints.close()
+        self._close_checkpoints()
         try:
             self.story.close()
         except DlroverLiteError as error:

@@ -225,8 +225,8 @@ class Collected:
     def __init__(self) -> None:
         self.count = 0
 
-    def add(self, group: int, rows: RowData, slots: np.ndarray) -> None:
-        self.count += len(slots)
+    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
+        self.count += len(slots if which is None else which)
 
 
 # --- what it doesn't survive ------------------------------------------------------------------------------------------
