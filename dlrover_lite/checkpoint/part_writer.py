@@ -39,6 +39,10 @@ _AT_ONCE = 4
 """Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
 _MOST_UNDER_WAY = 2
 """Such writes."""
+_TOGETHER = 16
+"""The rows of a full block are a multiple of that, if there are many: then its arrays begin at cache lines."""
+_MANY_BYTES = 64 << 20
+"""Of a group: more than twice the memory that is used for it."""
 
 
 def _size(pieces: Sequence[Piece]) -> int:
@@ -99,15 +103,17 @@ class PartWriter:
                 if buckets.used[number] == buckets.capacity:
                     self._flush(number)
 
-    def buckets(self, group: int) -> Buckets:
+    def buckets(self, group: int, rows: int = 0) -> Buckets:
         """Where rows of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing is
-        checked. Groups come one after the other."""
+        checked. Groups come one after the other. ``rows``: about how many there are going to be, if that is known."""
         if group != self._group or self._buckets is None:
             self._flush_all()
             self._group = group
             shape = self._head.groups[group]
             capacity = max(1, self._block_bytes // shape.known_row_bytes)
-            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY))
+            capacity -= capacity % _TOGETHER if capacity >= _TOGETHER**2 else 0
+            huge = rows * shape.known_row_bytes >= _MANY_BYTES
+            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY), huge_pages=huge)
         return self._buckets
 
     def flush_full(self) -> None:

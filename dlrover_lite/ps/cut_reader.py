@@ -17,17 +17,21 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
 from dlrover_lite.ps.rows import CHANGED, COUNT, META_WORDS, TABLE
 from dlrover_lite.ps.spill import ENTRY_HEAD_WORDS, PASSED, GroupCut, Spill
 from dlrover_lite.rows import RowData
 from dlrover_lite.slots import SlotSet
+
+if TYPE_CHECKING:
+    from dlrover_lite.ps.cut_kernels import Source
 
 __all__ = ["CutReader", "GroupFiles", "Overflown", "Part", "numpy_slots"]
 
@@ -54,6 +58,10 @@ class Overflown(JobError):
 
 class Part(Protocol):
     """What takes the rows: ``checkpoint.part_writer.PartWriter``."""
+
+    def buckets(self, group: int, rows: int = 0) -> Buckets: ...
+
+    def flush_full(self) -> None: ...
 
     def add(
         self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None
@@ -108,10 +116,13 @@ class _Column:
             left, at = left[done:], at + done
         return found
 
-    def unmap(self) -> None:
-        """It is mapped again where it is read again."""
-        if self._map is not None:
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def unmap(self, rows: slice) -> None:
+        """They are mapped again where they are read again."""
+        first = rows.start * self.row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        size = rows.stop * self.row_bytes - first
+        if size > 0:
+            assert self._map is not None
+            self._map.madvise(mmap.MADV_DONTNEED, first, size)
 
 
 class _Group:
@@ -125,12 +136,20 @@ class _Group:
             _Column(files.state, cut.used, np.float32, cut.state),
         )
         self._meta_again = _Column(files.meta, cut.used, np.uint32, META_WORDS)
+        self._mapped = slice(cut.used, 0)
+        """Rows that may be."""
         self._mapped_bytes = 0
         self._row_bytes = cut.row_bytes
 
+    def source(self, salts: NDArray[np.uint64]) -> Source:
+        from dlrover_lite.ps.cut_kernels import Source
+
+        flat = (column.mapped.reshape(-1) for column in (self.ids, self.meta, *self._wide))
+        return Source(*flat, salts)
+
     def copy(self, rows: slice | NDArray[np.int64]) -> _Rows:
-        if not isinstance(rows, slice):
-            self._mapped_bytes += len(rows) * self._row_bytes
+        if not isinstance(rows, slice) and len(rows):
+            self.has_read(int(rows[0]), int(rows[-1]) + 1, len(rows))
         ids, meta, values, state = (_copy(column, rows) for column in (self.ids, self.meta, *self._wide))
         return _Rows(ids.reshape(-1), meta, values, state)
 
@@ -140,12 +159,17 @@ class _Group:
         changed: NDArray[np.uint32] = _copy(self._meta_again, rows)[:, CHANGED]
         return changed
 
+    def has_read(self, start: int, stop: int, count: int) -> None:
+        """So many rows in this range, where they are mapped."""
+        self._mapped = slice(min(self._mapped.start, start), max(self._mapped.stop, stop))
+        self._mapped_bytes += count * self._row_bytes
+
     def unmap(self) -> None:
         """Now and then."""
         if self._mapped_bytes >= _KEPT_BYTES:
-            self._mapped_bytes = 0
             for column in (self.ids, self.meta, self._meta_again, *self._wide):
-                column.unmap()
+                column.unmap(self._mapped)
+            self._mapped, self._mapped_bytes = slice(self._mapped.stop, 0), 0
 
 
 def _copy(column: _Column, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
@@ -154,7 +178,8 @@ def _copy(column: _Column, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
 
 
 class CutReader:
-    """``owned``: slots whose rows are wanted; ``whole``: those of them in which an increment has all rows."""
+    """``owned``: slots whose rows are wanted; ``whole``: those of them in which an increment has all rows. ``kernels``: whether numba is to
+    be used, which should be there then."""
 
     def __init__(
         self,
@@ -163,7 +188,10 @@ class CutReader:
         spill: Spill,
         owned: SlotSet,
         whole: SlotSet,
+        *,
+        kernels: bool = False,
     ) -> None:
+        self._kernels = kernels
         self._groups = list(groups)
         self._files = list(files)
         self._spill = spill
@@ -181,8 +209,7 @@ class CutReader:
                 continue
             group = _Group(cut, self._files[g])
             late: list[NDArray[np.int64]] = []
-            pieces = self._all(g, group, part, late) if cut.since is None else self._changed(g, group, part, late)
-            for passed in pieces:
+            for passed in self._pieces(g, group, part, late):
                 barrier()
                 self._spill.areas[g].words[PASSED] = passed
                 group.unmap()
@@ -192,8 +219,54 @@ class CutReader:
 
     # --- pieces ---------------------------------------------------------------------------------------------------------
 
+    def _pieces(self, g: int, group: _Group, part: Part, late: list[NDArray[np.int64]]) -> Iterator[int]:
+        """Yields how far rows are passed."""
+        if self._kernels:
+            return self._by_kernels(g, group, part, late)
+        if self._groups[g].since is None:
+            return self._all(g, group, part, late)
+        return self._changed(g, group, part, late)
+
+    def _by_kernels(self, g: int, group: _Group, part: Part, late: list[NDArray[np.int64]]) -> Iterator[int]:
+        from dlrover_lite.ps.cut_kernels import Copier
+
+        cut = self._groups[g]
+        most = max(1, PIECE_BYTES // cut.row_bytes)
+        copier = Copier(
+            group.source(self._salts[g]),
+            part.buckets(g, cut.used if cut.since is None else 0),
+            clock=cut.clock,
+            since=cut.since,
+            owned=self._owned,
+            whole=self._whole,
+            most_rows=most if cut.since is None else max(most, SCAN_ROWS),
+            most_copies=most,
+        )
+        at = 0
+        while at < cut.used:
+            start = at
+            at, is_odd = copier.copy(start, cut.used)
+            barrier()
+            newer, copied = copier.drop_late()
+            late.append(newer)
+            self.rows += copied
+            if is_odd:
+                late.append(self._odd(g, group, at))
+                at += 1
+            part.flush_full()
+            group.has_read(start, at, copied)
+            yield at
+
+    def _odd(self, g: int, group: _Group, row: int) -> NDArray[np.int64]:
+        """A row of a table that there wasn't must be newer."""
+        cut = self._groups[g]
+        barrier()
+        found = group.meta.mapped[row : row + 1].copy()
+        if not _newer(found[:, CHANGED], cut).all():
+            raise JobError(f"rows of dim {cut.dim} are damaged: one is of table {int(found[0, TABLE])}")
+        return np.array([row], np.int64)
+
     def _all(self, g: int, group: _Group, part: Part, late: list[NDArray[np.int64]]) -> Iterator[int]:
-        """Yields how far all rows are passed."""
         cut = self._groups[g]
         step = max(1, PIECE_BYTES // cut.row_bytes)
         for start in range(0, cut.used, step):

@@ -21,6 +21,7 @@ from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Outgoing, Tidying
+from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Request
@@ -70,7 +71,7 @@ class Unrestorable(JobError):
 
 
 class PsService:
-    """``connect(endpoint, peer)`` makes a client of another parameter server."""
+    """``connect(endpoint, peer)`` makes a client of another parameter server. ``persister``: it is this one's from now on."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class PsService:
         *,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _: None,
+        persister: PersisterProcess | None = None,
     ) -> None:
         self.node = node
         self.engine = engine
@@ -93,7 +95,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Tidying(engine)
-        self._cuts = Cuts(number_of(node), engine, clock, say)
+        self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
         self._held: dict[tuple[int, int], Request] = {}
         self._copies: deque[Request] = deque()
         """For more rows of a move: not answered yet."""
@@ -357,6 +359,10 @@ class PsService:
             snapshot=self._cuts.report,
             restored=self.engine.restored,
         )
+
+    def spare_persister(self) -> None:
+        """There won't be any checkpoint."""
+        self._cuts.spare_persister()
 
     def close(self) -> None:
         self._stop_restoring()
