@@ -78,9 +78,7 @@ class PartWriter:
     def bytes_written(self) -> int:
         return self._position
 
-    def add(
-        self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None
-    ) -> None:
+    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None) -> None:
         """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time, and
         group after group.
 

@@ -20,10 +20,9 @@ from dlrover_lite.slots import SLOTS, SlotSet
 
 __all__ = ["Copier", "Source", "compile_kernels"]
 
-_U0, _U1, _U2, _U4, _U8, _U64 = (np.uint64(number) for number in (0, 1, 2, 4, 8, 64))
+_U0, _U1, _U2, _U4, _U8 = (np.uint64(number) for number in (0, 1, 2, 4, 8))
 _META = np.uint64(META_WORDS)
-_FOUR, _LINE = np.uint64(4), np.uint64(16)
-_FOURS, _LINES = ~np.uint64(3), ~np.uint64(15)
+_FOUR, _FOURS, _LINE, _LINES = (np.uint64(number) for number in (4, 8, 16, 32))
 _SHIFT, _TO_BUCKET = np.uint64(SLOT_SHIFT), np.uint64(BUCKET_SHIFT)
 _AHEAD = np.uint64(4)
 """Rows that a bucket's next ones are fetched ahead."""
@@ -78,25 +77,30 @@ class _Copies(NamedTuple):
 
 @kernel
 def _copy(target, to, source, at, n):  # type: ignore[no-untyped-def]
-    """n values of 4 bytes."""
-    if n == _LINE:  # so many are usual, and the loops would take longer than the copy
+    """n values of 4 bytes, from one array to another, or so far apart: some of them perhaps twice, which takes less than a loop."""
+    if n >= _LINE:
+        if n > _LINES:
+            for j in range(_LINE, n - _LINE, _LINE):
+                copy_16(target, to + j, source, at + j)
         copy_16(target, to, source, at)
-        return
-    lines, fours = n & _LINES, n & _FOURS
-    for j in range(_U0, lines, _LINE):
-        copy_16(target, to + j, source, at + j)
-    for j in range(lines, fours, _FOUR):
-        copy_4(target, to + j, source, at + j)
-    for j in range(fours, n):
-        copy_1(target, to + j, source, at + j)
+        copy_16(target, to + n - _LINE, source, at + n - _LINE)
+    elif n >= _FOUR:
+        if n > _FOURS:
+            for j in range(_FOUR, n - _FOUR, _FOUR):
+                copy_4(target, to + j, source, at + j)
+        copy_4(target, to, source, at)
+        copy_4(target, to + n - _FOUR, source, at + n - _FOUR)
+    else:
+        for j in range(_U0, n):
+            copy_1(target, to + j, source, at + j)
 
 
 @kernel
 def _fetch(array, at, n):  # type: ignore[no-untyped-def]
-    """n values of 4 bytes."""
-    prefetch(array, np.int64(at))
+    """n values of 4 bytes. That what is before them has been fetched."""
+    prefetch(array, np.int64(at + n - _U1))
     if n > _LINE:
-        for j in range(_LINE, n, _LINE):
+        for j in range(_LINE - _U1, n - _U1, _LINE):
             prefetch(array, np.int64(at + j))
 
 
@@ -259,8 +263,6 @@ def compile_kernels() -> None:
     arrays = [np.frombuffer(bytes(64), kind) for kind in (np.uint64, np.uint32, np.float32, np.float32, np.uint64)]
     every = np.ones(SLOTS, np.bool_)
     buckets = Buckets(GroupShape(1, 0), 1, 0)
-    copier = Copier(
-        Source(*arrays), buckets, clock=0, since=None, owned=every, whole=every, most_rows=1, most_copies=1
-    )
+    copier = Copier(Source(*arrays), buckets, clock=0, since=None, owned=every, whole=every, most_rows=1, most_copies=1)
     copier.copy(0, 1)
     copier.drop_late()

@@ -39,6 +39,8 @@ PIECE_BYTES = 2 << 20
 """Rows copied in one step, at least one."""
 SCAN_ROWS = 1 << 16
 """Rows whose metadata an increment looks at in one step."""
+_SCANNED = 8
+"""So many rows are looked at in the time, and with the memory, that one is copied with."""
 _KEPT_BYTES = 8 << 20
 """After so much that was read it is unmapped: it would count as this process's memory too."""
 _NEWER = np.uint32(1 << 30)
@@ -242,20 +244,25 @@ class CutReader:
             most_rows=most if cut.since is None else max(most, SCAN_ROWS),
             most_copies=most,
         )
-        at = 0
+        at = read = 0
         while at < cut.used:
             start = at
             at, is_odd = copier.copy(start, cut.used)
             barrier()
             newer, copied = copier.drop_late()
-            late.append(newer)
+            if len(newer):
+                late.append(newer)
             self.rows += copied
             if is_odd:
                 late.append(self._odd(g, group, at))
                 at += 1
             part.flush_full()
-            group.has_read(start, at, copied)
-            yield at
+            count = max(copied, (at - start) // _SCANNED)
+            group.has_read(start, at, count)
+            read += count
+            if read >= most or at == cut.used:
+                read = 0
+                yield at
 
     def _odd(self, g: int, group: _Group, row: int) -> NDArray[np.int64]:
         """A row of a table that there wasn't must be newer."""
@@ -360,9 +367,7 @@ class CutReader:
         count = len(slots) if which is None else len(which)
         if count:
             ages = np.uint32(cut.clock) - changed
-            rows = RowData(
-                found.ids, tables.astype(np.uint16), found.meta[:, COUNT], ages, found.values, found.state
-            )
+            rows = RowData(found.ids, tables.astype(np.uint16), found.meta[:, COUNT], ages, found.values, found.state)
             part.add(g, rows, slots, which)
             self.rows += count
 

@@ -152,6 +152,7 @@ class Cuts:
                 compress=order.compress,
             )
             self._is_ready = False
+            snapshot.note_training()  # what has been answered until now isn't training beside it
             persister.persist(message, snapshot.files)
         except PersisterEnded as error:
             self._lost(error)

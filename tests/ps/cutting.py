@@ -142,9 +142,7 @@ def snapshot_of(engine: Engine, since: list[int] | None = None, spill_bytes: int
 
 
 @contextmanager
-def reader_of(
-    snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False
-) -> Iterator[CutReader]:
+def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False) -> Iterator[CutReader]:
     """As the persister makes it."""
     *files, spill_fd = snapshot.files
     spill = Spill(snapshot.groups, os.dup(spill_fd))

@@ -215,9 +215,7 @@ def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
                 world.push()
             if world.random.random() < 0.5:
                 world.leave_holes()
-            world.cut(
-                whole, base=number == 0, part_of_pushes=part_of_pushes, kernels=kernels, block_bytes=2 * pieces
-            )
+            world.cut(whole, base=number == 0, part_of_pushes=part_of_pushes, kernels=kernels, block_bytes=2 * pieces)
         check(world.engine)
     finally:
         patch.undo()
