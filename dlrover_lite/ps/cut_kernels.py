@@ -43,8 +43,8 @@ class Source(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted, if not
-    ``all``."""
+    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted, if
+    not ``all``."""
 
     clock: np.uint32
     newer: np.uint32
@@ -105,7 +105,7 @@ def _fetch(array, at, n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[no-untyped-def]
+def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[no-untyped-def]  # noqa: PLR0915 - calls cost more
     """Of the rows from ``row`` to ``stop``, those that are wanted into their buckets, until one is full or ``copies`` is, where it is kept
     which they are and where they went. Those that are newer into ``late``.
 
@@ -260,9 +260,10 @@ class Copier:
 
 def compile_kernels() -> None:
     """Before processes are forked that need them."""
-    arrays = [np.frombuffer(bytes(64), kind) for kind in (np.uint64, np.uint32, np.float32, np.float32, np.uint64)]
+    words, halves, values = (np.frombuffer(bytes(64), kind) for kind in (np.uint64, np.uint32, np.float32))
+    source = Source(words, halves, values, values, words)  # type: ignore[arg-type]  # of different types: mypy sees one
     every = np.ones(SLOTS, np.bool_)
     buckets = Buckets(GroupShape(1, 0), 1, 0)
-    copier = Copier(Source(*arrays), buckets, clock=0, since=None, owned=every, whole=every, most_rows=1, most_copies=1)
+    copier = Copier(source, buckets, clock=0, since=None, owned=every, whole=every, most_rows=1, most_copies=1)
     copier.copy(0, 1)
     copier.drop_late()
