@@ -79,8 +79,8 @@ class PartWriter:
         return self._position
 
     def add(self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None) -> None:
-        """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time, and
-        group after group.
+        """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time,
+        and group after group.
 
         Raises ValueError for rows that don't fit the group, or aren't in the part's slots.
         """

@@ -110,7 +110,9 @@ class _Column:
         if len(self._room) < count:
             self._room = np.empty((count, *self._room.shape[1:]), self._room.dtype)
         found = self._room[:count]
-        left, at = memoryview(found.reshape(-1).view(np.uint8)), rows.start * self.row_bytes
+        if not found.size:
+            return found
+        left, at = found.reshape(-1).data.cast("B"), rows.start * self.row_bytes
         while left:
             done = os.preadv(self._fd, [left], at)
             if not done:
@@ -146,8 +148,8 @@ class _Group:
     def source(self, salts: NDArray[np.uint64]) -> Source:
         from dlrover_lite.ps.cut_kernels import Source
 
-        flat = (column.mapped.reshape(-1) for column in (self.ids, self.meta, *self._wide))
-        return Source(*flat, salts)
+        ids, meta, values, state = (column.mapped.reshape(-1) for column in (self.ids, self.meta, *self._wide))
+        return Source(ids, meta, values, state, salts)
 
     def copy(self, rows: slice | NDArray[np.int64]) -> _Rows:
         if not isinstance(rows, slice) and len(rows):
