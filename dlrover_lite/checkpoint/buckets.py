@@ -1,5 +1,5 @@
-"""Room for blocks of one group that fill with rows: one for each sixteenth of the slots, and some for those that are full and not yet
-written."""
+"""Room for blocks of one group that fill with rows: one for each sixteenth of the slots, and some for those that are full and not
+written yet."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Room:
     def take(self, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp], start: int) -> None:
         """These of the rows, as those from ``start`` on."""
         stop = start + len(which)
-        pairs: Iterable[tuple[Any, Any]] = zip(rows, self.rows, strict=True)
-        for source, target in pairs:
+        columns: Iterable[tuple[NDArray[Any], NDArray[Any]]] = zip(rows, self.rows, strict=True)
+        for source, target in columns:
             # The mode spares numpy a copy: all numbers are good.
             source.take(which, 0, target[start:stop], "clip")
         slots.take(which, 0, self.slots[start:stop], "clip")

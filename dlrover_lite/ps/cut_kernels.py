@@ -26,6 +26,8 @@ _FOUR, _FOURS, _LINE, _LINES = (np.uint64(number) for number in (4, 8, 16, 32))
 _SHIFT, _TO_BUCKET = np.uint64(SLOT_SHIFT), np.uint64(BUCKET_SHIFT)
 _AHEAD = np.uint64(4)
 """Rows that a bucket's next ones are fetched ahead."""
+_READ_AHEAD = np.uint64(48)
+"""Rows that those to be copied are, where all are: the processor alone doesn't look beyond a page."""
 _PLACE_SHIFT = np.uint64((BUCKETS - 1).bit_length())
 _BUCKET_MASK = np.uint64(BUCKETS - 1)
 _NEWER = np.uint32(1 << 30)
@@ -43,8 +45,8 @@ class Source(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted, if
-    not ``all``."""
+    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted,
+    unless ``all`` are."""
 
     clock: np.uint32
     newer: np.uint32
@@ -105,7 +107,7 @@ def _fetch(array, at, n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[no-untyped-def]  # noqa: PLR0915 - calls cost more
+def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[no-untyped-def]  # noqa: PLR0915
     """Of the rows from ``row`` to ``stop``, those that are wanted into their buckets, until one is full or ``copies`` is, where it is kept
     which they are and where they went. Those that are newer into ``late``.
 
@@ -147,6 +149,9 @@ def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[n
         _fetch(u32, values_to + _AHEAD * dim, dim)
         state_to = (room + state_at) // _U4 + k * row_state
         _fetch(u32, state_to + _AHEAD * row_state, row_state)
+        if wants_all:
+            _fetch(from_values, (row + _READ_AHEAD) * dim, dim)
+            _fetch(from_state, (row + _READ_AHEAD) * row_state, row_state)
         ids_to = room // _U8 + k
         counts_to = (room + counts_at) // _U4 + k
         slots_to = (room + slots_at) // _U2 + k
@@ -260,10 +265,19 @@ class Copier:
 
 def compile_kernels() -> None:
     """Before processes are forked that need them."""
-    words, halves, values = (np.frombuffer(bytes(64), kind) for kind in (np.uint64, np.uint32, np.float32))
-    source = Source(words, halves, values, values, words)  # type: ignore[arg-type]  # of different types: mypy sees one
+    data = bytes(64)
+    numbers, floats = np.frombuffer(data, np.uint64), np.frombuffer(data, np.float32)
     every = np.ones(SLOTS, np.bool_)
     buckets = Buckets(GroupShape(1, 0), 1, 0)
-    copier = Copier(source, buckets, clock=0, since=None, owned=every, whole=every, most_rows=1, most_copies=1)
+    copier = Copier(
+        Source(numbers, np.frombuffer(data, np.uint32), floats, floats, numbers),
+        buckets,
+        clock=0,
+        since=None,
+        owned=every,
+        whole=every,
+        most_rows=1,
+        most_copies=1,
+    )
     copier.copy(0, 1)
     copier.drop_late()

@@ -110,7 +110,9 @@ class _Column:
         if len(self._room) < count:
             self._room = np.empty((count, *self._room.shape[1:]), self._room.dtype)
         found = self._room[:count]
-        left, at = found.reshape(-1).view(np.uint8).data, rows.start * self.row_bytes
+        if not found.size:
+            return found
+        left, at = found.reshape(-1).data.cast("B"), rows.start * self.row_bytes
         while left:
             done = os.preadv(self._fd, [left], at)
             if not done:

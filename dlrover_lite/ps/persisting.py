@@ -46,8 +46,9 @@ class _Released(Exception):
 
 
 class Persisting:
-    """``pause``: seconds of sleep for each of work, beside training. ``kernels``: as in ``CutReader``. Ends by SystemExit when the other
-    end is gone."""
+    """``pause``: seconds of sleep for each of work, beside training. ``kernels``: as in ``CutReader``.
+
+    Ends by SystemExit when the other end is gone."""
 
     def __init__(
         self,

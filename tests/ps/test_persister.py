@@ -418,8 +418,8 @@ def forked(directory: Path) -> None:
     process = psutil.Process(persister.pid)
     assert process.name() == "dl:persister"
     assert process.nice() >= 10
-    opened = [str(path.readlink()) for path in Path(f"/proc/{persister.pid}/fd").iterdir()]
-    assert str(directory) not in opened, "what its server has is none of its business"
+    opened = [path.readlink() for path in Path(f"/proc/{persister.pid}/fd").iterdir()]
+    assert directory not in opened, "what its server has is none of its business"
     server.late_seconds += cuts_module.IDLE_SECONDS
     server.cuts.work(may_begin=True)
     assert server.pid == persister.pid, "it stays"
