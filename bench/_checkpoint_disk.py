@@ -1,6 +1,7 @@
 """How fast a part of a checkpoint is written and read, beside the disk's own rates for the same bytes in the same run.
 
-Writing: rows in memory to a part that is synced. Reading: three processes, each with a third of the slots, that check and take all rows.
+Writing: a server's rows in memory to a part that is synced, as its persister does it. Reading: three processes, each with a third of the
+slots, that check and take all rows.
 The disk's own rate is that of the fastest plain way: 1 MiB at a time, through the page cache or past it (O_DIRECT), past it also by two
 threads; synced once at the end, or with nothing in the page cache.
 """
@@ -26,12 +27,15 @@ from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.rows import RowData
+from dlrover_lite.ps.cut_kernels import compile_kernels
+from dlrover_lite.ps.cut_reader import CutReader, GroupFiles
+from dlrover_lite.ps.rows import CHANGED, META_WORDS, TABLE
+from dlrover_lite.ps.spill import GroupCut, Spill
 
 __all__ = ["Medians", "measure"]
 
 SHAPE = GroupShape(16, 16)
-ROWS_AT_ONCE = 1 << 14
+CLOCK = 1000
 PIECE = 1 << 20
 READERS = 3
 Ways = dict[str, tuple[bool, int]]
@@ -44,20 +48,33 @@ class Cost(NamedTuple):
     cpu_s: float
 
 
-def make_rows(total_bytes: int) -> tuple[RowData, NDArray[np.uint16]]:
-    """As a server's arenas have them: in no order of slots."""
+class Arenas(NamedTuple):
+    """Of a server with one group: the files of its ids, metadata, values and state, and what a snapshot of it is."""
+
+    files: GroupFiles
+    cut: GroupCut
+
+
+def make_rows(total_bytes: int) -> Arenas:
+    """As a server has them: in no order of slots."""
     count = total_bytes // SHAPE.known_row_bytes
     random = np.random.default_rng(1)
-    ids = random.integers(0, 1 << 63, count, np.uint64)
-    wide = random.random((count, SHAPE.dim), np.float32)
-    small = np.arange(count, dtype=np.uint32)
-    slots = (ids % np.uint64(slot_sets.SLOTS)).astype(np.uint16)
-    return RowData(ids, np.zeros(count, np.uint16), small, small, wide, wide + 1), slots
+    meta = np.zeros((count, META_WORDS), np.uint32)
+    meta[:, TABLE] = 1
+    meta[:, CHANGED] = np.arange(count) % CLOCK
+    values = random.random((count, SHAPE.dim), np.float32)
+    state = random.random((count, SHAPE.state), np.float32)
+    columns = random.integers(0, 1 << 63, count, np.uint64), meta, values, state
+    files = [_file(column) for column in columns]
+    return Arenas(GroupFiles(*files), GroupCut(SHAPE.dim, SHAPE.state, count, CLOCK, bytes(8), 1))
 
 
-def _slice(rows: RowData, some: slice) -> RowData:
-    narrow = rows.ids[some], rows.tables[some], rows.counts[some], rows.ages[some]
-    return RowData(*narrow, rows.values[some], rows.state[some])
+def _file(column: NDArray[Any]) -> int:
+    descriptor = os.memfd_create("bench")
+    data = column.reshape(-1).data.cast("B")
+    while data:
+        data = data[os.write(descriptor, data) :]
+    return descriptor
 
 
 def _cpu_s(who: int = resource.RUSAGE_SELF) -> float:
@@ -65,18 +82,21 @@ def _cpu_s(who: int = resource.RUSAGE_SELF) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def write_part(store: CheckpointStore, cut: int, rows: RowData, slots: NDArray[np.uint16]) -> Cost:
-    writer = store.begin(cut)
+def write_part(store: CheckpointStore, number: int, arenas: Arenas) -> Cost:
+    """As the persister does."""
+    writer = store.begin(number)
+    every, none = ~slot_sets.none(), slot_sets.none()
+    spill = Spill([arenas.cut])
+    reader = CutReader([arenas.cut], [arenas.files], spill, every, none, kernels=True)
     began, cpu_s = time.perf_counter(), _cpu_s()
-    with writer.part("bench", 0, ~slot_sets.none(), [SHAPE]) as part:
-        for start in range(0, len(slots), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            part.add(0, _slice(rows, some), slots[some])
+    with writer.part("bench", 0, every, [SHAPE]) as part:
+        for _ in reader.steps(part):
+            pass
         entry = part.finish()
     cost = Cost(time.perf_counter() - began, _cpu_s() - cpu_s)
     manifest = Manifest(
         job="bench",
-        cut=cut,
+        cut=number,
         at=0.0,
         map_version=1,
         consumed=Consumed(),
@@ -85,6 +105,7 @@ def write_part(store: CheckpointStore, cut: int, rows: RowData, slots: NDArray[n
         parts=[entry],
     )
     writer.commit(manifest)
+    spill.close()
     return cost
 
 
@@ -195,7 +216,8 @@ class Medians(NamedTuple):
 
 def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) -> Medians:
     """In rounds of one part written, and (``reading``) read, and the same bytes by each plain way."""
-    rows, slots = make_rows(total_bytes)
+    arenas = make_rows(total_bytes)
+    compile_kernels()
     store = CheckpointStore(str(directory / "cuts"))
     store.create()
     plain = directory / "plain"
@@ -204,7 +226,7 @@ def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) ->
     reads: dict[str, list[float]] = {}
     size = 0
     for cut in range(rounds):
-        costs.setdefault("write", []).append(write_part(store, cut, rows, slots))
+        costs.setdefault("write", []).append(write_part(store, cut, arenas))
         (part,) = (Path(store.url) / directory_of(cut)).glob("*.part")
         size = part.stat().st_size
         for way, how in WAYS.items():
@@ -212,13 +234,15 @@ def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) ->
                 writes.setdefault(way, []).append(write_plainly(plain, size, *how))
         if reading:
             for name, scattered in (("read", False), ("read_scattered", True)):
-                cost = read_parts(store.url, cut, part, len(slots), scattered=scattered)
+                cost = read_parts(store.url, cut, part, arenas.cut.used, scattered=scattered)
                 costs.setdefault(name, []).append(cost)
             for way, how in WAYS.items():
                 with suppress(OSError):
                     reads.setdefault(way, []).append(read_plainly(part, size, *how))
         plain.unlink()
         store.delete(cut)
+    for descriptor in arenas.files:
+        os.close(descriptor)
     return Medians(
         {name: size / statistics.median(cost.seconds for cost in found) for name, found in costs.items()},
         {name: statistics.median(cost.cpu_s for cost in found) / size * 2**30 for name, found in costs.items()},

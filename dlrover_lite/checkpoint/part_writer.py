@@ -6,31 +6,26 @@ twelve that are full and not written yet; 28 MiB.
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.checkpoint.buckets import Buckets, Full, padding
 from dlrover_lite.checkpoint.deflate import compress, crc32
 from dlrover_lite.checkpoint.destination import FileWriter, Piece
 from dlrover_lite.checkpoint.layout import (
-    ALIGNMENT,
     BLOCK_BYTES,
     BUCKET_SHIFT,
     BUCKETS,
     ENTRY,
-    LARGE_BYTES,
     TAIL,
-    GroupShape,
     PartHead,
     Tail,
-    block_arrays,
     pack_head,
     pack_tail,
 )
@@ -44,53 +39,10 @@ _AT_ONCE = 4
 """Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
 _MOST_UNDER_WAY = 2
 """Such writes."""
-
-
-class _Bucket:
-    """Room for one block of rows, as a block has them: full, it is written from where it is, past the page cache. Memory is touched as it
-    fills."""
-
-    def __init__(self, shape: GroupShape, capacity: int) -> None:
-        self.capacity = capacity
-        self.used = 0
-        size = capacity * shape.known_row_bytes
-        self._room = mmap.mmap(-1, size + _padding(size, size))  # begins at a page, and is zeros
-        self.slots, rows = block_arrays(self._room, capacity, shape)
-        self.ids, self.tables, self.counts, self.ages, self.values, self.state = rows
-
-    def take(self, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp]) -> int:
-        """As many of these rows as there is room for; how many."""
-        which = which[: self.capacity - self.used]
-        start, stop = self.used, self.used + len(which)
-        self.used = stop
-        # The mode spares numpy a copy: all numbers are good.
-        rows.ids.take(which, 0, self.ids[start:stop], "clip")
-        rows.values.take(which, 0, self.values[start:stop], "clip")
-        rows.state.take(which, 0, self.state[start:stop], "clip")
-        rows.counts.take(which, 0, self.counts[start:stop], "clip")
-        rows.ages.take(which, 0, self.ages[start:stop], "clip")
-        slots.take(which, 0, self.slots[start:stop], "clip")
-        rows.tables.take(which, 0, self.tables[start:stop], "clip")
-        return len(which)
-
-    def pieces(self) -> list[Piece]:
-        if self.used == self.capacity:
-            return [memoryview(self._room)]
-        arrays: tuple[NDArray[Any], ...] = (
-            self.ids,
-            self.values,
-            self.state,
-            self.counts,
-            self.ages,
-            self.slots,
-            self.tables,
-        )
-        return [array[: self.used].data.cast("B") for array in arrays if array.size]
-
-
-def _padding(end: int, size: int, *, last: bool = False) -> int:
-    """Zeros behind a block of this size that ends there. What follows the last of a group is aligned."""
-    return -end % (ALIGNMENT if last or size >= LARGE_BYTES else 8)
+_TOGETHER = 16
+"""The rows of a full block are a multiple of that, if there are many: then its arrays begin at cache lines."""
+_MANY_BYTES = 64 << 20
+"""Of a group: more than twice the memory that is used for it."""
 
 
 def _size(pieces: Sequence[Piece]) -> int:
@@ -108,12 +60,12 @@ class PartWriter:
     ) -> None:
         """``owned``: the slots whose rows this part has, whether or not there are any."""
         self._file, self._name, self._head, self._owned = file, name, head, owned
+        self._owns_all = bool(owned.all())
         self._block_bytes = block_bytes
         self._group = -1
-        self._buckets: dict[int, _Bucket] = {}
-        self._spare: list[_Bucket] = []
-        self._full: list[_Bucket] = []
-        self._under_way: deque[Future[list[_Bucket]]] = deque()
+        self._buckets: Buckets | None = None
+        self._full: list[Full] = []
+        self._under_way: deque[Future[list[Full]]] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -126,76 +78,98 @@ class PartWriter:
     def bytes_written(self) -> int:
         return self._position
 
-    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
-        """Rows of a group with the slots [n] they are in. They are copied. Best some thousands at a time, and group after group.
+    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None) -> None:
+        """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time,
+        and group after group.
 
         Raises ValueError for rows that don't fit the group, or aren't in the part's slots.
         """
-        self._check(group, rows, slots)
-        if group != self._group:
-            self._flush_all()
-            self._group = group
-        numbers = (slots >> BUCKET_SHIFT).astype(np.uint8)
+        chosen = slots if which is None else slots.take(which)
+        self._check(group, rows, slots, chosen)
+        buckets = self.buckets(group)
+        rows = RowData(*map(np.ascontiguousarray, rows))
+        numbers = (chosen >> BUCKET_SHIFT).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
+        if which is not None:
+            order = which.take(order)
         counts = np.bincount(numbers, minlength=BUCKETS)
         ends = np.cumsum(counts)
         for number in np.flatnonzero(counts).tolist():
             left = order[ends[number] - counts[number] : ends[number]]
             while len(left):
-                bucket = self._bucket(number)
-                left = left[bucket.take(rows, slots, left) :]
-                if bucket.used == bucket.capacity:
+                left = left[buckets.take(number, rows, slots, left) :]
+                if buckets.used[number] == buckets.capacity:
                     self._flush(number)
-        self._rows[group] += len(slots)
 
-    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16]) -> None:
+    def buckets(self, group: int, rows: int = 0) -> Buckets:
+        """Where rows of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing is
+        checked. Groups come one after the other. ``rows``: about how many there are going to be, if that is known."""
+        if group != self._group or self._buckets is None:
+            self._flush_all()
+            self._group = group
+            shape = self._head.groups[group]
+            capacity = max(1, self._block_bytes // shape.known_row_bytes)
+            capacity -= capacity % _TOGETHER if capacity >= _TOGETHER**2 else 0
+            huge = rows * shape.known_row_bytes >= _MANY_BYTES
+            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY), huge_pages=huge)
+        return self._buckets
+
+    def flush_full(self) -> None:
+        """There is room in all buckets again."""
+        buckets = self._buckets
+        assert buckets is not None
+        for number in np.flatnonzero(buckets.used == buckets.capacity).tolist():
+            self._flush(number)
+
+    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16], chosen: NDArray[np.uint16]) -> None:
         shape = self._head.groups[group]
         count = len(slots)
         if rows.values.shape != (count, shape.dim) or rows.state.shape != (count, shape.state):
             raise ValueError(f"rows {rows.values.shape} with state {rows.state.shape} in group {group}: {shape}")
         if any(len(array) != count for array in rows):
             raise ValueError("arrays of different lengths")
-        if count and (int(slots.max()) >= slot_sets.SLOTS or not self._owned[slots].all()):
+        if chosen.max(initial=0) >= slot_sets.SLOTS or not (self._owns_all or self._owned.take(chosen).all()):
             raise ValueError(f"rows in slots that aren't those of part {self._name}")
-
-    def _bucket(self, number: int) -> _Bucket:
-        if number not in self._buckets:
-            shape = self._head.groups[self._group]
-            capacity = max(1, self._block_bytes // shape.known_row_bytes)
-            self._buckets[number] = self._spare.pop() if self._spare else _Bucket(shape, capacity)
-        return self._buckets[number]
 
     def _flush_all(self) -> None:
         """All is written, and the memory given back."""
+        buckets = self._buckets
+        if buckets is None:
+            return
         self._submit()  # apart from those that aren't full, which go through the page cache
-        for number in sorted(self._buckets):
+        for number in np.flatnonzero(buckets.used).tolist():
             self._flush(number)
         self._submit(last=True)
         while self._under_way:
             self._under_way.popleft().result()
-        self._spare.clear()
+        self._buckets = None
 
     def _flush(self, number: int) -> None:
-        self._full.append(self._buckets.pop(number))
+        buckets = self._buckets
+        assert buckets is not None
+        self._full.append(buckets.empty(number))
+        self._rows[self._group] += self._full[-1].used
         if len(self._full) == _AT_ONCE:
             self._submit()
+        buckets.renew(number)
 
     def _submit(self, *, last: bool = False) -> None:
+        assert self._buckets is not None
         while len(self._under_way) >= _MOST_UNDER_WAY:
-            self._spare += self._under_way.popleft().result()
+            self._buckets.written(self._under_way.popleft().result())
         if self._full:
             self._under_way.append(self._writer.submit(self._store, self._full, self._group, last))
             self._full = []
 
-    def _store(self, buckets: list[_Bucket], group: int, last: bool) -> list[_Bucket]:
-        """In the writing thread, which alone has to do with file, position and entries meanwhile; the buckets, empty."""
+    def _store(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
+        """In the writing thread, which alone has to do with file, position and entries meanwhile; the blocks, whose rooms are free."""
         self._go_on()
         position, entries, together = self._position, [], []
-        for bucket in buckets:
-            pieces = self._stored(bucket, position, last=last and bucket is buckets[-1])
-            slots = bucket.slots[: bucket.used]
+        for block in blocks:
+            pieces = self._stored(block, position, last=last and block is blocks[-1])
+            slots = block.room.slots[: block.used]
             size = _size(pieces)
-            entries.append((position, size, bucket.used, group, int(slots.min()), int(slots.max()), crc32(pieces)))
+            entries.append((position, size, block.used, group, int(slots.min()), int(slots.max()), crc32(pieces)))
             together += pieces
             position += size
         self._failed = True  # until they are written
@@ -203,17 +177,15 @@ class PartWriter:
         self._failed = False
         self._entries += entries
         self._position = position
-        for bucket in buckets:
-            bucket.used = 0
-        return buckets
+        return blocks
 
-    def _stored(self, bucket: _Bucket, position: int, *, last: bool) -> list[Piece]:
-        pieces = bucket.pieces()
+    def _stored(self, block: Full, position: int, *, last: bool) -> list[Piece]:
+        pieces = block.room.pieces(block.used)
         size = _size(pieces)
         if self._head.codec == "zlib":
-            return [compress([*pieces, bytes(_padding(size, size))])]
-        padding = _padding(position + size, size, last=last)
-        return [*pieces, bytes(padding)] if padding else pieces
+            return [compress([*pieces, bytes(padding(size, size))])]
+        zeros = padding(position + size, size, last=last)
+        return [*pieces, bytes(zeros)] if zeros else pieces
 
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
         """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""
@@ -243,8 +215,7 @@ class PartWriter:
     def abandon(self) -> None:
         """Without effect on a part that is finished."""
         self._writer.shutdown(cancel_futures=True)
-        self._buckets.clear()
-        self._spare.clear()
+        self._buckets = None
         self._file.abandon()
 
     def __enter__(self) -> PartWriter:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 __all__ = ["Background"]
@@ -22,6 +24,18 @@ class Background:
         self._todo: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._bell, self._ringing = socket.socketpair()
+        for end in (self._bell, self._ringing):
+            end.setblocking(False)
+
+    def fileno(self) -> int:
+        """Readable when there is something to take up."""
+        return self._bell.fileno()
+
+    @property
+    def is_done(self) -> bool:
+        """There is something to take up."""
+        return not self._done.empty()
 
     def submit(self, action: Callable[[], T], then: Callable[[Future[T]], None]) -> Future[T]:
         """``then`` is called by ``take`` when ``action`` has ended, however."""
@@ -34,6 +48,8 @@ class Background:
 
     def take(self) -> None:
         """Take up what has come of what was submitted. Never waits."""
+        with suppress(BlockingIOError):
+            self._bell.recv(4096)
         while True:
             try:
                 _, then, future = self._done.get_nowait()
@@ -59,3 +75,5 @@ class Background:
             else:
                 future.set_result(result)
             self._done.put(task)
+            with suppress(BlockingIOError):  # it rings already
+                self._ringing.send(b"!")

@@ -29,6 +29,7 @@ from dlrover_lite.wire.messages import (
     CheckpointsStatus,
     CheckpointStatus,
     CheckpointUnderWay,
+    PsReport,
     SnapshotOrder,
 )
 
@@ -99,6 +100,10 @@ class Checkpoints:
         self._cleans = False
         """A cut was under way when the job ended."""
         self._problem: CheckpointProblem | None = None
+        self._is_asked = False
+        """A turn has something to go by that it hadn't before."""
+        self._heard: dict[str, tuple[int, str]] = {}
+        """Which state of which cut each PS has told last."""
         self._kept = known or CutNumbers()
         self.newest = self._kept.newest
         self.cuts = self._resumed(self._kept)
@@ -134,7 +139,24 @@ class Checkpoints:
             return _OVER
         self.cuts, number = self.cuts.request(self._clock())
         self._remember()
+        self._is_asked = True
         return CheckpointPromise(number)
+
+    def heard(self, report: PsReport) -> None:
+        """Of a PS: what it has told of its part."""
+        said = report.snapshot
+        if said is not None and self._heard.get(report.node) != (said.cut, said.state):
+            self._heard[report.node] = said.cut, said.state
+            self._is_asked = True
+
+    @property
+    def has_news(self) -> bool:
+        """A turn shouldn't wait."""
+        return self._is_asked or self._background.is_done
+
+    def fileno(self) -> int:
+        """Readable when the destination has answered."""
+        return self._background.fileno()
 
     def stop(self) -> None:
         """The job is to stop, after a last cut. May be said again."""
@@ -159,6 +181,7 @@ class Checkpoints:
 
     def turn(self, fleet: Fleet) -> None:
         """Bring the cut under way nearer to its end. Raises JobError when the ledger can't be written."""
+        self._is_asked = False
         self._background.take()
         while True:
             before = self.cuts

@@ -138,9 +138,9 @@ class ParameterServers:
                 requests_per_second=report.requests_per_second,
                 at=self._wall_clock(),
             )
-        return self._orders(node.id, fleet)
+        return self.orders(node.id, fleet)
 
-    def _orders(self, node: str, fleet: Fleet) -> PsOrders:
+    def orders(self, node: str, fleet: Fleet) -> PsOrders:
         state = self.state
         if not state.version:
             return PsOrders(0)

@@ -23,6 +23,7 @@ from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late,
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.profiling import Profiling, Sink
 from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
+from dlrover_lite.master.prompting import Prompting
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import facts_for
 from dlrover_lite.master.rounds import OpenRounds
@@ -47,6 +48,7 @@ from dlrover_lite.wire.messages import (
     LeaseRequest,
     MoveRequest,
     NodeFailed,
+    PsOrders,
     PsReport,
     ResizeRequest,
     ScaleRequest,
@@ -153,6 +155,7 @@ class Master:
         if self.stopping:
             self.reconciler.finish()
         self.checkpoints: Checkpoints | None = None
+        self._prompting: Prompting | None = None
         if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
             self.checkpoints = Checkpoints(
                 recipe.checkpoint,
@@ -169,6 +172,7 @@ class Master:
                 clock=clock,
                 wall_clock=wall_clock,
             )
+            self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
         self.profiling = Profiling(job, recipe, shards, profiles or [], clock=clock, wall_clock=wall_clock)
         self._remember()
 
@@ -215,8 +219,8 @@ class Master:
         if self.checkpoints is not None:
             self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
-        if self.checkpoints is not None:
-            self.checkpoints.close()
+        if self._prompting is not None:
+            self._prompting.close()
         self._answer_in_between()
         self.story.flush()
 
@@ -248,10 +252,12 @@ class Master:
         points.answered()
         self._answer_waiting()
         self.rounds.close()
-        now = self._clock()
-        if now >= self._reconcile_at and self.beginning is None:
-            self._reconcile_at = now + RECONCILE_SECONDS
-            self._guarded(self._reconcile)
+        if self.beginning is None:
+            if (now := self._clock()) >= self._reconcile_at:
+                self._reconcile_at = now + RECONCILE_SECONDS
+                self._guarded(self._reconcile)
+            elif self.checkpoints is not None and self.checkpoints.has_news:
+                self._guarded(self._take_cuts)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """An error that nobody else takes ends the job."""
@@ -277,9 +283,7 @@ class Master:
             case StatusRequest():
                 return self.status()
             case PsReport() as report:
-                self.reconciler.heard(report.node)
-                self.profiling.served(report)
-                return self.servers.report(report, self.fleet)
+                return self._report(report, request)
             case Heartbeat(node, doing, seconds):
                 self.reconciler.heard(node, doing, seconds)
                 return None
@@ -317,6 +321,14 @@ class Master:
                 return Ack()
             case other:
                 raise JobError(f"no answer is known to {type(other).__name__}")
+
+    def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
+        self.reconciler.heard(report.node)
+        self.profiling.served(report)
+        answer = self.servers.report(report, self.fleet)
+        if isinstance(answer, PsOrders) and self._prompting is not None:
+            self._prompting.heard(report, request)
+        return answer
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
@@ -393,21 +405,23 @@ class Master:
         if self.outcome is None:
             self.slots.turn()
             self.executor.turn()
-            if self.checkpoints is not None:
-                self.checkpoints.turn(self.fleet)
+            self._take_cuts()
         self.profiling.turn(self)
         if self.brain is not None:
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.story.flush()
-        now = self._clock()
-        if now >= self._remember_at:
+        if (now := self._clock()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
             self.facts.keep_progress(self.progress)
             self.shards.commit()
         if now >= self._show_at:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
+
+    def _take_cuts(self) -> None:
+        if self._prompting is not None:
+            self._prompting.turn(self.fleet)
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
@@ -473,8 +487,8 @@ class Master:
         failed = self.outcome is not None and self.outcome.state == "failed"
         self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
-        if self.checkpoints is not None:
-            self.checkpoints.close()
+        if self._prompting is not None:
+            self._prompting.close()
         try:
             self.story.close()
         except DlroverLiteError as error:

@@ -28,7 +28,7 @@ RELEASE_SECONDS = 10.0
 
 
 class Cuts:
-    """``ps``: the number of this server. ``start`` starts a persister."""
+    """``ps``: the number of this server. ``start`` starts a persister, if there is none; ``persister``: the first one."""
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Cuts:
         clock: Callable[[], float],
         say: Callable[[str], None],
         start: Callable[[], PersisterProcess] = PersisterProcess,
+        persister: PersisterProcess | None = None,
     ) -> None:
         self.report: SnapshotReport | None = None
         """On the newest cut it was ordered to take part in, as long as it is."""
@@ -46,7 +47,7 @@ class Cuts:
         self._newest = -1
         self._order: SnapshotOrder | None = None
         self._snapshot: Snapshot | None = None
-        self._persister: PersisterProcess | None = None
+        self._persister = persister
         self._ending: list[PersisterProcess] = []
         self._is_ready = False
         """The persister waits for an order."""
@@ -106,6 +107,16 @@ class Cuts:
             self._begin()
         self._look_after_persister()
 
+    def spare_persister(self) -> None:
+        """It isn't needed for now."""
+        if self._persister is not None:
+            self._let_go(self._persister)
+
+    def _let_go(self, persister: PersisterProcess, *, at_once: bool = False) -> None:
+        persister.end(at_once=at_once)
+        self._ending.append(persister)
+        self._persister, self._is_ready, self._released_at = None, False, None
+
     def close(self) -> None:
         self._end_snapshot()
         if self._persister is not None:
@@ -141,6 +152,7 @@ class Cuts:
                 compress=order.compress,
             )
             self._is_ready = False
+            snapshot.note_training()  # what has been answered until now isn't training beside it
             persister.persist(message, snapshot.files)
         except PersisterEnded as error:
             self._lost(error)
@@ -217,7 +229,6 @@ class Cuts:
         now = self._clock()
         is_stuck = self._released_at is not None and now - self._released_at >= RELEASE_SECONDS
         is_idle = self._is_ready and self._order is None and now - self._idle_since >= IDLE_SECONDS
+        is_idle = is_idle and not self._persister.stays
         if is_stuck or is_idle:
-            self._persister.end(at_once=is_stuck)
-            self._ending.append(self._persister)
-            self._persister, self._is_ready, self._released_at = None, False, None
+            self._let_go(self._persister, at_once=is_stuck)

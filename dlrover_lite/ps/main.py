@@ -16,10 +16,11 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.kept_memory import open_memory
+from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.service import PsService, Unrestorable
 from dlrover_lite.wire import listen_endpoint
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import Hello, MasterReplies, NodeFailed, PsOrders
+from dlrover_lite.wire.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
 from dlrover_lite.wire.ps_messages import PsReplies, PsRequests
 from dlrover_lite.wire.server import Server
 
@@ -42,6 +43,7 @@ def _terminate(_signal: int, _frame: object) -> None:
 
 def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Serve until SIGTERM."""
+    persister = PersisterProcess.forked()  # before there are threads, and anything that it shouldn't have
     signal.signal(signal.SIGTERM, _terminate)
     context: zmq.Context[Any] = zmq.Context()
     server = Server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests, context=context)
@@ -51,8 +53,11 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
         return Client(endpoint, PsReplies, context=context, peer=peer)
 
     try:
-        with closing(PsService(spec.id, _engine(spec), server, connect, say=_log)) as service:
-            master.call(Hello(spec.id, "ps", server.endpoint))
+        engine = _engine(spec)
+        with closing(PsService(spec.id, engine, server, connect, say=_log, persister=persister)) as service:
+            welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
+            if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
+                service.spare_persister()
             if spec.follows:
                 failpoint("ps.attach.told")
             while True:

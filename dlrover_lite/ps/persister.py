@@ -1,4 +1,5 @@
-"""The process that writes a parameter server's part of a cut while the server goes on (``python -m dlrover_lite.ps.persister FD PARENT``).
+"""The process that writes a parameter server's part of a cut while the server goes on: ``dl:persister``, forked from the server when that
+starts, or ``python -m dlrover_lite.ps.persister FD PARENT``.
 
 It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
 numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps three times as long as it
@@ -15,7 +16,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 NICE = 10
 """The kernel's default for reading and writing follows it."""
@@ -25,25 +26,32 @@ PAUSE = 3.0
 """Beside training: seconds of sleep for each second of work."""
 REPORT_SECONDS = 0.2
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def main(arguments: list[str]) -> None:
     """``FD PARENT``: the socket, and the server's process id."""
-    _die_with(int(arguments[1]))
+    run(int(arguments[0]), int(arguments[1]))
+
+
+def run(descriptor: int, parent: int, *, kernels: bool = False) -> None:
+    """Until the other end of the socket is gone (SystemExit). ``kernels``: numba and they are here already."""
+    _die_with(parent)
     with suppress(OSError):
         os.nice(NICE)
     with suppress(OSError), Path("/proc/self/oom_score_adj").open("w") as file:
         file.write(str(KILLED_FIRST))
     from dlrover_lite.ps.persisting import Persisting
 
-    with socket.socket(fileno=int(arguments[0])) as channel:
-        Persisting(channel, pause=PAUSE, report_seconds=REPORT_SECONDS).serve()
+    with socket.socket(fileno=descriptor) as channel:
+        Persisting(channel, pause=PAUSE, report_seconds=REPORT_SECONDS, kernels=kernels).serve()
 
 
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_NAME, b"dl:persister", 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(1)  # it was faster
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -39,14 +45,28 @@ class PersisterEnded(JobError):
         )
 
 
+class _Process(Protocol):
+    """As subprocess has it."""
+
+    pid: int
+    returncode: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
 class PersisterProcess:
     """Raises JobError when it can't be started. Of one thread: the kernel ends the process with the thread that started it."""
 
     def __init__(self) -> None:
+        """A new interpreter."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", "-m", "dlrover_lite.ps.persister", str(its.fileno()), str(os.getpid())]
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
@@ -57,8 +77,38 @@ class PersisterProcess:
             raise JobError(f"the process that writes checkpoints can't be started: {error}") from error
         finally:
             its.close()
-        mine.setblocking(False)
-        self.socket = mine
+        self._hold(process, mine)
+        self.stays = False
+        """It costs next to nothing while there is nothing to do."""
+
+    @classmethod
+    def forked(cls) -> PersisterProcess | None:
+        """A copy of this process, which should have nothing yet that matters: it is there at once, and has its compiled kernels. None where
+        that can't be: there are other threads, or it isn't Linux."""
+        if not hasattr(os, "pidfd_open") or _threads() != 1:
+            return None
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            mine.close()
+            its.close()
+            return None
+        if not pid:
+            _become(its.fileno(), parent)
+        its.close()
+        made = cls.__new__(cls)
+        made._hold(_Forked(pid), mine)
+        made.stays = True
+        return made
+
+    def _hold(self, process: _Process, channel: socket.socket) -> None:
+        self._process = process
+        channel.setblocking(False)
+        self.socket = channel
 
     @property
     def pid(self) -> int:
@@ -119,3 +169,67 @@ class PersisterProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class _Forked:
+    """A child of this process, as subprocess would have it."""
+
+    returncode: int
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._over = False
+
+    def poll(self) -> int | None:
+        if not self._over:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self._over, self.returncode = True, os.waitstatus_to_exitcode(status)
+        return self.returncode if self._over else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                select.select([descriptor], [], [], timeout)
+            finally:
+                os.close(descriptor)
+            if self.poll() is None:
+                raise subprocess.TimeoutExpired("a persister", timeout or 0.0)
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:  # nobody else has its number
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    except OSError:
+        return 0
+
+
+def _become(channel: int, parent: int) -> None:
+    """In the child: the persister, and nothing else. Never returns."""
+    status = 1
+    try:
+        gc.freeze()  # what is imported stays: to look at it would copy its pages
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+            if descriptor > 2 and descriptor != channel:
+                with suppress(OSError):  # that of the listing
+                    os.close(descriptor)
+        from dlrover_lite.ps.persister import run
+
+        run(channel, parent, kernels=True)
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the outermost frame of the process
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)

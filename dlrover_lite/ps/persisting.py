@@ -46,7 +46,9 @@ class _Released(Exception):
 
 
 class Persisting:
-    """``pause``: seconds of sleep for each of work, beside training. Ends by SystemExit when the other end is gone."""
+    """``pause``: seconds of sleep for each of work, beside training. ``kernels``: as in ``CutReader``.
+
+    Ends by SystemExit when the other end is gone."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Persisting:
         *,
         pause: float,
         report_seconds: float,
+        kernels: bool = False,
         clock: Callable[[], float] = time.monotonic,
         work_clock: Callable[[], float] = time.process_time,
     ) -> None:
@@ -61,6 +64,7 @@ class Persisting:
         self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
         self._poll.register(channel, select.POLLIN)
         self._pause, self._report_seconds = pause, report_seconds
+        self._kernels = kernels
         self._clock, self._work_clock = clock, work_clock
         self._files: list[int] = []
         self._spill: Spill | None = None
@@ -85,7 +89,7 @@ class Persisting:
             spill = self._spill = Spill(order.groups, files.pop())
             per_group = [GroupFiles(*files[start : start + 4]) for start in range(0, len(files), 4)]
             owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
-            reader = CutReader(order.groups, per_group, spill, owned, whole)
+            reader = CutReader(order.groups, per_group, spill, owned, whole, kernels=self._kernels)
             shapes = [GroupShape(group.dim, group.state) for group in order.groups]
             store = CheckpointStore(order.url).join(order.cut)
             codec: Codec = "zlib" if order.compress else "none"

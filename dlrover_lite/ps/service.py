@@ -22,6 +22,7 @@ from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.meter import Meter
 from dlrover_lite.ps.moving import Outgoing, Tidying
+from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Request
@@ -73,7 +74,7 @@ class Unrestorable(JobError):
 
 
 class PsService:
-    """``connect(endpoint, peer)`` makes a client of another parameter server."""
+    """``connect(endpoint, peer)`` makes a client of another parameter server. ``persister``: it is this one's from now on."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class PsService:
         *,
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _: None,
+        persister: PersisterProcess | None = None,
     ) -> None:
         self.node = node
         self.engine = engine
@@ -96,7 +98,7 @@ class PsService:
         self._clock = clock
         self._say = say
         self._tidying = Tidying(engine)
-        self._cuts = Cuts(number_of(node), engine, clock, say)
+        self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
         self.meter = Meter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         self._copies: deque[Request] = deque()
@@ -379,6 +381,10 @@ class PsService:
             row_bytes=engine.embedding_bytes,
             tables=[TableCount(table.name, table.dim, rows) for table, rows in engine.table_rows()],
         )
+
+    def spare_persister(self) -> None:
+        """There won't be any checkpoint."""
+        self._cuts.spare_persister()
 
     def close(self) -> None:
         self._stop_restoring()

@@ -1,9 +1,10 @@
-"""Compiles (or loads from the cache) every kernel of tables."""
+"""Compiles (or loads from the cache) every kernel of tables, and of cuts of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from dlrover_lite.ps import cut_kernels
 from dlrover_lite.ps.table import RowData, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
@@ -34,3 +35,4 @@ def compile_kernels() -> None:
     group.write(more._replace(ids=np.arange(1, 1 + _MANY, dtype=np.uint64)))
     group.drop(every, 0, scan_limit=1 + _MANY)
     group.compact(1)
+    cut_kernels.compile_kernels()

@@ -70,6 +70,16 @@ class Server:
         self._poller.register(self.socket, zmq.POLLIN)
         if self._gate is not None:
             self._poller.register(self._gate.socket, zmq.POLLIN)
+        self._watched: set[int] = set()
+
+    def watch(self, descriptor: int) -> None:
+        """While there is something to be read from it, ``receive`` doesn't wait."""
+        self._watched.add(descriptor)
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._watched.remove(descriptor)
+        self._poller.unregister(descriptor)
 
     def _bind(self, endpoint: str) -> None:
         try:
@@ -95,7 +105,7 @@ class Server:
         return received if self._remembered is None else _without_repeats(received)
 
     def _wait(self, timeout_seconds: float | None) -> bool:
-        """Whether a message is there in time. Peers at the gate are let in or turned away meanwhile."""
+        """Whether a message, or what is watched, is there in time. Peers at the gate are let in or turned away meanwhile."""
         left = timeout_seconds
         end = None if left is None else time.monotonic() + left
         while ready := self._poller.poll(None if left is None else max(0, int(left * 1000))):
@@ -103,7 +113,7 @@ class Server:
                 return True
             if any(socket is self._gate.socket for socket, _ in ready):
                 self._gate.answer()
-            if is_readable(self.socket):
+            if is_readable(self.socket) or any(descriptor in self._watched for descriptor, _ in ready):
                 return True
             if end is not None and (left := end - time.monotonic()) <= 0:
                 break

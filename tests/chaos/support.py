@@ -90,9 +90,9 @@ class ChaosJob:
             time.sleep(0.01)
 
     def _brake(self) -> None:
-        """Once a quarter of the samples is consumed, as the master writes down every two seconds."""
+        """Once half of the samples are consumed, as the master writes down every two seconds."""
         status = self.handle.job.status()
-        if status is not None and status["samples"] * 4 > status["total_samples"]:
+        if status is not None and status["samples"] * 2 > status["total_samples"]:
             self.way.unlink(missing_ok=True)
 
     def wake(self) -> None:

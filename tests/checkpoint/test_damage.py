@@ -204,23 +204,23 @@ def test_arrays_and_index_fields_of_a_newer_minor_version(tmp_path: Path, monkey
     """Blocks with four bytes a row more at their ends, and index entries with eight more."""
     import numpy as np
 
-    from dlrover_lite.checkpoint import cut_writer, layout, part_writer
+    from dlrover_lite.checkpoint import buckets, cut_writer, layout, part_writer
 
     wider = np.dtype([*layout.ENTRY.descr, ("more", "<u8")])
-    real = part_writer._Bucket.pieces
+    real = buckets.Room.pieces
 
-    def pieces(bucket: part_writer._Bucket) -> list[Any]:
-        full = bucket.used == bucket.capacity
-        bucket.capacity += full
-        arrays = real(bucket)
-        bucket.capacity -= full
-        return [*arrays, b"\7" * 4 * bucket.used]
+    def pieces(room: buckets.Room, used: int) -> list[Any]:
+        full = used == room.capacity
+        room.capacity += full
+        arrays = real(room, used)
+        room.capacity -= full
+        return [*arrays, b"\7" * 4 * used]
 
     def array(entries: list[tuple[int, ...]], kind: Any) -> Any:
         return np.array([(*entry, 5) for entry in entries], wider)
 
     with monkeypatch.context() as patch:
-        patch.setattr(part_writer._Bucket, "pieces", pieces)
+        patch.setattr(buckets.Room, "pieces", pieces)
         patch.setattr(part_writer, "ENTRY", wider)
         patch.setattr(cut_writer, "ENTRY", wider)
         patch.setattr(part_writer, "np", type("", (), {**vars(np), "array": staticmethod(array)}))

@@ -142,12 +142,13 @@ def snapshot_of(engine: Engine, since: list[int] | None = None, spill_bytes: int
 
 
 @contextmanager
-def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS) -> Iterator[CutReader]:
+def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernels: bool = False) -> Iterator[CutReader]:
     """As the persister makes it."""
     *files, spill_fd = snapshot.files
     spill = Spill(snapshot.groups, os.dup(spill_fd))
     groups = [GroupFiles(*files[start : start + 4]) for start in range(0, len(files), 4)]
     try:
-        yield CutReader(snapshot.groups, groups, spill, slot_sets.unpack(to_bitmap(snapshot.owned)), whole)
+        owned = slot_sets.unpack(to_bitmap(snapshot.owned))
+        yield CutReader(snapshot.groups, groups, spill, owned, whole, kernels=kernels)
     finally:
         spill.close()

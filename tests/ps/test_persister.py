@@ -64,13 +64,15 @@ def gradients(number: int, keys: int) -> list[Slice]:
 class Server:
     """An engine that is pushed to, and its part in cuts, without sockets."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, persister: PersisterProcess | None = None) -> None:
         self.engine = Engine(owned=ALL_SLOTS)
         self.engine.configure(CONFIGURATION)
         self.pushes = 0
         self.said: list[str] = []
         self.late_seconds = 0.0
-        self.cuts = Cuts(0, self.engine, lambda: time.monotonic() + self.late_seconds, self.said.append)
+        self.cuts = Cuts(
+            0, self.engine, lambda: time.monotonic() + self.late_seconds, self.said.append, persister=persister
+        )
         self.store = CheckpointStore(str(directory / "checkpoints"))
         self.store.create()
 
@@ -369,13 +371,76 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_it_ends_with_its_server() -> None:
-    done = subprocess.run([sys.executable, "-c", _SERVER], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("start", ["PersisterProcess()", "PersisterProcess.forked()"])
+def test_it_ends_with_its_server(start: str) -> None:
+    code = _SERVER.replace("PersisterProcess()", start)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     persister = int(done.stdout)
     with suppress(psutil.NoSuchProcess):  # it has ended already
         psutil.Process(persister).wait(PATIENCE_SECONDS)
     assert not psutil.pid_exists(persister)
+
+
+_FORKING = """
+import os, sys
+from pathlib import Path
+from tests.ps.test_persister import forked
+secret = os.open(sys.argv[1], os.O_RDONLY)
+forked(Path(sys.argv[1]))
+"""
+
+
+def forked(directory: Path) -> None:
+    """In a process that has no other threads."""
+    persister = PersisterProcess.forked()
+    assert persister is not None
+    server, twin = Server(directory, persister), Server(directory / "twin")
+    server.fill()
+    twin.fill()
+    assert server.pid == persister.pid
+    since: list[int] = []
+    for cut in (1, 2):
+        server.order(cut, since)
+        server.until(lambda: server.cuts.active, server.push)
+        begun = server.pushes
+        while server.cuts.active:
+            server.push_now_and_then()
+            server.cuts.work(may_begin=True)
+        entry = entry_of(server.finished())
+        while twin.pushes < begun:
+            twin.push()
+        commit(server.store, server.engine, cut, entry, None if cut == 1 else 1)
+        assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
+        since = entry.clocks
+        server.cuts.follow(None)
+    server.idle()
+    process = psutil.Process(persister.pid)
+    assert process.name() == "dl:persister"
+    assert process.nice() >= 10
+    opened = [path.readlink() for path in Path(f"/proc/{persister.pid}/fd").iterdir()]
+    assert directory not in opened, "what its server has is none of its business"
+    server.late_seconds += cuts_module.IDLE_SECONDS
+    server.cuts.work(may_begin=True)
+    assert server.pid == persister.pid, "it stays"
+    os.kill(persister.pid, signal.SIGKILL)
+    server.order(3)
+    assert "killed by SIGKILL" in server.finished().why
+    server.order(4)
+    assert server.finished().state == "written", "another one is started"
+    server.cuts.close()
+
+
+def test_one_that_is_forked(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_does_not_begin_without_its_server() -> None:

@@ -17,12 +17,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import GroupShape
+from dlrover_lite.checkpoint.buckets import Buckets
+from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_reader, spill, table_kernels
+from dlrover_lite.ps import cut_kernels, cut_reader, spill, table_kernels
 from dlrover_lite.ps.cut_reader import Overflown, numpy_slots
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.hashing import table_salt
@@ -94,16 +95,27 @@ class World:
         for group in self.engine.groups[:2]:
             group.drop(slot_sets.unpack(to_bitmap(FOREIGN)), 0, scan_limit=group.used)
 
-    def cut(self, whole: slot_sets.SlotSet, *, base: bool, part_of_pushes: float) -> None:
+    def cut(
+        self,
+        whole: slot_sets.SlotSet,
+        *,
+        base: bool,
+        part_of_pushes: float,
+        kernels: bool,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
         """Taken while pushes come between any two accesses to memory, and in their midst a late worker."""
         number, most = len(self.cuts) + 1, self.pushes + MOST_PUSHES
         since = [] if base else self.cuts[-1].clocks
         before, marks = state_of(self.engine), marks_of(self.engine)
-        with snapshot_of(self.engine, since, 1 << 30) as snapshot, reader_of(snapshot, whole) as reader:
+        with (
+            snapshot_of(self.engine, since, 1 << 30) as snapshot,
+            reader_of(snapshot, whole, kernels=kernels) as reader,
+        ):
             writer = self.store.begin(number)
             shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
             with (
-                writer.part("job", 0, slot_sets.unpack(to_bitmap(OWNED)), shapes) as part,
+                writer.part("job", 0, slot_sets.unpack(to_bitmap(OWNED)), shapes, block_bytes=block_bytes) as part,
                 interrupted(lambda: self._perhaps_push(part_of_pushes, most)),
             ):
                 for _ in reader.steps(part):
@@ -144,20 +156,41 @@ class interrupted:  # noqa: N801 - a context
         self._happens = happens
 
     def __enter__(self) -> None:
-        copy, self._saved = cut_reader._copy, (cut_reader._copy, cut_reader.barrier, spill.barrier)
+        self._patch = pytest.MonkeyPatch()
+        for where, name in ((cut_reader, "_copy"), (cut_kernels, "copy_rows"), (cut_kernels, "drop_late")):
+            self._patch.setattr(where, name, self._interrupted(getattr(where, name)))
+        self._patch.setattr(cut_kernels, "copy_rows", self._torn(cut_kernels.copy_rows))
+        for module in (cut_reader, spill):
+            self._patch.setattr(module, "barrier", self._happens)
 
-        def interrupted_copy(*arguments: Any) -> Any:
+    def _interrupted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def interrupted(*arguments: Any) -> Any:
             self._happens()
-            return copy(*arguments)
+            return function(*arguments)
 
-        cut_reader._copy = interrupted_copy
-        cut_reader.barrier = spill.barrier = self._happens  # type: ignore[assignment]
+        return interrupted
+
+    def _torn(self, copy_rows: Callable[..., Any]) -> Callable[..., Any]:
+        """What changes while the kernel runs may be copied half before, half after."""
+
+        def torn(row: Any, stop: Any, source: Any, wanted: Any, rooms: Any, copies: Any, late: Any) -> Any:
+            found = copy_rows(row, stop, source, wanted, rooms, copies, late)
+            self._happens()
+            for number, place in zip(copies.numbers[: found[1]], copies.places[: found[1]], strict=True):
+                if (int(source.meta[4 * int(number) + 2]) - int(wanted.newer)) % (1 << 32) < 1 << 30:
+                    k, room = int(place) >> 4, int(rooms.offsets[int(place) & 15])
+                    rooms.u64[room // 8 + k] = 0xDEAD
+                    values = (room + 8 * int(rooms.capacity)) // 4 + k * int(rooms.dim)
+                    rooms.u32[values : values + int(rooms.dim)] = 0xDEAD
+            return found
+
+        return torn
 
     def __exit__(self, *_: object) -> None:
-        cut_reader._copy, cut_reader.barrier, spill.barrier = self._saved
+        self._patch.undo()
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])  # a smaller seed isn't simpler
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate])  # a smaller seed isn't simpler
 @given(
     seed=st.integers(0, 2**32),
     use=st.sampled_from(sorted(OPTIMIZERS)),
@@ -165,9 +198,10 @@ class interrupted:  # noqa: N801 - a context
     pieces=st.sampled_from([300, 1000, 4000]),
     part_of_pushes=st.sampled_from([0.0, 0.02, 0.1, 0.5]),
     clock=st.sampled_from([0, WRAPS]),
+    kernels=st.booleans(),
 )
 def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
-    seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, clock: int
+    seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, clock: int, kernels: bool
 ) -> None:
     directory = Path(tempfile.mkdtemp())
     patch = pytest.MonkeyPatch()
@@ -181,20 +215,21 @@ def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
                 world.push()
             if world.random.random() < 0.5:
                 world.leave_holes()
-            world.cut(whole, base=number == 0, part_of_pushes=part_of_pushes)
+            world.cut(whole, base=number == 0, part_of_pushes=part_of_pushes, kernels=kernels, block_bytes=2 * pieces)
         check(world.engine)
     finally:
         patch.undo()
         shutil.rmtree(directory)
 
 
+@pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("use", OPTIMIZERS)
-def test_each_optimizers_rows_are_as_they_were(use: str, tmp_path: Path) -> None:
+def test_each_optimizers_rows_are_as_they_were(use: str, kernels: bool, tmp_path: Path) -> None:
     world = World(5, use, tmp_path, keys=200)
     for _ in range(3):
         world.push()
-    world.cut(slot_sets.none(), base=True, part_of_pushes=0.3)
-    world.cut(slot_sets.none(), base=False, part_of_pushes=0.3)
+    world.cut(slot_sets.none(), base=True, part_of_pushes=0.3, kernels=kernels)
+    world.cut(slot_sets.none(), base=False, part_of_pushes=0.3, kernels=kernels)
     assert min(sum(entry.rows) for entry in world.cuts) > 200
 
 
@@ -225,8 +260,8 @@ class Collected:
     def __init__(self) -> None:
         self.count = 0
 
-    def add(self, group: int, rows: RowData, slots: np.ndarray) -> None:
-        self.count += len(slots)
+    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
+        self.count += len(slots if which is None else which)
 
 
 # --- what it doesn't survive ------------------------------------------------------------------------------------------
@@ -305,6 +340,44 @@ def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None
         world.push()
     world.push()
     assert len(table_kernels.update.signatures) == variants
+
+
+def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
+    """Where it is needed, nothing is compiled."""
+    kernels = cut_kernels.copy_rows, cut_kernels.drop_late
+    cut_kernels.compile_kernels()
+    before = [len(kernel.signatures) for kernel in kernels]
+    for use in ("sgd", "adam"):
+        world = World(13, use, tmp_path / use, keys=30)
+        world.push()
+        for base in (True, False):
+            world.push()
+            world.cut(slot_sets.none(), base=base, part_of_pushes=0.0, kernels=True)
+    assert [len(kernel.signatures) for kernel in kernels] == before
+
+
+def test_a_table_that_there_is_not_is_damage(tmp_path: Path) -> None:
+    for kernels in (False, True):
+        world = World(14, "sgd", tmp_path / str(kernels), keys=30)
+        world.push()
+        with snapshot_of(world.engine) as snapshot, reader_of(snapshot, kernels=kernels) as reader:
+            world.engine.groups[0]._store.meta[0] = 99
+            with pytest.raises(JobError, match="is of table 99"):
+                list(reader.steps(Nowhere()))
+
+
+class Nowhere:
+    """A part that isn't kept."""
+
+    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
+        pass
+
+    def buckets(self, group: int, rows: int = 0) -> Buckets:
+        self._buckets = Buckets(GroupShape(16, 0), 1000, 0)
+        return self._buckets
+
+    def flush_full(self) -> None:
+        pass
 
 
 def test_interrupted_pushes_are_known() -> None:

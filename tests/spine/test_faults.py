@@ -36,13 +36,13 @@ def test_every_sample_is_applied_once_whatever_dies(tmp_path: Path) -> None:
     """Each of the first three workers; then one of those that took their places is stuck in the model, and given up."""
     model = {"use": CENSUS, "options": {"directory": str(tmp_path), "deaths": 3, "stuck": True}}
     data = write_csv(tmp_path / "numbers.csv", 5_003)
-    health = {"progress_seconds": 3}
+    health = {"progress_seconds": 6}
     handle = start(model, data, ps=2, workers=3, epochs=2, batch_size=16, optimizer=SGD, health=health)
     status = succeeded(handle)
     states = {node["id"]: node["state"] for node in status["nodes"] if node["role"] == "worker"}
     for death in range(3):
         assert "Killed" in states[(tmp_path / f"death-{death}").read_text()]
-    assert "no progress for 3 s, in minibatch " in states[(tmp_path / "stuck").read_text()]
+    assert "no progress for 6 s, in minibatch " in states[(tmp_path / "stuck").read_text()]
     assert sum(state == "ended (Succeeded)" for state in states.values()) == 3
     assert_exactly_once(handle, samples=5_003, batch_size=16, epochs=2)
 

@@ -87,7 +87,7 @@ def test_servers_that_are_killed_while_slots_move(tmp_path: Path) -> None:
 
 
 def test_a_server_and_the_master_are_killed_and_another_server_is_stopped(tmp_path: Path) -> None:
-    handle = census(tmp_path, ps=2, health={"heartbeat_seconds": 3})
+    handle = census(tmp_path, ps=2, health={"heartbeat_seconds": 5})
     until_trained(handle, 500)
     kill(handle, "ps-0")
     kill_master(handle)
@@ -98,7 +98,7 @@ def test_a_server_and_the_master_are_killed_and_another_server_is_stopped(tmp_pa
     status = exactly_once(handle)
     assert status["master_restarts"] == 1
     states = {node["id"]: node["state"] for node in status["nodes"]}
-    assert states["ps-1"] == "ended (Hung: no heartbeat for 3 s)"
+    assert states["ps-1"] == "ended (Hung: no heartbeat for 5 s)"
 
 
 def test_a_server_out_of_memory_comes_back_with_more() -> None:
