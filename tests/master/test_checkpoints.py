@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import RemoteError
+from dlrover_lite.master import service
 from dlrover_lite.wire.messages import (
     Ack,
     CheckpointPromise,
     CheckpointRequest,
     MoveRequest,
+    PsOrders,
     Scaled,
     Status,
     StatusRequest,
@@ -26,7 +29,7 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
 )
 from tests.checkpoint.cuts import expected, keys, slot_of, state_of
-from tests.master.rig import Rig, done
+from tests.master.rig import PATIENCE, Rig, done
 from tests.master.scripted_ps import ScriptedPs, until, until_ended
 
 PAIR = ("ps-0", "ps-1")
@@ -98,6 +101,22 @@ def test_a_base_and_what_has_changed_since(make: Any) -> None:
     assert found is not None
     assert (found.number, found.samples, found.rows, found.bytes) == (1, base.samples, 60, base.stored_bytes)
     assert [text.partition(" in ")[0] for text in told(rig)] == ["checkpoint 1 is complete", "checkpoint 2 is complete"]
+
+
+def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 60, 1)
+    monkeypatch.setattr(service, "RECONCILE_SECONDS", 3600.0)
+    until(rig, servers, lambda _: rig.master._reconcile_at > time.monotonic() + 1000)
+    ask(rig)
+    for server in servers:
+        reply = rig.client(server.node).receive(PATIENCE)
+        assert reply is not None
+        assert isinstance(reply.body, PsOrders)
+        assert reply.body.snapshot is not None
+        assert reply.body.snapshot.cut == 1
+    until(rig, servers, has(1))
+    assert read(rig, 1) == expected(state)
 
 
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
