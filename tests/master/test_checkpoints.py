@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import RemoteError
+from dlrover_lite.master import service
 from dlrover_lite.wire.messages import (
     Ack,
     CheckpointPromise,
     CheckpointRequest,
     Finished,
     MoveRequest,
+    PsOrders,
     Scaled,
     Status,
     StatusRequest,
@@ -122,6 +125,22 @@ def test_a_cut_takes_at_most_half_of_the_memory_that_a_server_has_left(make: Any
     ask(rig)
     until(rig, servers, has(1))
     assert [server.taken[-1].spill_bytes for server in servers] == [25 << 20, 1 << 20]
+
+
+def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, servers = begun(make)
+    state = push(servers, 60, 1)
+    monkeypatch.setattr(service, "RECONCILE_SECONDS", 3600.0)
+    until(rig, servers, lambda _: rig.master._reconcile_at > time.monotonic() + 1000)
+    ask(rig)
+    for server in servers:
+        reply = rig.client(server.node).receive(PATIENCE)
+        assert reply is not None
+        assert isinstance(reply.body, PsOrders)
+        assert reply.body.snapshot is not None
+        assert reply.body.snapshot.cut == 1
+    until(rig, servers, has(1))
+    assert read(rig, 1) == expected(state)
 
 
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
