@@ -141,6 +141,9 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monk
         assert reply.body.snapshot.cut == 1
     until(rig, servers, has(1))
     assert read(rig, 1) == expected(state)
+    monkeypatch.undo()
+    rig.master._reconcile_at = 0.0
+    rig.ask("cli", StatusRequest())  # it turns again
 
 
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
