@@ -35,7 +35,7 @@ AGAIN_SECONDS = 0.02
 PAUSE = 0.5
 """Beside training, the next chunk is asked for after this share of the time that the last one took at least: workers are to keep their
 CPU."""
-PACE_BYTES = 192 << 20
+PACE_BYTES = 256 << 20
 """A second, at most, of the first round beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't wait for it,
 since the longer they take the more rows change."""
 BEHIND_SECONDS = 0.1
