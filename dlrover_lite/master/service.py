@@ -13,6 +13,7 @@ from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelE
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.cut_steps import CutSteps
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
@@ -109,8 +110,6 @@ class Master:
         self._clock = clock
         self._go_back = go_back
         self._waiting: dict[int, Request] = {}
-        self._reports: dict[str, Request] = {}
-        """The last of each PS."""
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
@@ -146,6 +145,7 @@ class Master:
         if self.stopping:
             self.reconciler.finish()
         self.checkpoints: Checkpoints | None = None
+        self._cut_steps: CutSteps | None = None
         if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
             self.checkpoints = Checkpoints(
                 recipe.checkpoint,
@@ -161,7 +161,7 @@ class Master:
                 clock=clock,
                 wall_clock=wall_clock,
             )
-            server.watch(self.checkpoints.fileno())
+            self._cut_steps = CutSteps(self.checkpoints, self.servers, shards, server)
         self._remember()
 
     @property
@@ -210,14 +210,10 @@ class Master:
         if self.checkpoints is not None:
             self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
-        self._close_checkpoints()
+        if self._cut_steps is not None:
+            self._cut_steps.close()
         self._answer_in_between()
         self.story.flush()
-
-    def _close_checkpoints(self) -> None:
-        if self.checkpoints is not None:
-            self._server.unwatch(self.checkpoints.fileno())
-            self.checkpoints.close()
 
     def _answer_in_between(self) -> None:
         for request in self._server.receive(0.0):
@@ -251,8 +247,8 @@ class Master:
         if now >= self._reconcile_at and self.beginning is None:
             self._reconcile_at = now + RECONCILE_SECONDS
             self._guarded(self._reconcile)
-        elif self.checkpoints is not None and self.checkpoints.has_news and self.beginning is None:
-            self._guarded(self._go_on_with_checkpoints)
+        elif self._cut_steps is not None and self._cut_steps.due and self.beginning is None:
+            self._guarded(self._go_on_with_cuts)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """An error that nobody else takes ends the job."""
@@ -318,10 +314,8 @@ class Master:
     def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
         self.reconciler.heard(report.node)
         answer = self.servers.report(report, self.fleet)
-        if isinstance(answer, PsOrders):
-            self._reports[report.node] = request
-            if self.checkpoints is not None:
-                self.checkpoints.heard(report)
+        if isinstance(answer, PsOrders) and self._cut_steps is not None:
+            self._cut_steps.heard(report, request)
         return answer
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
@@ -402,7 +396,7 @@ class Master:
         self.reconciler.turn()
         if self.outcome is None:
             self.slots.turn()
-            self._go_on_with_checkpoints()
+            self._go_on_with_cuts()
         self._judge()
         self.story.flush()
         now = self._clock()
@@ -414,18 +408,9 @@ class Master:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
 
-    def _go_on_with_checkpoints(self) -> None:
-        """A PS is told at once that it is to take part in one, as another answer to its last report."""
-        if self.checkpoints is None:
-            return
-        before = dict(self.servers.snapshots)
-        self.checkpoints.turn(self.fleet)
-        new = [node for node, order in self.servers.snapshots.items() if before.get(node) is not order]
-        if new:
-            self.shards.commit()
-        for node in new:
-            if (report := self._reports.get(node)) is not None:
-                self._server.reply(report, self.servers.orders(node, self.fleet))
+    def _go_on_with_cuts(self) -> None:
+        if self._cut_steps is not None:
+            self._cut_steps.turn(self.fleet)
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
@@ -491,7 +476,8 @@ class Master:
         failed = self.outcome is not None and self.outcome.state == "failed"
         self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
-        self._close_checkpoints()
+        if self._cut_steps is not None:
+            self._cut_steps.close()
         try:
             self.story.close()
         except DlroverLiteError as error:

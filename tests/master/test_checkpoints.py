@@ -116,7 +116,9 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monk
         assert reply.body.snapshot is not None
         assert reply.body.snapshot.cut == 1
     until(rig, servers, has(1))
+    monkeypatch.undo()
     assert read(rig, 1) == expected(state)
+    ask(rig)  # which is its next turn
 
 
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
