@@ -16,7 +16,7 @@ import zmq
 from numpy.typing import NDArray
 
 DIM = 16
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 ROW_BYTES = 8 + 16 + 4 * DIM * 2
 
 

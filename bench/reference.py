@@ -41,9 +41,10 @@ EVALUATION_BATCH = 4096
 
 
 class PlainModel(nn.Module):
-    """A recipe's model with an ``nn.Embedding`` per table, whose rows start as the parameter servers start them.
+    """A recipe's model with its tables as ``nn.Embedding``s, whose rows start as the parameter servers start them.
 
-    ``ids`` are the ids of each table that occur in training; an id that doesn't keeps its initial vector.
+    Tables of the same dim are one embedding, one after another in it: one look-up and one sparse update a step, with the same results
+    as one each. ``ids`` are the ids of each table that occur in training; an id that doesn't keeps its initial vector.
     """
 
     def __init__(
@@ -52,33 +53,63 @@ class PlainModel(nn.Module):
         super().__init__()
         self.network, self.ids, self.seed = network, ids, seed
         self.fields = fields_of_model(network)
-        self.rows = [list(columns).index(field.column) for field in self.fields]
-        self.tables = nn.ModuleList()
-        self.numbers: dict[str, int] = {}
+        self.columns = [list(columns).index(field.column) for field in self.fields]
+        self.first: dict[str, int] = {}
+        """Row of each table in the embedding of its dim."""
+        starts: dict[int, list[NDArray[np.float32]]] = {}
         for field in self.fields:
-            table = field.table_name
-            if table not in self.numbers:
-                start = initial_rows(ids[table], table=table, seed=seed, dim=field.dim, scale=field.init_scale)
-                self.numbers[table] = len(self.tables)
-                self.tables.append(nn.Embedding(len(start), field.dim, sparse=True, _weight=torch.from_numpy(start)))
+            if field.table_name not in self.first:
+                start = initial_rows(
+                    ids[field.table_name], table=field.table_name, seed=seed, dim=field.dim, scale=field.init_scale
+                )
+                before = starts.setdefault(field.dim, [])
+                self.first[field.table_name] = sum(map(len, before))
+                before.append(start)
+        self.dims = list(starts)
+        weights = [torch.from_numpy(np.concatenate(parts)) for parts in starts.values()]
+        self.embeddings = nn.ModuleList(
+            [nn.Embedding(len(found), found.shape[1], sparse=True, _weight=found) for found in weights]
+        )
+
+    def rows(self, table: str) -> Tensor:
+        """Of the ids of this table, in their order."""
+        dim = next(field.dim for field in self.fields if field.table_name == table)
+        weight = self.embeddings[self.dims.index(dim)].weight
+        assert isinstance(weight, Tensor)
+        return weight.detach()[self.first[table] :][: len(self.ids[table])]
 
     def forward(self, dense: NDArray[np.float32], ids: NDArray[np.uint64]) -> Tensor:
         """Logits, float32 [n], of dense [n, dense columns] and ids [categorical columns, n]."""
-        parts = []
-        for field, row in zip(self.fields, self.rows, strict=True):
-            known, table = self.ids[field.table_name], self.tables[self.numbers[field.table_name]]
-            at = np.minimum(np.searchsorted(known, ids[row]), len(known) - 1)
-            vectors = table(torch.from_numpy(at))
-            missing = np.flatnonzero(known[at] != ids[row])
-            if len(missing):
-                start = initial_rows(
-                    ids[row][missing], table=field.table_name, seed=self.seed, dim=field.dim, scale=field.init_scale
-                )
-                vectors = vectors.index_copy(0, torch.from_numpy(missing), torch.from_numpy(start))
-            parts.append(vectors)
-        embedded = torch.cat(parts, 1) if parts else torch.empty(len(dense), 0)
+        parts: dict[int, Tensor] = {}
+        for dim, embedding in zip(self.dims, self.embeddings, strict=True):
+            numbers = [number for number, field in enumerate(self.fields) if field.dim == dim]
+            places = [self._places(number, ids) for number in numbers]
+            vectors = embedding(torch.from_numpy(np.stack([at for at, _ in places])))
+            for number, found, (_, missing) in zip(numbers, vectors, places, strict=True):
+                parts[number] = self._with_initial(number, found, missing, ids) if len(missing) else found
+        embedded = torch.cat([parts[number] for number in sorted(parts)], 1) if parts else torch.empty(len(dense), 0)
         logits: Tensor = self.network(torch.from_numpy(dense), embedded)
         return logits.reshape(len(dense))
+
+    def _places(self, number: int, ids: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of a field's ids in the embedding; and which of them aren't there."""
+        table, asked = self.fields[number].table_name, ids[self.columns[number]]
+        known = self.ids[table]
+        at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        return at + self.first[table], np.flatnonzero(known[at] != asked)
+
+    def _with_initial(
+        self, number: int, vectors: Tensor, missing: NDArray[np.int64], ids: NDArray[np.uint64]
+    ) -> Tensor:
+        field = self.fields[number]
+        start = initial_rows(
+            ids[self.columns[number]][missing],
+            table=field.table_name,
+            seed=self.seed,
+            dim=field.dim,
+            scale=field.init_scale,
+        )
+        return vectors.index_copy(0, torch.from_numpy(missing), torch.from_numpy(start))
 
 
 def train_plain(
@@ -99,7 +130,7 @@ def train_plain(
     plain = PlainModel(network, _ids_by_table(network, dataset), dataset.schema.categorical, seed)
     optimizers = [
         torch.optim.Adagrad(parameters, learning_rate, eps=1e-10)
-        for parameters in (list(plain.tables.parameters()), list(network.parameters()))
+        for parameters in (list(plain.embeddings.parameters()), list(network.parameters()))
         if parameters
     ]
     loss_function = loss_of(network)

@@ -67,7 +67,8 @@ POINTS: dict[str, Point] = {
     # a move of slots
     **_points_of("master", "moves", "move.decided", "move.begun"),
     **_points_of("master", "moves", "map.decided", "map.committed", "map.answered"),
-    **_points_of("ps", "moves", "source.begun", "source.round", "source.frozen", "source.complete", "source.ended"),
+    **_points_of("ps", "moves", "source.begun", "source.placed", "source.round", "source.frozen"),
+    **_points_of("ps", "moves", "source.complete", "source.ended"),
     **_points_of("ps", "moves", "target.begun", "target.written", "target.complete", "target.ended"),
     **_points_of("ps", "moves", "write.half", "drop.row", "compact.copied", "compact.twice"),
     # a cut

@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
     # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        _no_deadlines()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -105,6 +107,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _session in config.stash:
         config.stash[_session].close()
+
+
+def _no_deadlines() -> None:
+    """For a single example, which hypothesis has unless it is told otherwise: on a busy machine any takes long now and then."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -1,4 +1,5 @@
-"""Directories of their own for the tests that start jobs: ``from tests.directories import own_directories`` in a conftest."""
+"""Directories of their own for the tests that start jobs: ``from tests.directories import own_directories`` in a conftest. And no job
+goes on after its test: ``from tests.directories import no_job_goes_on``."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["own_directories"]
+__all__ = ["no_job_goes_on", "own_directories"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,3 +24,17 @@ def own_directories() -> Iterator[Path]:
         patch.setenv("XDG_RUNTIME_DIR", str(runtime))
         yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture(autouse=True)
+def no_job_goes_on(own_directories: Path) -> Iterator[None]:
+    """A job that its test has left is ended, and named: it would take the cores from the tests that follow."""
+    yield
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.store import list_jobs
+
+    left = [JobHandle(job) for job in list_jobs() if job.state() in ("starting", "running")]
+    for handle in left:
+        handle.stop(kill=True)
+        handle.wait(60)
+    assert not left, f"still running: {', '.join(handle.id for handle in left)}"

@@ -17,8 +17,8 @@ from dlrover_lite.backends.local.limits.mounts import hierarchies
 __all__ = ["Machine", "Session"]
 
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE_SECONDS = 5.0
-"""How long processes get to end by themselves, and control groups to be removed."""
+PATIENCE_SECONDS = 60.0
+"""How long processes get to end by themselves, and shared memory and control groups to be removed."""
 
 
 class Session:
@@ -93,7 +93,9 @@ class Machine:
 
     def leftovers(self) -> list[str]:
         """A line for each thing left. Control groups are removed, so that the next run finds none."""
-        names = sorted(_names_in(SHARED_MEMORY) - self._shared_memory)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while (names := sorted(_names_in(SHARED_MEMORY) - self._shared_memory)) and time.monotonic() < end:
+            time.sleep(0.05)
         return [f"shared memory: {SHARED_MEMORY / name}" for name in names] + self._left_control_groups()
 
     def _left_control_groups(self) -> list[str]:

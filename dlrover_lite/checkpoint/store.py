@@ -7,7 +7,8 @@ Nothing is ever overwritten: names of parts end with random letters, so that a w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from dlrover_lite import slots as slot_sets
@@ -20,6 +21,8 @@ from dlrover_lite.checkpoint.retention import CutFacts, retained
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
 
 __all__ = ["CheckpointStore", "Cut", "NewestGood", "State", "directory_of", "number_of"]
+
+_NONE: Mapping[int, str] = MappingProxyType({})
 
 State = Literal["complete", "damaged", "foreign"]
 
@@ -127,18 +130,21 @@ class CheckpointStore:
 
     # Reading
 
-    def cuts(self) -> list[Cut]:
-        """All that exist, newest first. Looks at manifests, and at the ends of parts; ``verify`` looks at every byte."""
+    def cuts(self, known_damaged: Mapping[int, str] = _NONE) -> list[Cut]:
+        """All that exist, newest first. Looks at manifests, and at the ends of parts; ``verify`` looks at every byte. ``known_damaged``:
+        which are known to be, and why."""
         names = self._destination.directories()
         numbers = sorted(
             number for name in names if (number := number_of(name)) is not None and MANIFEST in names[name]
         )
         found: dict[int, Cut] = {}
         for number in numbers:
-            found[number] = self._cut(number, sum(names[directory_of(number)].values()), found)
+            found[number] = self._cut(
+                number, sum(names[directory_of(number)].values()), found, known_damaged.get(number, "")
+            )
         return list(found.values())[::-1]
 
-    def _cut(self, number: int, size: int, older: dict[int, Cut]) -> Cut:
+    def _cut(self, number: int, size: int, older: dict[int, Cut], why: str) -> Cut:
         manifest = None
         try:
             manifest = self.manifest(number)
@@ -148,6 +154,8 @@ class CheckpointStore:
             return Cut(number, "damaged", error.message, manifest, size)
         except CheckpointForeign as error:
             return Cut(number, "foreign", error.message, manifest, size)
+        if why:
+            return Cut(number, "damaged", why, manifest, size)
         if manifest.builds_on is not None:
             below = older.get(manifest.builds_on)
             if below is None:
@@ -216,13 +224,16 @@ class CheckpointStore:
                     found.append(error)
         return found
 
-    def newest_good(self, *, before: int | None = None, thorough: bool = True) -> NewestGood | None:
+    def newest_good(
+        self, *, before: int | None = None, thorough: bool = True, known_damaged: Mapping[int, str] = _NONE
+    ) -> NewestGood | None:
         """The newest cut (with a number lower than ``before``) that is whole, and those newer ones that aren't; None if none is.
 
-        ``thorough`` reads all of it, as ``verify`` does; else a block may still turn out to be damaged when it is read.
+        ``thorough`` reads all of it, as ``verify`` does; else a block may still turn out to be damaged when it is read. ``known_damaged``:
+        as in ``cuts``.
         """
         passed_over: list[Cut] = []
-        for cut in self.cuts():
+        for cut in self.cuts(known_damaged):
             if before is not None and cut.number >= before:
                 continue
             if cut.state == "complete" and thorough and (damages := self.verify(cut.number)):

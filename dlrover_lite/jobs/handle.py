@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "run", "this_machine"]
 
-_ANSWER_DEADLINE_SECONDS = 5.0
-"""A master that was killed is back before."""
+_ANSWER_DEADLINE_SECONDS = 20.0
+"""A master that was killed is back before, on a slow machine too."""
 _POLL_SECONDS = 0.1
 _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
@@ -372,6 +372,10 @@ class JobHandle:
         nodes = [node.id for node in self.status().nodes]
         return stories.find(stories.read(self.directory, on_damage), subject, nodes=nodes)
 
+    def _has_ended(self) -> bool:
+        """Whether there will never be a master again."""
+        return self.state() not in ("starting", "running")
+
     @staticmethod
     def _has_master(record: JobRecord) -> bool:
         return Path(record.runtime_directory, MASTER_SOCKET).exists()
@@ -388,7 +392,9 @@ class JobHandle:
             with zmq.Context() as context:
                 client = Client(record.master_endpoint, MasterReplies, context=context, peer="the master")
                 try:
-                    body = client.call(question, deadline_seconds=_ANSWER_DEADLINE_SECONDS).body
+                    body = client.call(
+                        question, deadline_seconds=_ANSWER_DEADLINE_SECONDS, has_ended=self._has_ended
+                    ).body
                 finally:
                     client.close()
         except RemoteError as error:

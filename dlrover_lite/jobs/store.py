@@ -147,6 +147,8 @@ class Beginning(msgspec.Struct, frozen=True):
     """The job goes through its data from the beginning."""
     went_back: int = 0
     """How often the job has gone back by itself."""
+    damaged: dict[str, dict[int, str]] = {}
+    """By URL, cuts that were found damaged when they were read, and why: they aren't tried again."""
 
 
 class Job:

@@ -57,10 +57,13 @@ class Background:
                 return
             then(future)
 
-    def close(self) -> None:
-        """Nothing more is begun after what has been submitted."""
-        if self._thread is not None:
-            self._todo.put(None)
+    def close(self, patience_seconds: float) -> bool:
+        """Nothing more is begun after what has been submitted; whether that has come to its end in time."""
+        if self._thread is None:
+            return True
+        self._todo.put(None)
+        self._thread.join(patience_seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (task := self._todo.get()) is not None:

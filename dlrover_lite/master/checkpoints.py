@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
 
+from dlrover_lite.backends.base import Usage
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.master.background import Background
-from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order
+from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order, spill_bytes
 from dlrover_lite.master.cut_store import CutStore, Found, Opened
 from dlrover_lite.master.cuts import Commit, Cuts, Drop, Instruction, Open, Server, Take, Tell, View
 from dlrover_lite.master.fleet import Fleet
@@ -41,7 +42,7 @@ OFF = Failure(
 )
 _OVER = Failure("refused", "the job has ended: there is nothing to take a checkpoint of")
 _CLEANING_SECONDS = 2.0
-"""At the job's end a destination is given so long to let a half-written cut be removed."""
+"""At the job's end a destination is given so long to let be removed what is half-written or too old."""
 
 
 class CutNumbers(msgspec.Struct, frozen=True):
@@ -57,7 +58,8 @@ class CutNumbers(msgspec.Struct, frozen=True):
 
 class Checkpoints:
     """``keep`` puts numbers among the facts, which ``shards.commit`` makes durable; ``known``: what an earlier master has left there.
-    ``facts_of``: what the master is to know again beside the ledger. ``generation``: of the job's parameters; each restore has a new one.
+    ``facts_of``: what the master is to know again beside the ledger. ``usage``: of nodes, as last seen. ``generation``: of the job's
+    parameters; each restore has a new one.
 
     Nothing here waits for the destination, but for ``close``.
     """
@@ -74,6 +76,7 @@ class Checkpoints:
         keep: Callable[[CutNumbers], None],
         known: CutNumbers | None,
         facts_of: Callable[[], dict[str, Any]],
+        usage: Mapping[str, Usage],
         generation: int = 0,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -86,6 +89,7 @@ class Checkpoints:
         self._story = story
         self._keep = keep
         self._facts_of = facts_of
+        self._usage = usage
         self._clock = clock
         self._wall_clock = wall_clock
         self._store = CutStore(url, create=known is None or known.newest is None)
@@ -193,14 +197,12 @@ class Checkpoints:
         self._servers.hold_moves = False
 
     def close(self) -> None:
-        """Nobody writes any more: nothing stays of the cut that was under way, if the destination lets us."""
+        """Nobody writes any more: nothing stays of the cut that was under way, nor of those that needn't be kept since the last one, if
+        the destination lets us."""
         if self._cleans:
-            future = self._background.submit(self._store.clean, lambda _: None)
-            try:
-                future.exception(_CLEANING_SECONDS)
-            except TimeoutError:
-                print("the checkpoints' destination doesn't answer; what is half-written stays", flush=True)
-        self._background.close()
+            self._background.submit(self._store.clean, lambda _: None)
+        if not self._background.close(_CLEANING_SECONDS):
+            print("the checkpoints' destination doesn't answer; what is to be removed there may stay", flush=True)
 
     def _view(self, fleet: Fleet) -> View:
         servers, state = self._servers, self._servers.state
@@ -277,7 +279,10 @@ class Checkpoints:
         self._began = self._clock()
         order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress)
         for node, owner in owners.items():
-            self._servers.snapshots[node] = part_order(order, basis, owner, moved)
+            room = spill_bytes(fleet.by_id[node].least_memory, self._usage.get(node))
+            self._servers.snapshots[node] = part_order(
+                msgspec.structs.replace(order, spill_bytes=room), basis, owner, moved
+            )
         failpoint("master.cut.ordered")
 
     def _commit(self, commit: Commit) -> None:

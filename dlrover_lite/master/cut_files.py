@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dlrover_lite import slots as slot_sets
+from dlrover_lite.backends.base import Usage
 from dlrover_lite.checkpoint.manifest import Consumed, Layout, Manifest, PartEntry
 from dlrover_lite.errors import JobError
 from dlrover_lite.slots import SlotSet
 from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 
-__all__ = ["Basis", "Noted", "Owner", "basis_for", "manifest_of", "number_of", "part_order"]
+__all__ = ["Basis", "Noted", "Owner", "basis_for", "manifest_of", "number_of", "part_order", "spill_bytes"]
 
 
 class Basis(NamedTuple):
@@ -29,6 +30,9 @@ class Owner(NamedTuple):
     owned: SlotSet
     numbers: list[int]
     """Its own, then those of the PS whose memory it has taken over, the last one first."""
+
+
+_LEAST_SPILL_BYTES = 1 << 20
 
 
 class Noted(NamedTuple):
@@ -59,6 +63,11 @@ def basis_for(found: Basis | None, job: str, generation: int, full_every: int, o
     if manifest.job != job or manifest.generation != generation:
         return None
     return found if any(_part_before(manifest, owner) is not None for owner in owners) else None
+
+
+def spill_bytes(limit: int, usage: Usage | None) -> int:
+    """For a server with this memory: half of what it has left, so that a cut doesn't take it over its limit; 0 where that isn't known."""
+    return max(_LEAST_SPILL_BYTES, (limit - usage.memory) // 2) if limit and usage is not None else 0
 
 
 def part_order(order: SnapshotOrder, basis: Basis | None, owner: Owner, moved: SlotSet) -> SnapshotOrder:

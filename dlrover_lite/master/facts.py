@@ -51,6 +51,8 @@ class Generation(msgspec.Struct, frozen=True):
     cut: int = 0
     exactly: bool = False
     only_parameters: bool = False
+    damaged: dict[str, dict[int, str]] = {}
+    """As in ``Beginning``."""
 
 
 class Facts:

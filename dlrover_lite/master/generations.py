@@ -67,7 +67,10 @@ class GoingBack:
             )
         if failed.because == "damaged" and now.exactly:
             raise JobError(f"{failed.node}: {message}", hint=hint)
-        found, said = self._choose(failed, now, message)
+        damaged = {url: dict(cuts) for url, cuts in now.damaged.items()}
+        if failed.because == "damaged":
+            damaged.setdefault(now.url, {})[now.cut] = message
+        found, said = self._choose(failed, now, message, damaged)
         if found is None:
             hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
             if said:
@@ -81,27 +84,29 @@ class GoingBack:
             exactly=now.exactly and found.url == now.url,
             only_parameters=now.only_parameters and found.url == now.url,
             went_back=now.went_back + 1,
+            damaged=damaged,
         )
         self._job.write_beginning(beginning)
         failpoint("master.restore.noted")
         return beginning, said
 
-    def _choose(self, failed: NodeFailed, now: Generation, message: str) -> tuple[RestoreOrder | None, list[str]]:
+    def _choose(
+        self, failed: NodeFailed, now: Generation, message: str, damaged: dict[str, dict[int, str]]
+    ) -> tuple[RestoreOrder | None, list[str]]:
         """The job's own newest cut; before it has any, the one that it began from."""
         own, said = store_of(self._job), list[str]()
         origin = now.url if now.url and now.url != own.url else ""
         try:
             places: list[tuple[CheckpointStore, int | None]] = [(own, None)]
-            if failed.because == "damaged" and now.url:
-                places = [(CheckpointStore(now.url), now.cut)]
-            elif origin:
+            if origin:
                 places.append((CheckpointStore(origin), now.cut + 1))
             for store, before in places:
-                good = store.newest_good(before=before, thorough=False) if store.exists() else None
+                known = damaged.get(store.url, {})
+                good = store.newest_good(before=before, thorough=False, known_damaged=known) if store.exists() else None
                 if good is not None:
                     said += map(_passed_over, good.passed_over)
                     return RestoreOrder(store.url, good.manifest.cut, 0), said
-                said += [_passed_over(cut) for cut in (store.cuts() if store.exists() else []) if cut.why]
+                said += [_passed_over(cut) for cut in (store.cuts(known) if store.exists() else []) if cut.why]
         except JobError as error:
             raise JobError(
                 f"{failed.node}: {message}, and the checkpoints can't be read: {error.message}",
@@ -159,6 +164,7 @@ def begin_generation(
         beginning.cut,
         beginning.exactly,
         beginning.only_parameters,
+        beginning.damaged,
     )
     order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters)
     known, now = cut_facts(manifest), wall_clock()

@@ -13,13 +13,13 @@ from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelE
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
-from dlrover_lite.master.cut_steps import CutSteps
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
+from dlrover_lite.master.prompting import Prompting
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import facts_for
 from dlrover_lite.master.rounds import OpenRounds
@@ -145,7 +145,7 @@ class Master:
         if self.stopping:
             self.reconciler.finish()
         self.checkpoints: Checkpoints | None = None
-        self._cut_steps: CutSteps | None = None
+        self._prompting: Prompting | None = None
         if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
             self.checkpoints = Checkpoints(
                 recipe.checkpoint,
@@ -157,11 +157,12 @@ class Master:
                 keep=self.facts.keep_cuts,
                 known=self.facts.cuts(),
                 facts_of=lambda: facts_for(recipe, shards, self.evaluations, self.progress, now=clock()),
+                usage=self.reconciler.usage,
                 generation=self.facts.generation.number,
                 clock=clock,
                 wall_clock=wall_clock,
             )
-            self._cut_steps = CutSteps(self.checkpoints, self.servers, shards, server)
+            self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
         self._remember()
 
     @property
@@ -210,8 +211,8 @@ class Master:
         if self.checkpoints is not None:
             self.checkpoints.end()
         self.reconciler.end_all(meanwhile=self._answer_in_between)
-        if self._cut_steps is not None:
-            self._cut_steps.close()
+        if self._prompting is not None:
+            self._prompting.close()
         self._answer_in_between()
         self.story.flush()
 
@@ -243,12 +244,12 @@ class Master:
         points.answered()
         self._answer_waiting()
         self._rounds.close()
-        now = self._clock()
-        if now >= self._reconcile_at and self.beginning is None:
-            self._reconcile_at = now + RECONCILE_SECONDS
-            self._guarded(self._reconcile)
-        elif self._cut_steps is not None and self._cut_steps.due and self.beginning is None:
-            self._guarded(self._go_on_with_cuts)
+        if self.beginning is None:
+            if (now := self._clock()) >= self._reconcile_at:
+                self._reconcile_at = now + RECONCILE_SECONDS
+                self._guarded(self._reconcile)
+            elif self.checkpoints is not None and self.checkpoints.has_news:
+                self._guarded(self._take_cuts)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """An error that nobody else takes ends the job."""
@@ -314,8 +315,8 @@ class Master:
     def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
         self.reconciler.heard(report.node)
         answer = self.servers.report(report, self.fleet)
-        if isinstance(answer, PsOrders) and self._cut_steps is not None:
-            self._cut_steps.heard(report, request)
+        if isinstance(answer, PsOrders) and self._prompting is not None:
+            self._prompting.heard(report, request)
         return answer
 
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
@@ -396,11 +397,10 @@ class Master:
         self.reconciler.turn()
         if self.outcome is None:
             self.slots.turn()
-            self._go_on_with_cuts()
+            self._take_cuts()
         self._judge()
         self.story.flush()
-        now = self._clock()
-        if now >= self._remember_at:
+        if (now := self._clock()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
             self.facts.keep_progress(self.progress)
             self.shards.commit()
@@ -408,9 +408,9 @@ class Master:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
 
-    def _go_on_with_cuts(self) -> None:
-        if self._cut_steps is not None:
-            self._cut_steps.turn(self.fleet)
+    def _take_cuts(self) -> None:
+        if self._prompting is not None:
+            self._prompting.turn(self.fleet)
 
     def _worker_gone(self, node: str) -> None:
         self.shards.worker_died(node)
@@ -476,8 +476,8 @@ class Master:
         failed = self.outcome is not None and self.outcome.state == "failed"
         self.reconciler.wind_down(failed=failed, meanwhile=self._answer_all_late)
         self._commit_late()
-        if self._cut_steps is not None:
-            self._cut_steps.close()
+        if self._prompting is not None:
+            self._prompting.close()
         try:
             self.story.close()
         except DlroverLiteError as error:

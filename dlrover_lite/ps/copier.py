@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
+from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared, open_memory
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.moving import Incoming, Training
@@ -40,6 +42,12 @@ BEHIND_SECONDS = 0.1
 """So much it may be behind its pace, because chunks took long, and still catch up."""
 
 
+class _Asked(NamedTuple):
+    sequence: int
+    place: int
+    """Where the source may put the rows; -1: nowhere."""
+
+
 class Copier:
     """Of one move. ``connect`` makes a client of the source."""
 
@@ -50,6 +58,7 @@ class Copier:
         connect: Callable[[str, str], Client],
         discard: Callable[[int], None],
         clock: Callable[[], float],
+        say: Callable[[str], None],
     ) -> None:
         """``discard`` is told of slots whose rows, received so far, are worth nothing."""
         self.order = order
@@ -57,10 +66,15 @@ class Copier:
         self._engine = engine
         self._discard = discard
         self._clock = clock
+        self._say = say
+        self._said = ""
         self._client = connect(order.source_endpoint, order.source)
         self._incoming: Incoming | None = None
         self._number = 0
-        self._under_way = 0
+        self._asked: deque[_Asked] = deque()
+        """Requests for rows under way."""
+        self._places: list[int] = []
+        """In memory that the source shares: those where nothing is, and nobody is to put anything."""
         self._begin_sent = False
         self._heard_at = clock()
         self._begin_at = self._next_at = clock()
@@ -105,10 +119,11 @@ class Copier:
         now = self._clock()
         if now < self._next_at and not incoming.freeze:
             return self._next_at - now
-        while self._under_way < WINDOW:
-            self._client.send(CopyNext(incoming.session, self._number, incoming.freeze))
+        while len(self._asked) < WINDOW:
+            place = self._places.pop() if self._places else -1
+            request = CopyNext(incoming.session, self._number, incoming.freeze, place)
+            self._asked.append(_Asked(self._client.send(request), place))
             self._number += 1
-            self._under_way += 1
         return None
 
     def _begin(self, now: float, may_begin: bool) -> float | None:
@@ -128,27 +143,50 @@ class Copier:
         match reply.body:
             case Copying() as copying:
                 if self._incoming is None:
-                    self._incoming = Incoming(self._engine, self.order.move, self.slots, copying)
-                    self._number = self._under_way = 0
+                    memory = self._open(copying)
+                    self._incoming = Incoming(self._engine, self.order.move, self.slots, copying, memory)
+                    self._number = 0
+                    self._asked.clear()
+                    self._places = list(range(memory.places)) if memory is not None else []
                     failpoint("ps.target.begun")
             case Copied() as copied:
                 if self._incoming is not None and copied.session == self._incoming.session:
-                    self._under_way -= 1
-                    if not copied.complete:
-                        self._ask(self._incoming)  # so that the source has something to do meanwhile
-                    self._put_away(self._incoming, copied, reply)
+                    self._take_rows(self._incoming, copied, reply)
             case _:  # NotNow, or a failure: what there is may not fit together any more
                 self._anew(self._heard_at + AGAIN_SECONDS)
+
+    def _open(self, copying: Copying) -> ChunkMemory | None:
+        """The memory that the source offers for this session, if there is any and it can be had."""
+        memory, how = None, "over the wire: it offers no memory"
+        if copying.memory is not None:
+            try:
+                memory, how = open_memory(copying.memory), "through memory"
+            except NotShared as error:
+                how = f"over the wire: {error.message}"
+        if how != self._said:
+            self._said = how
+            self._say(f"move {self.order.move}: rows of {self.order.source} come {how}")
+        return memory
+
+    def _take_rows(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
+        if not self._asked or self._asked[0].sequence != reply.sequence:
+            self._anew(self._heard_at)  # an answer was lost, with the rows in it
+            return
+        place = self._asked.popleft().place
+        if not copied.complete:
+            self._ask(incoming)  # so that the source has something to do meanwhile
+        self._put_away(incoming, copied, reply)
+        if place >= 0:
+            self._places.append(place)
 
     def _put_away(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
         began = self._clock()
         try:
-            incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
+            received = incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
         except (ValueError, IndexError) as error:
             raise DlroverLiteError(f"{self.order.source} sends rows that make no sense: {error}") from error
         now = self._clock()
         seconds = now - began + copied.seconds
-        received = sum(len(reply.buffer(i)) for i in range(len(reply.frames)))
         incoming.took(received, seconds)
         if self._training.goes_on() or copied.busy:
             paced = received / PACE_BYTES if copied.round == 1 else 0.0

@@ -215,12 +215,12 @@ class GroupState:
             raise ValueError(f"rows from {start}, {limit} of them")
         return max(start, min(start + limit, self.used))
 
-    def _copy(self, rows: NDArray[np.uint64], *, with_state: bool) -> RowData:
+    def _copy(self, rows: NDArray[np.uint64], *, with_state: bool, into: RowData | None = None) -> RowData:
         n = len(rows)
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")
         store = self._store if with_state else self._store._replace(parts=np.uint64(0))
-        data = empty_rows(n, self.dim, self.dim * int(store.parts))
+        data = into or empty_rows(n, self.dim, self.dim * int(store.parts))
         clock = np.uint32(self._clock)
         if not move_kernels.read(store, as_input(rows, U64), clock, *(array.reshape(-1) for array in data)):
             raise ValueError("a free row can't be read")

@@ -7,6 +7,7 @@ Nothing: memory ends with the process.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -210,13 +211,15 @@ def _checked(name: str) -> str:
     return name
 
 
-def make_memfd(name: str, size: int) -> int:
-    """An anonymous file of memory."""
+def make_memfd(name: str, size: int, *, fixed: bool = False) -> int:
+    """An anonymous file of memory. ``fixed``: nobody can change its size any more."""
     if sys.platform != "linux":
         raise OSError("only Linux has memory that outlives its process")
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if fixed else 0))
     try:
         os.ftruncate(fd, size)
+        if fixed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(fd)
         raise

@@ -16,15 +16,20 @@ from numpy.typing import NDArray
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.errors import UsageError
 from dlrover_lite.failpoints import failpoint
+from dlrover_lite.ps.chunk_memory import ChunkMemory, offered_memory
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.rows import RowData
+from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.wire.ps_messages import Copied, Copying
 
 __all__ = ["Incoming", "Outgoing", "Tidying", "Training"]
 
-CHUNK_BYTES = 1 << 20
-"""Rows a reply: about a millisecond of work for either side."""
+CHUNK_BYTES = 2 << 20
+"""Rows a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
+PLACES = 3
+"""For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
+cache."""
 _SCAN_ROWS = 1 << 16
 """Looked at for one reply."""
 
@@ -76,21 +81,30 @@ class Outgoing:
         self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
         self._told_configuration = engine.configuration is not None
         self._training = Training(engine, engine.clock)
+        self._memory = offered_memory(PLACES, CHUNK_BYTES)
         engine.track(0)  # a session before this one may have left a log
         engine.track(slots)
 
     def began(self) -> Copying:
         rows = [int(group.slot_rows[self._members].sum()) for group in self._engine.groups]
-        return Copying(self.session, rows, self._engine.configuration)
+        offer = self._memory.offer if self._memory is not None else None
+        return Copying(self.session, rows, self._engine.configuration, offer)
 
     def end(self) -> None:
         """Committed or cancelled: the master has spoken."""
+        self.close()
         self._engine.track(0)
         self._engine.frozen = 0
         failpoint("ps.source.ended")
 
-    def next(self, number: int, *, freeze: bool) -> tuple[Copied, list[Any]] | None:
-        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one."""
+    def close(self) -> None:
+        """The memory of this session. The engine stays as it is."""
+        if self._memory is not None:
+            self._memory.close()
+
+    def next(self, number: int, *, freeze: bool, place: int = -1) -> tuple[Copied, list[Any]] | None:
+        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one. Raises ValueError for a
+        place that there is none of."""
         if number != self._next_number:
             return None
         self._next_number += 1
@@ -109,8 +123,21 @@ class Outgoing:
         if found is None:
             return self._copied(-1, 0), []
         g, rows = found
-        data = list(self._engine.groups[g].read(rows))
-        return self._copied(g, len(rows), seconds=self._engine.clock() - began), data
+        data = self._place(g, rows, place) if place >= 0 else None
+        if data is not None:
+            seconds = self._engine.clock() - began
+            failpoint("ps.source.placed")
+            return self._copied(g, len(rows), seconds=seconds, place=place), []
+        frames = list(self._engine.groups[g].read(rows))
+        return self._copied(g, len(rows), seconds=self._engine.clock() - began), frames
+
+    def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> RowData | None:
+        """Put these rows there; None if they don't find room."""
+        if self._memory is None:
+            raise ValueError("a place in memory that was not offered")
+        group = self._engine.groups[g]
+        into = self._memory.rows(place, len(rows), group.dim, group.dim * group.parts)
+        return group.read(rows, into) if into is not None else None
 
     def _scan(self) -> tuple[int, NDArray[np.uint64]] | None:
         """Of round 1."""
@@ -152,25 +179,31 @@ class Outgoing:
         waiting = sum(len(rows) * groups[g].row_bytes for g, rows in self._to_send)
         return waiting + sum(group.logged() * group.row_bytes for group in groups)
 
-    def _copied(self, group: int, rows: int, *, complete: bool = False, seconds: float = 0.0) -> Copied:
+    def _copied(
+        self, group: int, rows: int, *, complete: bool = False, seconds: float = 0.0, place: int = -1
+    ) -> Copied:
         news = None
         if not self._told_configuration and self._engine.configuration is not None:
             self._told_configuration = True
             news = self._engine.configuration
         busy = self._training.goes_on()
-        return Copied(self.session, group, rows, self._round, self._left_bytes(), complete, news, seconds, busy)
+        left = self._left_bytes()
+        return Copied(self.session, group, rows, self._round, left, complete, news, seconds, busy, place)
 
 
 class Incoming:
-    """The target's side of a move."""
+    """The target's side of a move. ``memory``: what the source has offered, where it can be had."""
 
-    def __init__(self, engine: Engine, move: int, slots: int, copying: Copying) -> None:
+    def __init__(
+        self, engine: Engine, move: int, slots: int, copying: Copying, memory: ChunkMemory | None = None
+    ) -> None:
         self.move = move
         self.slots = slots
         self.session = copying.session
         self.rows = 0
         self.complete = False
         self._engine = engine
+        self._memory = memory
         self._round = 1
         self._left_at_round = 0
         self._few_bytes: float = FEW_BYTES
@@ -181,8 +214,10 @@ class Incoming:
             for group, rows in zip(engine.groups, copying.rows, strict=False):
                 group.reserve(rows)
 
-    def take(self, copied: Copied, frames: list[memoryview]) -> None:
-        """Raises ValueError or UsageError for frames that don't fit."""
+    def take(self, copied: Copied, frames: list[memoryview]) -> int:
+        """Put the rows away, wherever they are; nothing of it is needed then. Returns how many bytes they were. Raises ValueError or
+        UsageError for what doesn't fit."""
+        received = 0
         if copied.configuration is not None:
             self._engine.configure(copied.configuration)
         if copied.complete:
@@ -193,10 +228,22 @@ class Incoming:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
-            group.write(_row_data(frames, group.dim, group.parts))
+            data = self._placed(copied, group) if copied.place >= 0 else _row_data(frames, group.dim, group.parts)
+            group.write(data)
             self.rows += copied.rows
+            received = sum(column.nbytes for column in data)
             failpoint("ps.target.written")
         self._judge(copied)
+        return received
+
+    def _placed(self, copied: Copied, group: TableGroup) -> RowData:
+        """The rows in memory that the source has put there."""
+        data = None
+        if self._memory is not None:
+            data = self._memory.rows(copied.place, copied.rows, group.dim, group.dim * group.parts)
+        if data is None:
+            raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
+        return data
 
     def took(self, received: int, seconds: float) -> None:
         """A chunk of so many bytes has taken both sides so long."""

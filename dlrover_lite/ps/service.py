@@ -163,10 +163,10 @@ class PsService:
                 return Ack(), []
             case CopyBegin(move):
                 return self._copy_begin(move)
-            case CopyNext(session, number, freeze):
+            case CopyNext(session, number, freeze, place):
                 if self.outgoing is None or self.outgoing.session != session:
                     return NotNow(), []
-                return self.outgoing.next(number, freeze=freeze) or (NotNow(), [])
+                return self.outgoing.next(number, freeze=freeze, place=place) or (NotNow(), [])
             case other:
                 raise ValueError(f"{type(other).__name__} is not for a parameter server")
 
@@ -195,6 +195,8 @@ class PsService:
         order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
         if order is None or not self._tidying.done or self._cuts.active:
             return NotNow(), []
+        if self.outgoing is not None:
+            self.outgoing.close()
         self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
         failpoint("ps.source.begun")
         return self.outgoing.began(), []
@@ -303,7 +305,7 @@ class PsService:
         if self.copier is None and not self._cuts.active:
             mine = next((order for order in self.orders.moves if order.target == self.node), None)
             if mine is not None:
-                self.copier = Copier(self.engine, mine, self._connect, self._discard, self._clock)
+                self.copier = Copier(self.engine, mine, self._connect, self._discard, self._clock, self._say)
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
@@ -365,6 +367,8 @@ class PsService:
     def close(self) -> None:
         self._stop_restoring()
         self._cuts.close()
+        if self.outgoing is not None:
+            self.outgoing.close()
         if self.copier is not None:
             self.copier.close()
 

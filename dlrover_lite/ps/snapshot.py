@@ -35,7 +35,8 @@ class Snapshot:
         small = [
             cut.used * cut.row_bytes for cut, group in zip(groups, engine.groups, strict=True) if not group.complete
         ]
-        self.spill_bytes = spill_bytes or max(LEAST_SPILL_BYTES, sum(small) // SPILL_SHARE)
+        usual = max(LEAST_SPILL_BYTES, sum(small) // SPILL_SHARE)
+        self.spill_bytes = min(spill_bytes, usual) if spill_bytes else usual
         self.groups = [
             msgspec.structs.replace(
                 cut,

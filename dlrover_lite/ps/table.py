@@ -229,9 +229,9 @@ class TableGroup(GroupState):
         found, following = move_kernels.find(self._store, as_members(slots), np.uint64(start), np.uint64(stop), rows)
         return rows[: int(found)], int(following)
 
-    def read(self, rows: NDArray[np.uint64]) -> RowData:
-        """Copies of these rows. Raises ValueError for numbers that aren't those of live rows."""
-        return self._copy(rows, with_state=True)
+    def read(self, rows: NDArray[np.uint64], into: RowData | None = None) -> RowData:
+        """Copies of these rows, ``into`` arrays of their shapes if given. Raises ValueError for numbers that aren't those of live rows."""
+        return self._copy(rows, with_state=True, into=into)
 
     def write(self, data: RowData) -> None:
         """Insert rows or overwrite them, whoever owns their slots: values, state, counts and ages become those given.

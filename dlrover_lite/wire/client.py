@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ class Client:
         self._poller.register(self.socket, zmq.POLLIN)
 
     def send(self, body: msgspec.Struct, frames: Sequence[Any] = (), *, sequence: int | None = None) -> int:
-        """Send and return the request's sequence number; give one to repeat that request."""
+        """Send and return the request's sequence number; give one to repeat that request. It may get lost on its way."""
         if sequence is None:
             self._sequence += 1
             sequence = self._sequence
@@ -70,7 +71,8 @@ class Client:
             send_frames(self.socket, message)
         except zmq.Again:
             self._reconnect()
-            send_frames(self.socket, message)
+            with suppress(zmq.Again):  # the new connection has been given up by now, too: the request is lost
+                send_frames(self.socket, message)
         return sequence
 
     def _reconnect(self) -> None:
@@ -100,9 +102,14 @@ class Client:
         return None
 
     def call(
-        self, body: msgspec.Struct, frames: Sequence[Any] = (), *, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+        self,
+        body: msgspec.Struct,
+        frames: Sequence[Any] = (),
+        *,
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> Reply:
-        """The reply to ``body``, asked again every two seconds until the deadline.
+        """The reply to ``body``, asked again every two seconds until the deadline, or until the peer ``has_ended`` for good.
 
         Raises DeadlineExceeded when none came, RemoteError when the peer refused. Don't mix with requests under way.
         """
@@ -111,6 +118,8 @@ class Client:
         while (left := end - self._clock()) > 0:
             reply = self.receive(min(left, RETRY_SECONDS))
             if reply is None:
+                if has_ended():
+                    raise DeadlineExceeded(f"{self.peer} ended before it answered {type(body).__name__}")
                 self.send(body, frames, sequence=sequence)
             elif reply.sequence == sequence:
                 if isinstance(reply.body, Failure):

@@ -282,7 +282,8 @@ class SnapshotOrder(Message, frozen=True):
     """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
     compress: bool = False
     spill_bytes: int = 0
-    """So much memory may be used for rows that change before they are written; 0: a quarter of what the rows take."""
+    """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
+    16 MiB). 0: only the latter."""
 
 
 class RestoreOrder(Message, frozen=True):

@@ -23,6 +23,7 @@ __all__ = [
     "Pushed",
     "Rows",
     "Scan",
+    "Shared",
     "TableSpec",
 ]
 
@@ -120,12 +121,26 @@ class CopyBegin(Message, frozen=True):
     move: int
 
 
+class Shared(Message, frozen=True):
+    """Memory of a process that another one on the same machine may map (``ps.chunk_memory``): in places, one behind the other."""
+
+    process: int
+    descriptor: int
+    """Of an anonymous file, in that process."""
+    name: str
+    """The file's; no other one has it."""
+    places: int
+    place_bytes: int
+
+
 class Copying(Message, frozen=True):
     session: int
     rows: list[int]
     """About so many of each group are to come."""
     configuration: Configure | None
     """None: no worker has configured the source yet."""
+    memory: Shared | None = None
+    """In which the source can put rows instead of sending them, until this session ends."""
 
 
 class CopyNext(Message, frozen=True):
@@ -136,11 +151,13 @@ class CopyNext(Message, frozen=True):
     number: int
     """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
     freeze: bool = False
+    place: int = -1
+    """Where the source may put the rows: the target has done with what was there. -1: they are to be sent."""
 
 
 class Copied(Message, frozen=True):
-    """Some rows of one group. Frames: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages (pushes since the last change),
-    float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
+    """Some rows of one group. Frames, unless the rows are in a place: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages
+    (pushes since the last change), float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
 
     session: int
     group: int
@@ -158,6 +175,8 @@ class Copied(Message, frozen=True):
     """That it took the source to gather them."""
     busy: bool = False
     """The source has been asked by workers within the last half second."""
+    place: int = -1
+    """Where it has put the rows, as the target said; -1: they come in frames."""
 
 
 class NotNow(Message, frozen=True):

@@ -16,6 +16,8 @@ from dlrover_lite.jobs.store import Job, Result
 
 def main(what: str, *arguments: str) -> int:
     job = Job(Path(arguments[-1]))
+    if what == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("master is up", flush=True)
     match what:
         case "exit":
@@ -26,8 +28,6 @@ def main(what: str, *arguments: str) -> int:
             return 0
         case "nodes":
             _launch(job, int(arguments[0]))
-        case "deaf":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()
 

@@ -46,7 +46,7 @@ def main(spec: NodeSpec, job_directory: Path) -> int | None:
         case "work":
             _work(float(argument))
         case "allocate":
-            _allocate(int(argument))
+            _allocate(*argument.split(","))
         case "share":
             _share(int(argument))
         case "parent":
@@ -77,12 +77,14 @@ def _work(cpu_seconds: float) -> None:
     _stay()
 
 
-def _allocate(size: int) -> None:
+def _allocate(size: str, cpu_seconds: str = "") -> None:
     held = []
-    for _ in range(0, size, _STEP):
+    for _ in range(0, int(size), _STEP):
         held.append(bytearray(_STEP))
         held[-1][::4096] = b"x" * (_STEP // 4096)
     print("allocated", flush=True)
+    if cpu_seconds:
+        _work(float(cpu_seconds))
     _stay()
 
 

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.directories import own_directories
+from tests.directories import no_job_goes_on, own_directories
 
-__all__ = ["own_directories"]
+__all__ = ["no_job_goes_on", "own_directories"]

@@ -30,7 +30,7 @@ OFTEN = {"every_seconds": 0.2, "full_every": 2}
 
 def training(directory: Path, points: Collection[str], pause_seconds: float = 0.0, **changes: Any) -> ChaosJob:
     plain = recipe(**{"ps": 2, "workers": 2, "epochs": 6, **changes})
-    job = start(directory, plain, points, slow_seconds=0.01, pause_seconds=pause_seconds)
+    job = start(directory, plain, points, slow_seconds=0.03, pause_seconds=pause_seconds)
     job.until_all_passed()
     job.finish()
     return job

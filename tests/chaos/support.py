@@ -29,6 +29,7 @@ MINIBATCHES = 64
 """Of an epoch."""
 GATE = "worker.push.computed"
 """A failpoint where workers are slowed down until the scenario is through."""
+VERY_SLOW_SECONDS = 0.2
 
 
 def recipe(*, ps: int, workers: int, epochs: int, optimizer: str = "adagrad", **sections: Any) -> dict[str, Any]:
@@ -62,10 +63,14 @@ class ChaosJob:
     markers: dict[str, Path]
     gate: Path
     """Workers are slow until this file is there."""
+    way: Path
+    """Is taken away, and workers are very slow, when the job would come to its end before it has come to all points."""
     pause_seconds: float = 0.0
     """For which a process that a failpoint has stopped stays so."""
     _stopped: dict[int, float] = field(default_factory=dict)
     """Such processes, with when they were found."""
+    _held_before: set[tuple[int, int]] = field(default_factory=lambda: _anonymous_files(os.getpid()))
+    """By this process, as other tests may have left them to the garbage collector."""
 
     def passed(self) -> set[str]:
         return {name for name, marker in self.markers.items() if marker.exists()}
@@ -73,15 +78,22 @@ class ChaosJob:
     def missing(self) -> list[str]:
         return sorted(self.markers.keys() - self.passed())
 
-    def until_all_passed(self, meanwhile: Callable[[], object] = lambda: None, timeout_seconds: float = 200.0) -> None:
+    def until_all_passed(self, meanwhile: Callable[[], object] = lambda: None, timeout_seconds: float = 400.0) -> None:
         """Call ``meanwhile`` again and again until each point has been passed."""
         end = time.monotonic() + timeout_seconds
         while missing := self.missing():
             assert self.handle.result() is None, f"the job ended before it came to {missing}: {self.handle.result()}"
             assert time.monotonic() < end, f"never came to {missing}\n{self.logs()}"
+            self._brake()
             meanwhile()
             self.wake()
             time.sleep(0.01)
+
+    def _brake(self) -> None:
+        """Once half of the samples are consumed, as the master writes down every two seconds."""
+        status = self.handle.job.status()
+        if status is not None and status["samples"] * 2 > status["total_samples"]:
+            self.way.unlink(missing_ok=True)
 
     def wake(self) -> None:
         """Let those go on that were stopped for long enough. They may have been given up, and ended, meanwhile."""
@@ -95,10 +107,11 @@ class ChaosJob:
                 elif now >= self._stopped.setdefault(process.pid, now) + self.pause_seconds:
                     process.send_signal(signal.SIGCONT)
 
-    def finish(self, timeout_seconds: float = 100.0) -> Result:
+    def finish(self, timeout_seconds: float = 200.0) -> Result:
         """Let it train to its end; it must succeed, and leave nothing (of /dev/shm ``conftest`` knows). Of a census every counter must be
         exact."""
         self.gate.touch()
+        self.way.touch()
         end = time.monotonic() + timeout_seconds
         while self.pause_seconds and self.handle.result() is None and time.monotonic() < end:
             self.wake()
@@ -108,7 +121,8 @@ class ChaosJob:
         assert result.ok, f"{result.state}: {result.message}\n{result.hint}\n{self.logs()}"
         runtime = self.handle.job.record().runtime_directory
         assert not Path(runtime).exists(), f"sockets are left in {runtime}"
-        assert not _anonymous_files(os.getpid())  # those of the job's processes went with them
+        # Those of the job's processes went with them.
+        assert not _anonymous_files(os.getpid()) - self._held_before
         if self.handle.job.recipe.model.use == "census":
             report = census.check(self.handle.job)
             assert report.exact, f"{report.tables}\n{report.examples}\n{self.logs()}"
@@ -135,15 +149,17 @@ def start(
     gate = directory / "gate"
     action = "pause" if pause_seconds else "kill"
     told = [f"{name}={action}@{marker}" for name, marker in markers.items()]
+    way = directory / "way"
+    way.touch()
     if slow_seconds:
-        told.append(f"{GATE}=slow:{slow_seconds}@{gate}")
+        told += [f"{GATE}=slow:{slow_seconds}@{gate}", f"{GATE}=slow:{VERY_SLOW_SECONDS}@{way}"]
     master = [sys.executable, "-P", HASTY_MASTER] if hasty else KeeperOptions().master
     options = KeeperOptions(master=master, restarts=restarts, longest_restart_delay_seconds=0.05 if hasty else 30.0)
     resolved = parse_recipe({**plain, "directory": str(directory)}, machine=_roomy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
         handle = launch(resolved, resolved_yaml(resolved), options=options)
-    return ChaosJob(handle, markers, gate, pause_seconds)
+    return ChaosJob(handle, markers, gate, way, pause_seconds)
 
 
 def _roomy() -> Resources:
@@ -166,13 +182,12 @@ def processes(handle: JobHandle) -> dict[str, psutil.Process]:
     return found
 
 
-def _anonymous_files(pid: int) -> list[str]:
-    found = []
+def _anonymous_files(pid: int) -> set[tuple[int, int]]:
+    """Device and number of each that the process holds."""
+    found = set()
     for link in Path(f"/proc/{pid}/fd").glob("*"):
-        try:
-            target = str(link.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith("/memfd:"):
-            found.append(target)
+        with suppress(FileNotFoundError):
+            if str(link.readlink()).startswith("/memfd:"):
+                status = link.stat()
+                found.add((status.st_dev, status.st_ino))
     return found

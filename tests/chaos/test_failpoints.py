@@ -52,6 +52,7 @@ def points_by_scenario() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize(("scenario", "points"), points_by_scenario().items(), ids=points_by_scenario())
 def test_deaths_at_every_failpoint(tmp_path: Path, scenario: str, points: list[str]) -> None:
     """In one job: each process dies at the first that it comes to and where nobody has died before."""

@@ -35,7 +35,7 @@ def test_a_census_that_is_disturbed(tmp_path: Path, seed: int) -> None:
     job = start(tmp_path, plain, slow_seconds=slow_seconds)
     until_trained(job.handle, BATCH_SIZE)
     Disturbance(job, rng).go_on(SECONDS)
-    job.finish(300 if LONG else 100)
+    job.finish(300)
 
 
 def test_a_census_whose_server_is_out_of_memory(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import itertools
 import os
 import resource
@@ -89,6 +90,7 @@ def part_of(store: CheckpointStore) -> Path:
 
 
 def descriptors() -> int:
+    gc.collect()  # those of tests before
     return len(list(Path("/dev/fd").iterdir()))
 
 

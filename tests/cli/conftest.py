@@ -24,6 +24,8 @@ resources:
   ps: {{count: 1, cores: 0.5, memory: 1GiB}}
   worker: {{count: 1, cores: 0.5, memory: 1GiB}}
 """
+PATIENCE_SECONDS = 200.0
+"""With a command: a machine that has much else to do takes ten times as long as one that hasn't, and the first job compiles the kernels."""
 ENDLESS = 1_000_000_000
 """Samples of a job that doesn't end by itself."""
 
@@ -49,6 +51,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ``run --json`` printed of a job that succeeded, and as ``stderr`` what it said meanwhile."""
     recipe = write_recipe(tmp_path_factory.mktemp("trained"), "trained")
     done = start(["run", str(recipe), "--json"])
-    out, said = done.communicate(timeout=100)
+    out, said = done.communicate(timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, said
     return {**json.loads(out), "stderr": said}

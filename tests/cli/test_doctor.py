@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -216,6 +217,8 @@ def test_a_clock_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.clock().level == "ok"
     found = doctor.clock(lambda: 0.0)
     assert found.level == "warning" and "later" in found.text
+    held_up = iter([time.time(), time.time() + 3600.0])
+    assert doctor.clock(lambda: next(held_up)).level == "ok"
     monkeypatch.setattr(doctor, "_slept_seconds", lambda: 3600.0)
     assert "has slept 3600 s" in doctor.clock().text
 

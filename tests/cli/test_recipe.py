@@ -11,7 +11,7 @@ import pytest
 from dlrover_lite.cli.main import main
 from dlrover_lite.recipe.load import load_recipe
 from dlrover_lite.units import Resources
-from tests.cli.conftest import start
+from tests.cli.conftest import PATIENCE_SECONDS, start
 
 Capture = pytest.CaptureFixture[str]
 CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"
@@ -127,7 +127,7 @@ def test_init_where_there_is_no_room_leaves_things_as_they_were(options: list[st
         path.write_text("mine")
     limit = (resource.RLIMIT_FSIZE, (100, 100))
     init = start(["recipe", "init", str(path), *options], preexec_fn=lambda: resource.setrlimit(*limit))
-    assert "can't be written" in init.communicate(timeout=60)[1]
+    assert "can't be written" in init.communicate(timeout=PATIENCE_SECONDS)[1]
     assert init.returncode == 2
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == ([("job.yaml", "mine")] if options else [])
 

@@ -18,7 +18,7 @@ import pytest
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.handle import JobHandle
 from tests.backends.support import until
-from tests.cli.conftest import ENDLESS, start, write_recipe
+from tests.cli.conftest import ENDLESS, PATIENCE_SECONDS, start, write_recipe
 from tests.cli.documented import check, fields
 
 Capture = pytest.CaptureFixture[str]
@@ -55,12 +55,12 @@ class Terminal:
     def close(self) -> int:
         """The window is closed; the command's exit code."""
         os.close(self._fd)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def end(self) -> int:
         self.read_until()
         os.close(self._fd)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 def _control_terminal() -> None:
@@ -130,7 +130,7 @@ def test_a_job_whose_progress_nobody_reads_any_more_is_stopped(tmp_path: Path) -
     run.stderr.close()
     assert run.stdout.read() == ""
     run.stdout.close()
-    assert run.wait(60) == 1
+    assert run.wait(PATIENCE_SECONDS) == 1
     job = job_of(said[1])
     assert job.state() == "stopped" and job.job.is_over()
 
@@ -141,10 +141,10 @@ def test_a_job_ends_with_its_command(number: int, tmp_path: Path) -> None:
     assert run.stderr is not None
     said = [run.stderr.readline(), run.stderr.readline()]
     run.send_signal(number)
-    run.communicate(timeout=60)
+    run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
     job = job_of(said[1])
-    result = job.wait(30)
+    result = job.wait(PATIENCE_SECONDS)
     what = "command that started the job has ended"
     if number == signal.SIGHUP:
         what = "terminal of the command that started the job was closed"
@@ -156,7 +156,7 @@ def test_a_closed_terminal_stops_the_job_cleanly(tmp_path: Path) -> None:
     terminal.read_until(r"\d nodes")
     assert terminal.close() == 128 + signal.SIGHUP
     job = job_of(terminal.text)
-    result = job.wait(30)
+    result = job.wait(PATIENCE_SECONDS)
     assert (result.state, result.message) == ("stopped", "the terminal of the command that started the job was closed")
     assert result.status is not None  # the master's own result: it wasn't killed
 
@@ -164,7 +164,7 @@ def test_a_closed_terminal_stops_the_job_cleanly(tmp_path: Path) -> None:
 def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
     recipe = write_recipe(tmp_path, "detached", ENDLESS)
     done = start(["run", str(recipe), "--detach", "--json"])
-    out, said = done.communicate(timeout=60)
+    out, said = done.communicate(timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, said
     value = json.loads(out)
     check("## run --detach", value)
@@ -183,7 +183,7 @@ def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
         assert f"{job} still runs" in capsys.readouterr().err
     assert main(["stop", job]) == 0
     assert capsys.readouterr().out == f"{job} has been stopped.\n"
-    assert "keeper" in logs.communicate(timeout=30)[0]
+    assert "keeper" in logs.communicate(timeout=PATIENCE_SECONDS)[0]
     assert logs.returncode == 0
     assert main(["evaluate", job]) == 1
     assert "was stopped before its end" in capsys.readouterr().err
@@ -191,12 +191,12 @@ def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_job_whose_keeper_is_killed_keeps_what_was_known(tmp_path: Path, capsys: Capture) -> None:
     done = start(["run", str(write_recipe(tmp_path, "lost", ENDLESS)), "--detach"])
-    job = JobHandle.find(done.communicate(timeout=60)[0].strip())
+    job = JobHandle.find(done.communicate(timeout=PATIENCE_SECONDS)[0].strip())
     until(lambda: (job.job.status() or {"samples": 0})["samples"] > 0, "a status with samples")
     keeper = job.job.record().keeper
     assert keeper is not None
     os.kill(keeper.pid, signal.SIGKILL)
-    assert job.wait(30).state == "lost"
+    assert job.wait(PATIENCE_SECONDS).state == "lost"
     assert main(["jobs", "--json"]) == 0
     (entry,) = [entry for entry in json.loads(capsys.readouterr().out)["jobs"] if entry["id"] == job.id]
     assert main(["status", job.id, "--json"]) == 0
@@ -239,7 +239,7 @@ def test_a_models_error_is_shown_once_with_its_own_traceback(code: str, last_fra
     recipe = write_recipe(tmp_path, "moody")
     settings = ["--set", "model={use: moody.py:Moody}"]
     run = start(["run", recipe.name, *settings, "--json"], cwd=tmp_path, stdin=subprocess.DEVNULL)
-    out, said = run.communicate(timeout=60)
+    out, said = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 1
     value = json.loads(out)
     assert set(value) == fields("## run")
@@ -256,7 +256,7 @@ def test_a_model_that_ends_the_process_without_a_word(tmp_path: Path) -> None:
     )
     recipe = write_recipe(tmp_path, "moody")
     run = start(["run", recipe.name, "--set", "model={use: moody.py:Moody}"], cwd=tmp_path, stdin=subprocess.DEVNULL)
-    said = run.communicate(timeout=60)[1]
+    said = run.communicate(timeout=PATIENCE_SECONDS)[1]
     assert run.returncode == 1
     assert "worker-0 ended without an error message" in said and "exit code 3" in said
     assert "may have ended the process, as os._exit does" in said

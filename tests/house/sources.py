@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,9 +25,14 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def _imports_and_calls(path: Path) -> list[ast.AST]:
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each absolute import in the file, ``import_module("name")`` included."""
-    for node in ast.walk(tree(path)):
+    for node in _imports_and_calls(path):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -39,11 +44,35 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 pass
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+def imported_at_once(path: Path) -> set[str]:
+    """Dotted names of all that is imported when the file is, whether they are modules or what is in them."""
+    names: set[str] = set()
+    for node in _run_at_once(tree(path).body):
+        match node:
+            case ast.Import(names=aliases):
+                names |= {alias.name for alias in aliases}
+            case ast.ImportFrom(module=str(module), names=aliases, level=0):
+                names |= {module, *(f"{module}.{alias.name}" for alias in aliases)}
+    return names
+
+
+def _run_at_once(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """These and those within them, without what functions do, or what is there for type checkers."""
+    for node in statements:
+        yield node
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                pass
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=otherwise):
+                yield from _run_at_once(otherwise)
+            case ast.stmt() | ast.ExceptHandler():
+                yield from _run_at_once(list(ast.iter_child_nodes(node)))
+
+
+@cache
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
     """(dotted name as written, call) of each call in the file whose function is a plain dotted name."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+    return [(ast.unparse(node.func), node) for node in _imports_and_calls(path) if isinstance(node, ast.Call)]
 
 
 def _called(node: ast.Call) -> str:

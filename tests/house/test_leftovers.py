@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,28 +21,31 @@ import tests.leftovers
 tests.leftovers.SHARED_MEMORY = Path(__file__).parent / "shm"
 tests.leftovers.PATIENCE_SECONDS = 1.0
 pytest_plugins = ["tests.conftest"]
+
+# Those of jobs that other tests run at the same time come and go.
+all_control_groups = tests.leftovers._control_groups
+tests.leftovers._control_groups = lambda: {path for path in all_control_groups() if path.name.startswith("dlrover-lite-t-")}
 """
 
+CONTROL_GROUP = (
+    "next(g for h in hierarchies() for g in h.up() if os.access(g, 2)).joinpath('dlrover-lite-t-999999999').mkdir()"
+)
+CUT_LOOSE = "subprocess.run('setsid sleep 600 </dev/null >/dev/null 2>&1 &', shell=True, check=True)"
+SHARED_MEMORY = "(Path(__file__).parent / 'shm' / 'psm_1').touch()"
+TEMP_FILE = "tempfile.mkstemp()"
 LEAVES = {
-    "a child": ("subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])", "process"),
-    "one that cut loose": (
-        "subprocess.run('setsid sleep 60 </dev/null >/dev/null 2>&1 &', shell=True, check=True)",
-        "process",
-    ),
-    "shared memory": ("(Path(__file__).parent / 'shm' / 'psm_1').touch()", "shared memory"),
-    "a socket": (
-        "socket.socket(socket.AF_UNIX).bind(os.environ['XDG_RUNTIME_DIR'] + '/ps.sock')",
-        "in the runtime directory",
-    ),
-    "a control group": (
-        "next(g for h in hierarchies() for g in h.up() if os.access(g, os.W_OK)).joinpath('dlrover-lite-t-999999999').mkdir()",
-        "control group",
-    ),
-    "a temp file": ("tempfile.mkstemp()", "temp file"),
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])": r"process \d+: .*time\.sleep",
+    CUT_LOOSE: r"process \d+: sleep 600",
+    SHARED_MEMORY: "shared memory: .*psm_1",
+    "socket.socket(socket.AF_UNIX).bind(os.environ['XDG_RUNTIME_DIR'] + '/ps.sock')": r"in the runtime directory: .*ps\.sock",
+    CONTROL_GROUP: "control group: .*999999999",
+    TEMP_FILE: "temp file: ",
 }
+"""What a test does, and what is said of it."""
 
 
 def _run(directory: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Of a test that does this."""
     (directory / "shm").mkdir()
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_inner.py").write_text(
@@ -51,21 +55,36 @@ def _run(directory: Path, body: str, *options: str) -> subprocess.CompletedProce
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", *options],
         cwd=directory,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-@pytest.mark.parametrize(("body", "what"), LEAVES.values(), ids=list(LEAVES))
-def test_what_is_left_fails_the_run(tmp_path: Path, body: str, what: str) -> None:
-    if what == "control group" and not any(os.access(group, os.W_OK) for h in hierarchies() for group in h.up()):
-        pytest.skip("no control group can be made here")
-    done = _run(tmp_path, body)
+def _two_processes() -> list[str]:
+    pytest.importorskip("xdist")
+    return ["-p", "xdist.plugin", "-n", "2"]
+
+
+def _assert_failed(done: subprocess.CompletedProcess[str], said: list[str]) -> None:
+    """For these reasons, each said in a line, and for no other."""
     assert done.returncode == 1, done.stdout
-    assert f"\n  {what}" in done.stdout
+    lines = [line[2:] for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert all(sum(bool(re.match(what, line)) for line in lines) == 1 for what in said), done.stdout
+    assert len(lines) == len(said), done.stdout
     assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
+
+
+def test_what_is_left_fails_the_run(tmp_path: Path) -> None:
+    leaves = dict(LEAVES)
+    if not any(os.access(group, os.W_OK) for h in hierarchies() for group in h.up()):
+        del leaves[CONTROL_GROUP]
+    _assert_failed(_run(tmp_path, "\n    ".join(leaves)), list(leaves.values()))
+
+
+def test_a_single_thing_that_is_left_fails_the_run(tmp_path: Path) -> None:
+    _assert_failed(_run(tmp_path, TEMP_FILE), [LEAVES[TEMP_FILE]])
 
 
 def test_a_tidy_run_passes(tmp_path: Path) -> None:
@@ -74,32 +93,20 @@ def test_a_tidy_run_passes(tmp_path: Path) -> None:
 
 
 def test_what_one_of_several_processes_leaves_fails_the_run(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
-    bodies, said = zip(*(LEAVES[what] for what in ("one that cut loose", "shared memory", "a temp file")), strict=True)
-    done = _run(tmp_path, "\n    ".join(bodies), "-n", "2")
-    assert done.returncode == 1, done.stdout
-    assert all(f"\n  {what}" in done.stdout for what in said), done.stdout
-    assert "1 passed, 1 error" in done.stdout.splitlines()[-1]
+    left = (CUT_LOOSE, SHARED_MEMORY, TEMP_FILE)
+    _assert_failed(_run(tmp_path, "\n    ".join(left), *_two_processes()), [LEAVES[what] for what in left])
 
 
-def test_several_tidy_processes_have_directories_of_their_own(tmp_path: Path) -> None:
-    """Directly under the temp directory: sockets' paths are short."""
-    pytest.importorskip("xdist")
+def test_several_tidy_processes_have_directories_of_their_own_and_the_same_parameters(tmp_path: Path) -> None:
+    """Those are directly under the temp directory: sockets' paths are short. Other parameters would be an error of xdist's."""
     (tmp_path / "seen").mkdir()
     body = "(Path(__file__).parent / 'seen' / str(os.getpid())).write_text(os.environ['TMPDIR'])"
-    (tmp_path / "test_more.py").write_text(f"import os\nfrom pathlib import Path\n\ndef test_more():\n    {body}\n")
-    done = _run(tmp_path, body, "-n", "2")
+    (tmp_path / "test_more.py").write_text(
+        "import os, random\nfrom pathlib import Path\nimport pytest\n\n"
+        f"@pytest.mark.parametrize('seed', [random.randrange(1 << 60)])\ndef test_more(seed):\n    {body}\n"
+    )
+    done = _run(tmp_path, body, *_two_processes())
     assert done.returncode == 0, done.stdout
     seen = {path.read_text() for path in (tmp_path / "seen").iterdir()}
     assert len(seen) == 2
     assert {Path(name).parent.parent for name in seen} == {Path("/tmp")}
-
-
-def test_several_processes_draw_the_same_parameters(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
-    (tmp_path / "test_drawn.py").write_text(
-        "import random\nimport pytest\n\n"
-        "@pytest.mark.parametrize('seed', [random.randrange(1 << 60)])\ndef test_drawn(seed):\n    pass\n"
-    )
-    done = _run(tmp_path, "pass", "-n", "2")
-    assert done.returncode == 0, done.stdout

@@ -12,8 +12,8 @@ import pytest
 
 from dlrover_lite.jobs import cgroups
 from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory, sweep_runtime
-from tests.backends.support import until
-from tests.jobs.test_runtime import me
+from tests.backends.support import PATIENCE_SECONDS, until
+from tests.jobs.test_runtime import me, swept
 from tests.jobs.test_store import gone
 from tests.limits.support import own_v1, own_v2
 
@@ -55,7 +55,7 @@ def test_members_are_those_of_the_groups_below_too(group: Path, processes: subpr
 
 def test_everything_is_killed(group: Path, processes: subprocess.Popen[str]) -> None:
     cgroups.kill(group)
-    assert processes.wait(20) == -9
+    assert processes.wait(PATIENCE_SECONDS) == -9
     until(lambda: cgroups.remove(group), "removal")
     assert not group.exists()
 
@@ -69,7 +69,7 @@ def test_ending_waits_until_nothing_is_left(group: Path, processes: subprocess.P
 
 
 def test_a_sweep_ends_what_a_killed_keeper_has_left_and_only_that(
-    group: Path, processes: subprocess.Popen[str]
+    own_directories: Path, group: Path, processes: subprocess.Popen[str]
 ) -> None:
     directory = create_runtime_directory(Path("/nowhere/quick-01234567"), "dead", gone())
     record_cgroups(directory, [group / "other"])
@@ -77,8 +77,8 @@ def test_a_sweep_ends_what_a_killed_keeper_has_left_and_only_that(
     alive = create_runtime_directory(Path("/nowhere/quick-01234568"), "alive", me())
     (group / "ps-1").mkdir()
     record_cgroups(alive, [group / "ps-1"])
-    assert sweep_runtime() == [directory]
-    assert processes.wait(20) == -9
+    assert swept(own_directories) == [directory]
+    assert processes.wait(PATIENCE_SECONDS) == -9
     assert not directory.exists()
     assert [path.name for path in group.iterdir() if path.is_dir()] == ["ps-1"]
     remove_runtime_directory(alive)
@@ -86,7 +86,7 @@ def test_a_sweep_ends_what_a_killed_keeper_has_left_and_only_that(
 
 
 def test_what_cannot_be_removed_yet_is_tried_again_later(
-    group: Path, processes: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    own_directories: Path, group: Path, processes: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = create_runtime_directory(Path("/nowhere/quick-01234567"), "dead", gone())
     record_cgroups(directory, [group])
@@ -94,5 +94,5 @@ def test_what_cannot_be_removed_yet_is_tried_again_later(
         patch.setattr(cgroups, "end", lambda _: False)
         sweep_runtime()
     assert directory.exists()
-    assert sweep_runtime() == [directory]
+    assert swept(own_directories) == [directory]
     assert not group.exists()

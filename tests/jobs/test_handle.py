@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,15 @@ from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.handle import JobHandle, launch
 from dlrover_lite.jobs.store import Job, list_jobs, sweep
-from tests.backends.support import assert_nothing_runs, options, processes_of, recipe, start, until
+from tests.backends.support import (
+    PATIENCE_SECONDS,
+    assert_nothing_runs,
+    options,
+    processes_of,
+    recipe,
+    start,
+    until,
+)
 
 LAUNCHER = """
 import signal, sys
@@ -47,7 +56,7 @@ def test_a_job_that_stops_when_asked(own_directories: Path) -> None:
     with pytest.raises(TimeoutError):
         handle.wait(0.01)
     handle.stop()
-    result = handle.wait(20)
+    result = handle.wait(PATIENCE_SECONDS)
     assert (result.state, result.message, result.ok) == ("stopped", "stopped by request", False)
     assert handle.state() == handle.status().state == "stopped"
     record = handle.job.record()
@@ -67,12 +76,23 @@ def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.Mon
         with pytest.raises(JobError, match="did not answer"):
             handle.status()
     handle.stop()
-    handle.wait(20)
+    handle.wait(PATIENCE_SECONDS)
+
+
+def test_a_question_to_a_master_that_ends_before_it_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrover_lite.jobs.handle._ANSWER_DEADLINE_SECONDS", 10_000.0)
+    handle = start("nodes", "2")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as deaf, ThreadPoolExecutor(1) as asking:
+        deaf.bind(handle.job.record().master_endpoint)
+        status = asking.submit(handle.status)
+        assert deaf.poll(PATIENCE_SECONDS * 1000)
+        handle.stop(kill=True)
+        assert status.result(PATIENCE_SECONDS).state == "stopped"
 
 
 def test_results_of_the_master_are_kept(own_directories: Path) -> None:
     handle = start("result", "succeeded")
-    assert handle.wait(20).message == "as told"
+    assert handle.wait(PATIENCE_SECONDS).message == "as told"
     assert handle.state() == "succeeded"
     assert JobHandle.find(handle.id).wait(0).ok
     assert_nothing_is_left(handle.job, own_directories)
@@ -80,7 +100,7 @@ def test_results_of_the_master_are_kept(own_directories: Path) -> None:
 
 def test_a_master_that_ends_without_a_result(own_directories: Path) -> None:
     handle = start("exit", "4")
-    result = handle.wait(20)
+    result = handle.wait(PATIENCE_SECONDS)
     assert result.state == "failed"
     assert "exit code 4" in result.message
     assert "last words" in result.message
@@ -91,7 +111,7 @@ def test_a_deaf_master_is_killed_after_its_grace(own_directories: Path) -> None:
     handle = start("deaf", master_grace_seconds=0.1)
     until(lambda: "up" in handle.job.log("master").read_text(), "the master")
     handle.stop()
-    assert handle.wait(20).state == "stopped"
+    assert handle.wait(PATIENCE_SECONDS).state == "stopped"
     assert handle.job.record().master_exit_code == -9
     assert_nothing_is_left(handle.job, own_directories)
 
@@ -106,7 +126,7 @@ def test_killing_at_once(own_directories: Path, how: str) -> None:
         handle.stop()
         until(lambda: "Stopping" in handle.job.log("keeper").read_text(), "the first signal")
         handle.stop()
-    assert handle.wait(20).state == "stopped"
+    assert handle.wait(PATIENCE_SECONDS).state == "stopped"
     assert_nothing_is_left(handle.job, own_directories)
 
 
@@ -115,11 +135,11 @@ def test_two_jobs_at_once(own_directories: Path) -> None:
     for handle in (one, two):
         until(lambda job=handle.job: nodes_run(job), "both nodes")
     one.stop()
-    assert one.wait(20).state == "stopped"
+    assert one.wait(PATIENCE_SECONDS).state == "stopped"
     assert two.state() == "running"
     assert_nothing_runs(one.job)
     two.stop()
-    assert two.wait(20).state == "stopped"
+    assert two.wait(PATIENCE_SECONDS).state == "stopped"
     assert_nothing_is_left(two.job, own_directories)
 
 
@@ -150,7 +170,7 @@ def launcher(what: str) -> tuple[subprocess.Popen[str], JobHandle]:
 def test_the_job_ends_with_the_interpreter_that_started_it(own_directories: Path) -> None:
     process, handle = launcher("leave")
     process.wait()
-    result = handle.wait(20)
+    result = handle.wait(PATIENCE_SECONDS)
     assert (result.state, result.message) == ("stopped", "the command that started the job has ended")
     assert_nothing_is_left(handle.job, own_directories)
 
@@ -161,7 +181,7 @@ def test_a_detached_job_outlives_it(own_directories: Path) -> None:
     until(lambda: nodes_run(handle.job), "both nodes")
     assert handle.state() == "running"
     handle.stop()
-    handle.wait(20)
+    handle.wait(PATIENCE_SECONDS)
     assert_nothing_is_left(handle.job, own_directories)
 
 
@@ -177,12 +197,12 @@ def test_killed_at_any_moment(own_directories: Path, victim: str, round_: int) -
     if victim == "launcher":
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert handle.wait(20).state == "stopped"
+        assert handle.wait(PATIENCE_SECONDS).state == "stopped"
     else:
         keeper = handle.job.record().keeper
         assert keeper is not None
         psutil.Process(keeper.pid).kill()
-        assert handle.wait(20).state == "lost"
+        assert handle.wait(PATIENCE_SECONDS).state == "lost"
         assert handle.state() == "lost"
         assert handle.status().state == "lost"
     sweep()
@@ -198,7 +218,7 @@ def test_killed_while_everything_runs(own_directories: Path) -> None:
     assert keeper is not None
     assert len(processes_of(handle.job)) == 8  # keeper, master, template, two nodes and three children of a node
     psutil.Process(keeper.pid).kill()
-    handle.wait(20)
+    handle.wait(PATIENCE_SECONDS)
     # The kernel has ended what is tied to the keeper; what a node had started itself is found when the result is asked for.
     assert_nothing_is_left(handle.job, own_directories)
     process.kill()
@@ -216,4 +236,4 @@ def test_how_limits_would_be_enforced_is_what_a_job_has() -> None:
         assert backend.enforcement() == expected
         backend.close()
     handle.stop(kill=True)
-    handle.wait(20)
+    handle.wait(PATIENCE_SECONDS)

@@ -29,8 +29,8 @@ SCRIPTED, REAL = 46, 6
 STAGES = {"command": 1.0, "job": 0.2, "keeper": 0.6, "nodes": 0.4}
 """How far it has come, and how many seconds later at most it is killed."""
 SHARES = (2, 2, 3, 3)
-PATIENCE_SECONDS = 40.0
-"""For what the command has started to end: twice what a master gets."""
+PATIENCE_SECONDS = 120.0
+"""For what the command has started to end: a master that takes a last checkpoint gets 90."""
 
 RECIPE = """\
 version: 1
@@ -152,9 +152,10 @@ def processes_left(directory: Path) -> list[str]:
             wait_for_end(process, max(0.0, end - time.monotonic()))
     lines = []
     for process in processes_of(directory):
-        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        lines.append(f"process {process.pid}: {command[:300]}")
-        send_signal(process, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # ended meanwhile
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            lines.append(f"process {process.pid}: {command[:300]}")
+            send_signal(process, signal.SIGKILL)
     return lines
 
 
@@ -225,7 +226,7 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends processes with their parent")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_killed_command_leaves_nothing_behind(directory: Path) -> None:
     seed = int(os.environ.get("KILL_SEED") or random.randrange(1 << 32))
     print(f"KILL_SEED={seed}")
@@ -243,5 +244,9 @@ def test_a_killed_command_leaves_nothing_behind(directory: Path) -> None:
     left = [f"{each.kill}: {line}" for each in killed for line in each.left]
     assert not left, "\n".join(left)
     assert control_groups_left([each.job for each in killed if each.job is not None]) == []
-    assert sorted(shared_memory() - memory_before) == []
+    # Those of other processes come and go.
+    until(
+        lambda: shared_memory() <= memory_before,
+        f"the end of what is there beside {sorted(memory_before)} in {SHARED_MEMORY}",
+    )
     assert sorted(set(memory_files()) - files_before) == []

@@ -13,7 +13,7 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs.store import Job, Result, create_job, find_job, list_jobs
-from tests.backends.support import recipe
+from tests.backends.support import PATIENCE_SECONDS, recipe
 
 
 @pytest.fixture
@@ -164,10 +164,10 @@ def test_processes_are_told_apart() -> None:
     assert wait_for_end(impostor, 0)
     assert process.stdin is not None
     process.stdin.close()
-    assert wait_for_end(identity, 20)
+    assert wait_for_end(identity, PATIENCE_SECONDS)
     assert not is_alive(identity)  # though nobody has reaped it yet
     process.wait()
-    assert wait_for_end(identity, 20)
+    assert wait_for_end(identity, PATIENCE_SECONDS)
     assert not send_signal(identity, 9)
 
 

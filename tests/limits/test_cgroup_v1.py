@@ -16,7 +16,7 @@ from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
 from dlrover_lite.errors import BackendError
 from dlrover_lite.units import MIB, Resources
-from tests.backends.support import until
+from tests.backends.support import PATIENCE_SECONDS, until
 from tests.limits.support import STAY, Tree, nothing, own_v1, process_within
 
 NAME = f"dlrover-lite-test-{os.getpid()}"
@@ -41,7 +41,7 @@ def test_nothing_is_left() -> None:
     with process_within(fence.enter) as process:
         assert not fence.remove()
         limiter.remove_all()
-        assert process.wait(20) == -9
+        assert process.wait(PATIENCE_SECONDS) == -9
     assert groups() == []
 
 
@@ -69,9 +69,9 @@ def test_a_node_is_within_from_its_first_instruction(limiter: CgroupV1) -> None:
         assert usage is not None
         assert usage.cpu_seconds > 0
         assert not fence.kill()
-        assert process.wait(20) == -9
-        assert fence.kill()
-        assert fence.remove()
+        assert process.wait(PATIENCE_SECONDS) == -9
+        until(fence.kill, "the end of all that was within")
+        until(fence.remove, "removal")  # the kernel doesn't tell when it is ready for it
         assert fence.remove()
 
 
@@ -99,7 +99,7 @@ def test_the_kernels_count_says_why(limiter: CgroupV1) -> None:
     fence = limiter.create("ps-0", Resources(1.0, 64 * MIB))
     assert fence.over_memory() is None
     with process_within(fence.enter, "x = bytearray(128 << 20)") as process:
-        assert process.wait(20) == -9
+        assert process.wait(PATIENCE_SECONDS) == -9
     over = fence.over_memory()
     assert over is not None
     assert over.detail == "over its memory limit of 64 MiB (peak 64 MiB)"

@@ -16,7 +16,7 @@ from dlrover_lite.backends.local.limits.enter import data_bytes
 from dlrover_lite.backends.local.limits.watchdog import Watchdog
 from dlrover_lite.errors import BackendError
 from dlrover_lite.units import GIB, MIB, Resources
-from tests.backends.support import until
+from tests.backends.support import PATIENCE_SECONDS, until
 from tests.limits.support import STAY, process_within
 
 HOLD = "held = bytearray(%d); held[::4096] = b'x' * len(held[::4096])"
@@ -85,7 +85,7 @@ def test_what_is_over_the_limit_is_killed_and_nothing_else(watchdog: Watchdog) -
     with node(fence, HOLD % (96 * MIB)) as process, node(other, HOLD % (32 * MIB)) as small:
         for each in (other, fence):
             each.watch()
-        assert process.wait(20) == -9
+        assert process.wait(PATIENCE_SECONDS) == -9
         over = fence.over_memory()
         assert over is not None
         assert over.detail.startswith("over its memory limit of 64 MiB: the watchdog saw 1")
@@ -134,7 +134,7 @@ def test_a_follower_is_another_node(watchdog: Watchdog) -> None:
     fence = watchdog.create("ps-0", Resources(1.0, 64 * MIB))
     with node(fence, HOLD % (96 * MIB)) as process:
         fence.watch()
-        process.wait(20)
+        process.wait(PATIENCE_SECONDS)
     until(fence.kill, "the end of all that was within")
     fence.take_over("ps-1", Resources(1.0, 128 * MIB))
     assert fence.over_memory() is None

@@ -46,10 +46,22 @@ from dlrover_lite.wire.messages import (
 )
 from dlrover_lite.wire.server import Server
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 _names = itertools.count()
 RESOURCES = Resources(1.0, 1 << 30)
 CAPACITY = Resources(8.0, 8 << 30)
+PATIENT = schema.Health(startup_seconds=3600.0, heartbeat_seconds=3600.0, progress_seconds=3600.0)
+"""Nodes say something when a test has them do so, however long that takes it."""
+
+
+class Clock:
+    """Stands still until a test puts it forward."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Backend:
@@ -144,9 +156,11 @@ class Rig:
         stopping: bool = False,
         beginning: Beginning | None = None,
         checkpoint: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
+        self.clock = clock
         self.directory = tmp_path
         self.job = Job(tmp_path)
         self.recipe = schema.Recipe(
@@ -155,7 +169,7 @@ class Rig:
             model=schema.Model(use="wide_deep"),
             data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
             export=schema.Export(format=export),  # type: ignore[arg-type]
-            health=health or schema.Health(),
+            health=health or PATIENT,
             checkpoint="off" if checkpoint is None else schema.Checkpoint(**checkpoint),
         )
         (tmp_path / "recipe.json").write_bytes(msgspec.json.encode(self.recipe))
@@ -196,7 +210,7 @@ class Rig:
             self.backend,
             story,
             wall_clock=time.time,
-            clock=time.monotonic,
+            clock=self.clock,
         )
         with LedgerStore(self.job.ledger()) as store:
             self.master = Master(
@@ -211,6 +225,7 @@ class Rig:
                 story=story,
                 stop=self._stop,
                 go_back=GoingBack(self.job),
+                clock=self.clock,
             )
             ready.set()
             self.outcome = self.master.run()
@@ -274,8 +289,19 @@ class Rig:
             self.clients[node] = Client(self.endpoint, MasterReplies, context=self.context, peer="the master")
         return self.clients[node]
 
-    def ask(self, node: str, body: Any, patience_seconds: float = PATIENCE) -> Any:
-        return self.client(node).call(body, deadline_seconds=patience_seconds).body
+    def ask(self, node: str, body: Any) -> Any:
+        """Of a master that is there to answer: one that may end meanwhile is to be asked with ``ask_while_it_runs``."""
+        return self.client(node).call(body, deadline_seconds=PATIENCE).body
+
+    def ask_while_it_runs(self, node: str, body: Any) -> Any:
+        """The answer, or None when the master has ended without one."""
+        client = self.client(node)
+        sequence = client.send(body)
+        while self.thread.is_alive():
+            reply = client.receive(0.05)
+            if reply is not None and reply.sequence == sequence:
+                return reply.body
+        return None
 
     def up(self, *nodes: str) -> None:
         for node in nodes:
@@ -328,6 +354,7 @@ class Rig:
         self.stopping = True
         self.killed = self.recipe.checkpoint != "off"  # rather than wait for a last checkpoint
         self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()  # or it would lose its sockets while it uses them
         for client in self.clients.values():
             client.close()
         self.server.close()

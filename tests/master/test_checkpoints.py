@@ -20,6 +20,7 @@ from dlrover_lite.wire.messages import (
     Ack,
     CheckpointPromise,
     CheckpointRequest,
+    Finished,
     MoveRequest,
     PsOrders,
     Scaled,
@@ -35,6 +36,12 @@ from tests.master.scripted_ps import ScriptedPs, until, until_ended
 PAIR = ("ps-0", "ps-1")
 OFTEN = {"every_seconds": 3600.0, "keep": 5}
 Servers = list[ScriptedPs]
+
+
+@pytest.fixture(autouse=True)
+def no_haste(monkeypatch: Any) -> None:
+    """At a job's end its destination is given as long as a busy machine may take."""
+    monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", PATIENCE)
 
 
 def begun(make: Any, **checkpoint: Any) -> tuple[Rig, Servers]:
@@ -78,6 +85,12 @@ def read(rig: Rig, cut: int) -> Any:
     return state_of(store.rows(cut))
 
 
+def until_left_alone(rig: Rig) -> None:
+    """All that the master was to do at its destination by now is done."""
+    assert rig.master.checkpoints is not None
+    rig.master.checkpoints._background.submit(lambda: None, lambda _: None).result(PATIENCE)
+
+
 def told(rig: Rig) -> list[str]:
     return [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
 
@@ -103,6 +116,17 @@ def test_a_base_and_what_has_changed_since(make: Any) -> None:
     assert [text.partition(" in ")[0] for text in told(rig)] == ["checkpoint 1 is complete", "checkpoint 2 is complete"]
 
 
+def test_a_cut_takes_at_most_half_of_the_memory_that_a_server_has_left(make: Any) -> None:
+    rig, servers = begun(make)
+    limit = {node.id: node.memory for node in rig.ask("cli", StatusRequest()).nodes}["ps-0"]
+    used = {"ps-0": limit - (50 << 20), "ps-1": limit}
+    rig.backend.used = used
+    until(rig, servers, lambda status: {node.id: node.used_memory for node in status.nodes}.items() >= used.items())
+    ask(rig)
+    until(rig, servers, has(1))
+    assert [server.taken[-1].spill_bytes for server in servers] == [25 << 20, 1 << 20]
+
+
 def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, servers = begun(make)
     state = push(servers, 60, 1)
@@ -116,9 +140,10 @@ def test_a_cut_waits_for_no_turn_of_the_master_and_for_no_report(make: Any, monk
         assert reply.body.snapshot is not None
         assert reply.body.snapshot.cut == 1
     until(rig, servers, has(1))
-    monkeypatch.undo()
     assert read(rig, 1) == expected(state)
-    ask(rig)  # which is its next turn
+    monkeypatch.undo()
+    rig.master._reconcile_at = 0.0
+    rig.ask("cli", StatusRequest())  # it turns again
 
 
 def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
@@ -136,6 +161,27 @@ def test_bases_come_again_and_old_cuts_go(make: Any) -> None:
     left = CheckpointStore(str(rig.checkpoints)).cuts()
     manifests = [cut.manifest for cut in left if cut.manifest is not None]
     assert [(one.cut, one.builds_on) for one in manifests] == [(6, 5), (5, 4), (4, None)]
+
+
+def test_old_cuts_go_before_the_job_has_ended(make: Any, monkeypatch: Any) -> None:
+    """There is nobody afterwards who would remove them."""
+    rig, servers = begun(make, keep=1, full_every=1)
+    original, too_late = local.LocalDirectory.remove, []
+
+    def slow(self: Any, *arguments: Any, **options: Any) -> None:
+        rig.thread.join(0.3)
+        too_late.append(not rig.thread.is_alive())
+        original(self, *arguments, **options)
+
+    for cut in (1, 2):
+        if cut == 2:
+            monkeypatch.setattr(local.LocalDirectory, "remove", slow)
+        ask(rig)
+        until(rig, servers, has(cut))
+    rig.ask("cli", StopRequest(now=True))
+    rig.ended()
+    assert too_late == [False]
+    assert [one.name for one in rig.checkpoints.iterdir()] == ["cut-00000002"]
 
 
 def test_slots_that_were_elsewhere_meanwhile_are_written_whole(make: Any) -> None:
@@ -206,7 +252,6 @@ def test_no_move_begins_while_a_cut_is_taken(make: Any) -> None:
     members = slots.of(np.flatnonzero(servers[0].owned)[:3].tolist())
     rig.ask("cli", MoveRequest(slots.pack(members), "ps-1"))
     for _ in range(8):  # some turns of the master
-        rig.master.reconciler.heard("worker-0")
         servers[0].step()
         (move,) = rig.ask("cli", StatusRequest()).moves
         assert move.state == "queued"
@@ -229,7 +274,7 @@ def test_a_master_that_is_killed_uses_no_number_again(make: Any, phase: str, mon
         original = getattr(local.LocalDirectory, name)
 
         def slow(self: Any, *arguments: Any) -> None:
-            goes_on.wait(20)
+            goes_on.wait(PATIENCE)
             original(self, *arguments)
 
         monkeypatch.setattr(local.LocalDirectory, name, slow)
@@ -279,7 +324,7 @@ def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -
     goes_on, original = threading.Event(), local.LocalDirectory.make
 
     def hangs(self: Any, directory: str) -> None:
-        goes_on.wait(20)
+        goes_on.wait(PATIENCE)
         original(self, directory)
 
     monkeypatch.setattr(local.LocalDirectory, "make", hangs)
@@ -296,7 +341,7 @@ def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -
 
 def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> None:
     goes_on = threading.Event()
-    monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(20))
+    monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(PATIENCE))
     monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", 0.05)
     rig, servers = begun(make)
     ask(rig)
@@ -309,7 +354,7 @@ def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> No
 def test_one_that_is_gone_and_comes_back(make: Any, tmp_path: Path) -> None:
     rig, servers = begun(make)
     state = push(servers, 30, 1)
-    until(rig, servers, lambda _: rig.checkpoints.exists())
+    until_left_alone(rig)
     rig.checkpoints.rename(tmp_path / "away")
     ask(rig)
     status = until(rig, servers, lambda status: status.checkpoints.problem)
@@ -417,8 +462,8 @@ def test_stopping_at_once(make: Any) -> None:
 
 def test_stopping_with_a_destination_that_is_gone(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("dlrover_lite.master.cuts.FIRST_DELAY_SECONDS", 0.1)
-    rig, servers = begun(make)
-    until(rig, servers, lambda _: rig.checkpoints.exists())
+    rig, _ = begun(make)
+    until_left_alone(rig)
     rig.checkpoints.rmdir()
     rig.stopping = True
     outcome = rig.ended()
@@ -439,18 +484,21 @@ def test_stopping_when_a_ps_is_lost(make: Any) -> None:
     assert outcome.message == "stopped by request, without a last checkpoint: ps-0 has ended"
 
 
-def test_a_job_that_ends_by_itself_leaves_nothing_half_written(make: Any) -> None:
-    rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8)
+@pytest.mark.parametrize("how", ["by itself", "stopped at once"])
+def test_a_job_that_ends_leaves_nothing_half_written(make: Any, how: str) -> None:
+    rig = make(ps=1, workers=1, checkpoint=OFTEN, samples=8, export="none")
     rig.up("ps-0", "worker-0")
     server = ScriptedPs(rig, "ps-0")
     until(rig, [server], lambda status: status.slot_map_version)
     server.writes = False
-    first = rig.lease("worker-0")
-    second = rig.lease("worker-0", **done(first))
+    lease = rig.lease("worker-0")
+    lease = rig.lease("worker-0", **done(lease))
     ask(rig)
     until(rig, [server], lambda _: server.taken)
     assert rig.checkpoints.joinpath("cut-00000001").exists()
-    rig.ask("cli", StopRequest(now=True))
-    rig.lease("worker-0", **done(second))
-    rig.ended()
+    if how == "by itself":
+        assert isinstance(rig.lease("worker-0", **done(lease)), Finished)
+    else:
+        rig.ask("cli", StopRequest(now=True))
+    assert rig.ended().state == ("succeeded" if how == "by itself" else "stopped")
     assert list(rig.checkpoints.iterdir()) == []

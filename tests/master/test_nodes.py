@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from dlrover_lite.errors import RemoteError
 from dlrover_lite.jobs import stories
-from dlrover_lite.recipe import schema
 from dlrover_lite.wire.messages import (
     Heartbeat,
     PsReport,
@@ -18,7 +19,7 @@ from dlrover_lite.wire.messages import (
     Story,
     StoryRequest,
 )
-from tests.master.rig import Rig
+from tests.master.rig import PATIENT, Clock, Rig
 
 
 def test_scaling_the_workers(make: Any) -> None:
@@ -89,18 +90,28 @@ def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
     assert {"leased to worker-2", "ended: UserError"} <= {entry.text for entry in written}
 
 
-def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
-    rig = make(samples=400, health=schema.Health(heartbeat_seconds=0.5, startup_seconds=60, progress_seconds=60))
-    rig.up("ps-0", "worker-0")
-    while rig.backend.terminated != ["worker-0"]:  # the others speak
+def pass_time(rig: Rig, *, until: Callable[[], bool]) -> None:
+    """Of the master's clock, in small steps, each with a word of ps-0."""
+    while not until():
+        rig.clock.now += 0.1  # type: ignore[attr-defined]
         rig.ask("ps-0", PsReport("ps-0", 0, 0, 0))
-        assert rig.outcome is None
+
+
+def is_launched(rig: Rig, node: str) -> bool:
+    return any(spec.id == node for spec in rig.backend.launched)
+
+
+def test_nodes_that_fall_silent_are_given_up(make: Any) -> None:
+    rig = make(samples=400, clock=Clock(), health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
+    rig.up("ps-0", "worker-0")
+    pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
+    assert rig.backend.terminated == ["worker-0"]  # the other one speaks
     rig.up("worker-2")
     assert "ended (Hung: no heartbeat for 0.5 s)" in [node.state for node in rig.ask("cli", StatusRequest()).nodes]
 
 
 def test_nodes_that_get_nowhere_are_given_up(make: Any) -> None:
-    rig = make(samples=400, health=schema.Health(progress_seconds=60))
+    rig = make(samples=400, health=msgspec.structs.replace(PATIENT, progress_seconds=60.0))
     rig.up("ps-0", "worker-0", "worker-1")
     for node, seconds in (("worker-0", 59.0), ("worker-1", 61.0)):
         rig.client(node).send(Heartbeat(node, "minibatch 17 of epoch 0", seconds))
@@ -111,9 +122,9 @@ def test_nodes_that_get_nowhere_are_given_up(make: Any) -> None:
 
 
 def test_nodes_that_never_come_up_are_given_up(make: Any) -> None:
-    rig = make(samples=400, health=schema.Health(startup_seconds=0.3))
+    rig = make(samples=400, clock=Clock(), health=msgspec.structs.replace(PATIENT, startup_seconds=0.3))
     rig.up("ps-0", "worker-0")
-    rig.backend.wait_for_launch("worker-2")
+    pass_time(rig, until=lambda: is_launched(rig, "worker-2"))
     states = {node.id: node.state for node in rig.ask("cli", StatusRequest()).nodes}
     assert states["worker-1"] == "ended (StartupTimeout: it did not come up within 0.3 s)"
     assert states["worker-0"] == "up"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from dlrover_lite import slots
 from dlrover_lite.errors import RemoteError
-from dlrover_lite.recipe import schema
 from dlrover_lite.wire.messages import (
     Ack,
     CancelMovesRequest,
@@ -29,7 +29,7 @@ from dlrover_lite.wire.messages import (
     TopologyRequest,
     Wait,
 )
-from tests.master.rig import RESOURCES, Rig, done
+from tests.master.rig import PATIENT, RESOURCES, Clock, Rig, done
 
 PAIR = ("ps-0", "ps-1")
 
@@ -342,8 +342,11 @@ def test_the_model_is_exported_when_every_slot_is_at_rest(make: Any) -> None:
 
 
 def test_servers_that_fall_silent_are_given_up_but_not_their_memory(make: Any) -> None:
-    rig = make(samples=400, health=schema.Health(heartbeat_seconds=0.5, startup_seconds=60, progress_seconds=60))
+    clock = Clock()
+    rig = make(samples=400, clock=clock, health=msgspec.structs.replace(PATIENT, heartbeat_seconds=0.5))
     rig.up("ps-0", "worker-0")
-    rig.backend.wait_for_launch("ps-1")
+    while not any(spec.id == "ps-1" for spec in rig.backend.launched):
+        clock.now += 0.1
+        rig.ask("cli", StatusRequest())
     assert [spec.follows for spec in rig.backend.launched if spec.id == "ps-1"] == ["ps-0"]  # the worker is silent too
     assert rig.backend.kept == ["ps-0"]

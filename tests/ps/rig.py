@@ -68,6 +68,7 @@ class Rig:
         self.ended: list[int] = []
         self.consumed: list[tuple[int, list[tuple[int, int]]]] = []
         self.restore: RestoreOrder | None = None
+        self.said: list[str] = []
         self._next_move = 1
         for _ in range(servers):
             self.add_server()
@@ -76,7 +77,8 @@ class Rig:
         i = len(self.servers)
         server = Server(f"inproc://ps-{i}", PsRequests, context=self.context)
         self.servers.append(server)
-        self.services.append(PsService(f"ps-{i}", Engine(), server, self._connect, clock=lambda: self.now))
+        service = PsService(f"ps-{i}", Engine(), server, self._connect, clock=lambda: self.now, say=self.said.append)
+        self.services.append(service)
         self.clients.append(Client(f"inproc://ps-{i}", PsReplies, context=self.context))
         self.hear(i)
         return i

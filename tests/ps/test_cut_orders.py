@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from dlrover_lite.ps.marks import ALL_SLOTS, Part, mask_of, to_bitmap
 from dlrover_lite.ps.service import IMPATIENT_SECONDS
 from dlrover_lite.wire.messages import PsOrders, SnapshotOrder, SnapshotReport
 from tests.ps.rig import Rig
-from tests.ps.test_persister import PATIENCE_SECONDS, children
+from tests.ps.test_persister import PATIENCE_SECONDS, children, wait_until_stopped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
@@ -61,17 +63,21 @@ def order_of(cut: int, directory: Path) -> SnapshotOrder:
 def test_a_cut_needs_no_new_version_and_moves_wait_for_it(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "persister.block=slow:0.2")
+    monkeypatch.setenv(VARIABLE, "persister.block=pause")
     order = order_of(1, tmp_path)
     assert hear(rig, None) is None
     until(rig, order, "taking")
+    persister = rig.services[0]._cuts._persister
+    assert persister is not None
+    wait_until_stopped(persister.pid)
     move = rig.move(0, 1, mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048)))
     rig.hear(1)
     for _ in range(5):
         rig.turn(1)
-        rig.turn(0)
+        hear(rig, order)
         assert rig.services[0].outgoing is None, "no move begins"
     assert rig.push(0, 0, 3, ALL_SLOTS, {"a": {7: 1.0}})
+    os.kill(persister.pid, signal.SIGCONT)
     assert until(rig, order, "written").part
     rig.services[0].follow(PsOrders(0))  # too old to say anything
     assert rig.services[0].report().snapshot is not None

@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.ps import copier, moving
+from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import PsOrders
 from dlrover_lite.wire.ps_messages import (
+    Copied,
     CopyBegin,
     Copying,
     CopyNext,
     NotNow,
     Pull,
+    Shared,
 )
 from tests.ps.rig import SGD, Rig, rows_of
 
@@ -37,6 +40,18 @@ def rig_of(servers: int, optimizer: Optimizer = SGD) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+@pytest.fixture(params=["memory", "wire"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On which rows come: these servers are of one process, and could always take the first."""
+
+    def not_here(_offer: Shared) -> ChunkMemory:
+        raise NotShared("it is on another machine")
+
+    if request.param == "wire":
+        monkeypatch.setattr(copier, "open_memory", not_here)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -76,6 +91,61 @@ def test_rows_arrive_bit_for_bit(optimizer: Optimizer) -> None:
         assert sum(group.rows for group in rig.engine(0).groups) == len(source), (
             "the source keeps nothing of what has moved"
         )
+
+
+def test_a_move_says_on_which_way_its_rows_come(way: str) -> None:
+    with rig_of(2) as rig:
+        rig.configure_all()
+        rig.move(0, 1)
+        rig.settle()
+        how = "through memory" if way == "memory" else "over the wire: it is on another machine"
+        assert [line for line in rig.said if " come " in line] == [f"move 1: rows of ps-0 come {how}"]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_aren_t_written_over_while_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig_of(2) as rig:
+        rig.configure_all()
+        for k in range(3):
+            rig.push_everywhere(0, k, gradients(np.random.default_rng(k), 150))
+        before = rows_of(rig.engine(0))
+        take = moving.Incoming.take
+
+        def take_late(self: moving.Incoming, *arguments: Any) -> int:
+            """When the source has answered all that it was asked."""
+            for _ in range(2 * copier.WINDOW):
+                rig.servers[0].socket.poll(1)
+                rig.turn(0)
+            return take(self, *arguments)
+
+        monkeypatch.setattr(moving.Incoming, "take", take_late)
+        rig.move(0, 1)
+        rig.settle()
+        assert rows_of(rig.engine(1)) == before
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_an_answer_that_is_lost_makes_the_target_begin_anew() -> None:
+    with rig_of(2) as rig:
+        rig.configure_all()
+        rig.push_everywhere(0, 0, gradients(np.random.default_rng(5), 150))
+        before = rows_of(rig.engine(0))
+        rig.move(0, 1)
+        rig.hear(0)
+        rig.hear(1)
+        lost = False
+        while not lost:
+            rig.turn(0)
+            rig.turn(1)
+            target = rig.services[1].copier
+            assert target is not None
+            assert not target.complete
+            if target.rows > 50:
+                rig.turn(0)
+                reply = target._client.receive(1.0)
+                lost = reply is not None and isinstance(reply.body, Copied)
+        rig.settle()
+        assert rows_of(rig.engine(1)) == before
 
 
 def test_a_server_without_configuration_gets_it_with_its_first_slots() -> None:
@@ -410,7 +480,7 @@ class World:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(actions, min_size=10, max_size=120))
 def test_whatever_happens_each_minibatch_counts_once_in_each_slot(todo: list[tuple[Any, ...]]) -> None:
     with rig_of(4) as rig:

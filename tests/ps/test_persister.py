@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
@@ -129,7 +129,8 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(cuts_module, "RELEASE_SECONDS", 1e6)  # a persister that is slow is none that is stuck
     before = children()
     made = Server(tmp_path)
     made.fill()
@@ -142,6 +143,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def children() -> set[int]:
     """Others may be here of tests before."""
     return {child.pid for child in psutil.Process().children()}
+
+
+def wait_until_stopped(pid: int) -> None:
+    """By a failpoint."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def spills() -> int:
@@ -242,9 +251,12 @@ def test_a_destination_that_is_gone_is_said_and_used_again_when_it_is_back(serve
 def test_a_spill_that_is_full_ends_the_snapshot_and_nothing_else(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "persister.block=slow:0.05")
+    monkeypatch.setenv(VARIABLE, "persister.block=pause")
     server.order(1, spill_bytes=1000)
+    server.until(lambda: server.cuts.active)
+    wait_until_stopped(server.pid)
     server.until(lambda: server.state == "failed", server.push_now_and_then)
+    os.kill(server.pid, signal.SIGCONT)
     report = server.finished()
     assert "more rows changed" in report.why
     assert "faster destination" in report.hint
@@ -323,11 +335,14 @@ def test_an_idle_persister_that_dies_is_replaced(server: Server) -> None:
     assert server.pid != persister
 
 
-def test_a_persister_that_does_not_let_go_is_killed(server: Server) -> None:
+def test_a_persister_that_does_not_let_go_is_killed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"persister.block=pause@{tmp_path / 'once'}")
     server.order(1)
     server.until(lambda: server.cuts.active)
     stuck = server.pid
-    os.kill(stuck, signal.SIGSTOP)
+    wait_until_stopped(stuck)
     server.order(2)
     assert not server.cuts.active
     server.until(lambda: server.cuts._released_at is not None)
@@ -361,8 +376,10 @@ def test_it_ends_with_its_server(start: str) -> None:
     code = _SERVER.replace("PersisterProcess()", start)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    psutil.wait_procs([psutil.Process(pid) for pid in [int(done.stdout)] if psutil.pid_exists(pid)], PATIENCE_SECONDS)
-    assert not psutil.pid_exists(int(done.stdout))
+    persister = int(done.stdout)
+    with suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(persister).wait(PATIENCE_SECONDS)
+    assert not psutil.pid_exists(persister)
 
 
 _FORKING = """

@@ -84,7 +84,7 @@ def plain_auc(model: str) -> float:
     return auc
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("model", MODELS)
 def test_auc_is_that_of_plain_pytorch(model: str, record_property: Any) -> None:
@@ -97,10 +97,10 @@ def test_auc_is_that_of_plain_pytorch(model: str, record_property: Any) -> None:
     try:
         plain = plain_auc(model)
     finally:
-        results = {"1 PS + 1 worker": alone.wait(200)}
+        results = {"1 PS + 1 worker": alone.wait(300)}
     assert plain > 0.75  # it has learnt something: the teacher itself reaches 0.80
     for name, resolved in recipes.items():
-        result = results.get(name) or dlrover_lite.run(resolved).wait(100)
+        result = results.get(name) or dlrover_lite.run(resolved).wait(300)
         assert result.ok, result.message
         assert result.status is not None
         (evaluation,) = result.status["evaluations"]

@@ -18,7 +18,7 @@ from dlrover_lite.jobs.store import Result
 from tests.backends.support import assert_nothing_runs
 
 HERE = Path(__file__).parent
-WAIT_SECONDS = 100.0
+WAIT_SECONDS = 200.0
 SEED = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10_000)
 """Another one with each run; the same in all processes of a run, which must collect the same tests."""
 
@@ -62,8 +62,16 @@ def start(
     )
 
 
+def open_gate(handle: JobHandle) -> None:
+    """Of a job that has one: it may come to its end now."""
+    model = handle.job.recipe.model
+    if gate := model.options.get("gate"):
+        Path(gate).touch()
+
+
 def end(handle: JobHandle) -> Result:
     """Wait for it, and see that nothing of it runs on."""
+    open_gate(handle)
     result = handle.wait(WAIT_SECONDS)
     assert_nothing_runs(handle.job)
     return result

@@ -10,19 +10,11 @@ from dlrover_lite import slots
 from dlrover_lite.backends.local.limits.mounts import hierarchies, unified, with_controller
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.handle import JobHandle, this_machine
-from dlrover_lite.jobs.store import Result
 from dlrover_lite.units import GIB, MIB
+from dlrover_lite.wire.messages import SlotsReport
 from tests.backends.support import until
 from tests.spine.support import end, pid_of, until_trained
 from tests.spine.test_nodes import census, kill_master, until_at_work
-
-ENDLESS = 1_000
-"""Epochs of a job that goes on until it is stopped."""
-
-
-def stopped(handle: JobHandle) -> Result:
-    handle.stop()
-    return end(handle)
 
 
 def limits_in_force(handle: JobHandle, node: str) -> tuple[float, int]:
@@ -43,11 +35,28 @@ def limits_shown(handle: JobHandle, node: str) -> tuple[float, int]:
     return found.cores, found.memory
 
 
+def measured(handle: JobHandle) -> SlotsReport | None:
+    report = handle.slots(hottest=3)
+    return report if report.hottest else None
+
+
+def check_measurements(report: SlotsReport) -> None:
+    assert len(report.hottest) == 3
+    assert {server.node: server.slots for server in report.servers} == {"ps-0": 2048, "ps-1": 2048}
+    servers = {server.node: server for server in report.servers}
+    for hot in report.hottest:
+        server = servers[hot.node]
+        assert server.busy is not None and server.requests_per_second is not None and server.bytes
+        assert 0 < hot.busy <= server.busy < 2
+        assert 0 < hot.requests_per_second <= server.requests_per_second * 1.001
+
+
 @pytest.mark.skipif(this_machine().cores < 2, reason="there are no cores to give")
 def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> None:
-    handle = census(tmp_path, ps=2, workers=1, epochs=ENDLESS)
+    handle = census(tmp_path, ps=2, workers=1)
     until_trained(handle, 500)
     until_at_work(handle, "worker-0")
+    check_measurements(until(lambda: measured(handle), "measurements of slots"))
     wanted = {"ps-0": (0.5, 3 * GIB // 2), "ps-1": (1.0, 512 * MIB), "worker-0": (2.0, 3 * GIB // 2)}
     handle.resize("ps-0", cores=0.5, memory="1.5GiB")
     handle.resize("worker-0", cores=2, memory="1.5GiB")
@@ -62,22 +71,9 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
     until(lambda: "worker-0 has 2 cores now and computes with 2 threads" in log.read_text(), "two threads")
     kill_master(handle)
     assert {node: limits_shown(handle, node) for node in wanted} == wanted
-    assert stopped(handle).state == "stopped"
-    told = [entry.text for entry in handle.story("ps-1").entries]
-    assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told
-
-
-def test_hot_slots_of_a_running_job(tmp_path: Path) -> None:
-    handle = census(tmp_path, workers=1, epochs=ENDLESS)
-    until_trained(handle, 500)
-    until(lambda: handle.slots().hottest, "measurements of slots")
-    report = handle.slots(hottest=3)
-    assert stopped(handle).state == "stopped"
-    (server,) = report.servers
-    assert (server.node, server.slots, len(report.hottest)) == ("ps-0", slots.SLOTS, 3)
-    assert server.busy is not None and server.requests_per_second is not None and server.bytes
-    assert 0 < report.hottest[0].busy <= server.busy < 2
-    for hot in report.hottest:
-        assert 0 < hot.requests_per_second <= server.requests_per_second * 1.001
+    handle.stop()
+    assert end(handle).state == "stopped"
     with pytest.raises(JobError, match="has been stopped"):
         handle.slots()
+    told = [entry.text for entry in handle.story("ps-1").entries]
+    assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,8 @@ from dlrover_lite.jobs.handle import JobHandle
 from tests.backends.support import until
 from tests.spine.support import SEED, end, kill, pid_of, start, succeeded, until_trained
 from tests.spine.test_nodes import census, kill_master
-from tests.spine.test_slots import exactly_once, slots_by_ps, until_placed
+from tests.spine.test_slots import exactly_once, slots_by_ps, stopped, until_placed
 
-EPOCHS = 2
 MUCH = {
     "format": "synthetic",
     "samples": 40_000,
@@ -39,14 +39,14 @@ def until_gone(handle: JobHandle, node: str) -> None:
 @pytest.mark.parametrize("seed", [SEED])
 def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, seed: int) -> None:
     print(f"seed {seed}")
-    moments = sorted(random.Random(seed).sample(range(1_000, 30_000, 500), 3))
-    handle = census(tmp_path, ps=servers, epochs=EPOCHS)
+    moments = sorted(random.Random(seed).sample(range(200, 3_000, 50), 3))
+    handle = census(tmp_path, ps=servers)
     for samples in moments:
         until_trained(handle, samples)
         victim = until(lambda: newest_server(handle, servers), f"{servers} parameter servers")
         kill(handle, victim)
         until_gone(handle, victim)
-    status = exactly_once(handle, epochs=EPOCHS)
+    status = exactly_once(handle)
     nodes = {node["id"]: node for node in status["nodes"] if node["role"] == "ps"}
     assert len(nodes) == servers + 3
     assert sum("Killed" in node["state"] for node in nodes.values()) == 3
@@ -57,37 +57,48 @@ def test_a_server_that_is_killed_again_and_again(tmp_path: Path, servers: int, s
 
 
 def test_servers_that_are_killed_while_slots_move(tmp_path: Path) -> None:
-    """The source, the target, and both."""
-    handle = census(tmp_path, ps=2, epochs=EPOCHS)
-    until_trained(handle, 1_000)
-    source, target, next_number = "ps-0", "ps-1", 2
-    for moving, victims in (("0-999", ["source"]), ("1000-1499", ["target"]), ("1500-1999", ["target", "source"])):
-        handle.move(slots.parse(moving), target)
-        until(lambda: handle.status().moves, "the move")
-        for victim in victims:
-            kill(handle, source if victim == "source" else target)
-            until(lambda: pid_of(handle, f"ps-{next_number}"), f"ps-{next_number}")  # noqa: B023 - at once
-            source, target = (f"ps-{next_number}", target) if victim == "source" else (source, f"ps-{next_number}")
-            next_number += 1
-        until_placed(handle, 2)
-    assert slots_by_ps(handle.status()) == {source: 48, target: 4048}  # each move was begun anew
-    exactly_once(handle, epochs=EPOCHS)
-
-
-def test_a_server_that_is_killed_while_there_is_no_master(tmp_path: Path) -> None:
+    """The source, the target, and both; the other side is stopped, so that the move can't be over before."""
     handle = census(tmp_path, ps=2)
-    until_trained(handle, 2_000)
+    until_trained(handle, 500)
+    source, target, numbers = "ps-0", "ps-1", count(2)
+
+    def die(node: str) -> str:
+        follower = f"ps-{next(numbers)}"
+        kill(handle, node)
+        until(lambda: pid_of(handle, follower), follower)
+        return follower
+
+    with stopped(handle, target):
+        handle.move(slots.parse("0-999"), target)
+        until(lambda: handle.status().moves, "the move")
+        source = die(source)
+    until_placed(handle, 2)
+    with stopped(handle, source):
+        handle.move(slots.parse("1000-1499"), target)
+        until(lambda: handle.status().moves, "the move")
+        target = die(target)
+    until_placed(handle, 2)
+    with stopped(handle, source):
+        handle.move(slots.parse("1500-1999"), target)
+        until(lambda: handle.status().moves, "the move")
+        target, source = die(target), die(source)
+    assert until_placed(handle, 2) == {source: 48, target: 4048}  # each move was begun anew
+    exactly_once(handle)
+
+
+def test_a_server_and_the_master_are_killed_and_another_server_is_stopped(tmp_path: Path) -> None:
+    handle = census(tmp_path, ps=2, health={"heartbeat_seconds": 5})
+    until_trained(handle, 500)
     kill(handle, "ps-0")
     kill_master(handle)
-    assert exactly_once(handle, epochs=1)["master_restarts"] == 1
-
-
-def test_a_server_that_is_stopped_is_given_up_and_followed(tmp_path: Path) -> None:
-    handle = census(tmp_path, ps=2, epochs=EPOCHS, health={"heartbeat_seconds": 3})
-    until_trained(handle, 2_000)
+    until(lambda: newest_server(handle, 2) == "ps-2", "ps-2")
+    until_trained(handle, handle.status().samples + 500)
     kill(handle, "ps-1", signal.SIGSTOP)
-    states = {node["id"]: node["state"] for node in exactly_once(handle, epochs=EPOCHS)["nodes"]}
-    assert states["ps-1"] == "ended (Hung: no heartbeat for 3 s)"
+    until(lambda: newest_server(handle, 2) == "ps-3", "ps-3")
+    status = exactly_once(handle)
+    assert status["master_restarts"] == 1
+    states = {node["id"]: node["state"] for node in status["nodes"]}
+    assert states["ps-1"] == "ended (Hung: no heartbeat for 5 s)"
 
 
 def test_a_server_out_of_memory_comes_back_with_more() -> None:

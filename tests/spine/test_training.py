@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -27,18 +29,47 @@ def assert_export_is_what_was_evaluated(handle: JobHandle) -> None:
     assert metrics.loss == pytest.approx(last.loss, abs=1e-5)
 
 
+def assert_it_has_learnt(evaluations: list[dict[str, Any]]) -> None:
+    print([(found["loss"], found["auc"]) for found in evaluations])
+    assert evaluations[-1]["loss"] < 0.56
+    assert evaluations[-1]["auc"] > 0.65
+    first, last = evaluations[0], evaluations[-1]
+    if first["at_samples"] * 2 < last["at_samples"]:  # later, there is little left to learn
+        assert last["loss"] < first["loss"]
+
+
+# Each with another optimizer; Adagrad is the one of tests/quality.
+
+
 def test_one_server_and_one_worker() -> None:
-    handle = start(SMALL_WIDE_DEEP, SYNTHETIC, epochs=2)
+    handle = start(
+        SMALL_WIDE_DEEP,
+        SYNTHETIC,
+        epochs=2,
+        optimizer={"use": "sgd", "learning_rate": 0.5},
+        schedule={"use": "linear", "warmup_samples": 500},
+    )
     status = succeeded(handle)
     assert status["samples"] == 2 * 8_192
     assert status["staleness_max"] == 0  # nobody else pushes
     assert [node["state"] for node in status["nodes"]] == ["ended (Succeeded)"] * 2
     assert len(status["evaluations"]) == 1
+    assert_it_has_learnt(status["evaluations"])
     assert_export_is_what_was_evaluated(handle)
 
 
 def test_two_servers_three_workers_and_evaluations_on_the_way() -> None:
-    handle = start(SMALL_WIDE_DEEP, SYNTHETIC, ps=2, workers=3, epochs=3, evaluate_every=8_000, export="parquet")
+    handle = start(
+        SMALL_WIDE_DEEP,
+        SYNTHETIC,
+        ps=2,
+        workers=3,
+        epochs=3,
+        evaluate_every=8_000,
+        export="parquet",
+        optimizer={"use": "ftrl", "learning_rate": 0.1},
+        schedule={"use": "linear", "warmup_samples": 500},
+    )
     status = succeeded(handle)
     evaluations = status["evaluations"]
     at = [evaluation["at_samples"] for evaluation in evaluations]
@@ -46,7 +77,7 @@ def test_two_servers_three_workers_and_evaluations_on_the_way() -> None:
     assert at[-1] == 3 * 8_192
     assert 2 <= len(at) <= 4  # due every 8,000 samples, one at a time, and at the end
     assert all(evaluation["samples"] == 2_048 for evaluation in evaluations)
-    assert evaluations[-1]["auc"] > 0.6
+    assert_it_has_learnt(evaluations)
     assert_export_is_what_was_evaluated(handle)
     model = dlrover_lite.load_model(handle.result().export)  # type: ignore[union-attr]
     assert status["rows"] == sum(len(table.ids) for table in model.tables.values())
@@ -63,7 +94,7 @@ def test_batch_norm_dropout_and_a_schedule() -> None:
         schedule={"use": "cosine", "warmup_samples": 1_000},
     )
     status = succeeded(handle)
-    assert status["evaluations"][-1]["auc"] > 0.6
+    assert_it_has_learnt(status["evaluations"])
     assert_export_is_what_was_evaluated(handle)
     dense = load_file(f"{handle.result().export}/dense.safetensors")  # type: ignore[union-attr]
     mean, variance = dense["layers.0.running_mean"], dense["layers.0.running_var"]
@@ -72,25 +103,3 @@ def test_batch_norm_dropout_and_a_schedule() -> None:
     inputs = data.read(np.arange(8_192)).dense  # the first columns that are normalised
     np.testing.assert_allclose(mean[: inputs.shape[1]], inputs.mean(0), atol=0.3)
     np.testing.assert_allclose(variance[: inputs.shape[1]], inputs.var(0), rtol=0.5)
-
-
-def test_every_optimizer_trains() -> None:
-    rates = {"sgd": 0.5, "adagrad": 0.05, "adam": 0.005, "ftrl": 0.1}
-    started = {
-        use: start(
-            SMALL_WIDE_DEEP,
-            {**SYNTHETIC, "samples": 16_384},
-            optimizer={"use": use, "learning_rate": rate},
-            schedule={"use": "linear", "warmup_samples": 500},
-            export="none",
-            evaluate_every=2_048,
-        )
-        for use, rate in rates.items()
-    }
-    for use, handle in started.items():
-        evaluations = succeeded(handle)["evaluations"]
-        assert handle.result().export is None  # type: ignore[union-attr]
-        assert evaluations[-1]["loss"] < 0.56, use
-        assert evaluations[-1]["auc"] > 0.65, use
-        if len(evaluations) > 1:
-            assert evaluations[-1]["loss"] < evaluations[0]["loss"], use

@@ -12,11 +12,18 @@ from torch import nn
 
 from dlrover_lite.models.fields import EmbeddingField
 
+BRISK = 100
+"""Minibatches that a process trains at full speed while the gate is closed."""
+SLOW_SECONDS = 0.5
+"""What each further one takes."""
+EATS_AT_ONCE = 1 << 20
+
 
 def first_time(directory: str, name: str) -> bool:
-    """True for the first process that asks."""
+    """True for the first process that asks, which leaves its name there."""
     try:
-        (Path(directory) / name).touch(exist_ok=False)
+        with (Path(directory) / name).open("x") as file:
+            file.write(Path("/proc/self/comm").read_text().strip().removeprefix("dl:"))
     except FileExistsError:
         return False
     return True
@@ -26,11 +33,19 @@ class Census(nn.Module):
     """Every gradient is 1: a row counts the samples that were applied to it, and each dense value the minibatches.
 
     ``deaths`` of its processes kill themselves in their ``at``-th forward, ``leaves`` end as if they had been asked to; the first one to
-    come there takes ``eats`` bytes of memory, or (``stuck``) never comes back.
+    come there takes ``eats`` bytes of memory, or (``stuck``) never comes back. A job doesn't come to its end before there is the file
+    ``gate``: after a while its workers are very slow until then.
     """
 
     def __init__(
-        self, directory: str = "", deaths: int = 0, leaves: int = 0, eats: int = 0, stuck: bool = False, at: int = 30
+        self,
+        directory: str = "",
+        deaths: int = 0,
+        leaves: int = 0,
+        eats: int = 0,
+        stuck: bool = False,
+        at: int = 30,
+        gate: str = "",
     ) -> None:
         super().__init__()
         self.embedding_fields = [
@@ -40,6 +55,7 @@ class Census(nn.Module):
         self.counts = nn.Parameter(torch.zeros(20_000))
         self.directory, self.deaths, self.leaves, self.at, self.forwards = directory, deaths, leaves, at, 0
         self.eats, self.stuck = eats, stuck
+        self.gate = Path(gate) if gate else None
 
     def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         self.forwards += 1
@@ -49,9 +65,12 @@ class Census(nn.Module):
             if any(first_time(self.directory, f"leave-{i}") for i in range(self.leaves)):
                 os.kill(os.getpid(), signal.SIGTERM)
             if self.eats and first_time(self.directory, "eaten"):
-                bytearray(b"x") * self.eats
+                eaten = [bytearray(b"x") * EATS_AT_ONCE for _ in range(0, self.eats, EATS_AT_ONCE)]  # its heart goes on
+                assert eaten
             if self.stuck and first_time(self.directory, "stuck"):
                 threading.Event().wait()
+        if self.gate is not None and self.forwards > BRISK and not self.gate.exists():
+            threading.Event().wait(SLOW_SECONDS)
         return embedded.sum(1)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,8 @@ from dlrover_lite.wire.messages import (
     Wait,
     WorkReport,
 )
-from dlrover_lite.wire.server import Server
-from tests.wire.support import PATIENCE, in_background, one, taken
+from dlrover_lite.wire.server import Server, send_frames
+from tests.wire.support import PATIENCE, answering, in_background, one, serving, taken
 
 
 @pytest.fixture
@@ -217,6 +217,26 @@ def test_a_call_asks_again(server: Server, context: zmq.Context[Any]) -> None:
     client.close()
 
 
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_request_for_which_there_is_no_connection_is_made_again(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The one that is made for it may have been given up before it is used."""
+    left = [zmq.Again()] * times
+
+    def send(*arguments: Any) -> None:
+        if left:
+            raise left.pop()
+        send_frames(*arguments)
+
+    monkeypatch.setattr("dlrover_lite.wire.client.send_frames", send)
+    monkeypatch.setattr("dlrover_lite.wire.client.RETRY_SECONDS", 0.1)
+    with answering(server) as got:
+        assert client.call(StopRequest("again"), deadline_seconds=PATIENCE).body == Ack()
+    assert got == [StopRequest("again")]
+    assert left == []
+
+
 def test_a_client_may_be_there_before_its_server(endpoint: str, context: zmq.Context[Any]) -> None:
     client = Client(endpoint, MasterReplies, context=context)
     client.send(StatusRequest())
@@ -230,11 +250,9 @@ def test_a_client_may_be_there_before_its_server(endpoint: str, context: zmq.Con
 def test_a_server_restarted_on_the_same_endpoint_is_found_again(endpoint: str, context: zmq.Context[Any]) -> None:
     client = Client(endpoint, MasterReplies, context=context)
     for round_ in range(3):
-        server = Server(endpoint, MasterRequests, context=context, remember_replies=True)
-        thread = in_background(server, lambda request, server=server: server.reply(request, Wait(1.0)))
-        assert client.call(StopRequest(str(round_)), deadline_seconds=PATIENCE).body == Wait(1.0)
-        thread.join()
-        server.close()
+        with serving(endpoint) as (_, got):
+            assert client.call(StopRequest(str(round_)), deadline_seconds=PATIENCE).body == Ack()
+            assert got[-1] == StopRequest(str(round_))
     client.close()
 
 

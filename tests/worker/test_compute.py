@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import select
 import threading
-
-import psutil
+from contextlib import suppress
+from pathlib import Path
 
 from dlrover_lite.worker.compute import ComputeThread, Done
 
 
+def readable(compute: ComputeThread[int, float], timeout_seconds: float) -> bool:
+    return bool(select.select([compute.fileno()], [], [], timeout_seconds)[0])
+
+
 def results(compute: ComputeThread[int, float], count: int) -> list[Done[int, float]]:
+    """Of the first ``count`` tasks, within as many wake-ups: one may find what an earlier one has taken already."""
     found: list[Done[int, float]] = []
-    while len(found) < count:
-        assert select.select([compute.fileno()], [], [], 30)[0]
+    for _ in range(count):
+        assert readable(compute, 30)
         found += compute.finished()
+        if len(found) >= count:
+            break
+    assert len(found) == count
     return found
 
 
 def test_results_come_in_the_order_of_the_tasks_and_errors_are_results() -> None:
-    with ComputeThread(lambda task: 12 / task) as compute:
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def work(task: int) -> float:
+        if task == 5:
+            has_begun.set()
+            assert may_go_on.wait(30)
+        return 12 / task
+
+    with ComputeThread(work) as compute:
         for task in (1, 0, 3, 4):
             compute.submit(task)
         found = results(compute, 4)
         assert [done.task for done in found] == [1, 0, 3, 4]
         assert [done.result for done in found] == [12, None, 4, 3]
         assert [type(done.error) for done in found] == [type(None), ZeroDivisionError, type(None), type(None)]
-        assert not select.select([compute.fileno()], [], [], 0)[0]
+        compute.submit(5)
+        assert has_begun.wait(30)  # so the thread is through with all that was before
         assert compute.finished() == []
+        assert not readable(compute, 0)
+        may_go_on.set()
+        assert [done.result for done in results(compute, 1)] == [12 / 5]
 
 
 def test_tasks_run_beside_the_caller() -> None:
@@ -47,10 +67,20 @@ def test_tasks_run_beside_the_caller() -> None:
     assert threads[0] is not threading.current_thread()
 
 
+def pipes() -> set[str]:
+    """That this process has open: numbers of descriptors are used again, these aren't."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that which the directory was read by
+            found.add(str(path.readlink()))
+    return {name for name in found if name.startswith("pipe:")}
+
+
 def test_nothing_is_left_when_it_ends() -> None:
-    descriptors = psutil.Process().num_fds()
-    threads = threading.active_count()
+    before, threads = pipes(), set(threading.enumerate())
     with ComputeThread(float) as compute:
         compute.submit(1)
-    assert threading.active_count() == threads
-    assert psutil.Process().num_fds() == descriptors
+        assert pipes() - before
+        assert set(threading.enumerate()) - threads
+    assert not pipes() - before
+    assert not set(threading.enumerate()) - threads

@@ -259,7 +259,7 @@ def test_a_full_queue_turns_away_what_comes_again(job: ScriptedJob, worker: Work
             worker.ps.wait()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(100)
 def test_wait_wakes_for_what_is_to_be_sent_again(
     job: ScriptedJob, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +271,7 @@ def test_wait_wakes_for_what_is_to_be_sent_again(
         one.owned = slots.none()  # it has yet to hear of its slots
     while any(one.asked["Pull"] < 3 for one in job.all):
         job.answer_ps()
-        ps.wait(60.0)
+        ps.wait(600.0)
     ps.close()
 
 

@@ -1,0 +1,45 @@
+"""Orders about checkpoints, for parameter servers at once rather than with the answer to what they ask next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dlrover_lite.master.checkpoints import Checkpoints
+from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.messages import PsReport
+from dlrover_lite.wire.server import Server
+
+__all__ = ["Prompting"]
+
+
+class Prompting:
+    """The turns of ``checkpoints``, which also come as soon as there is news. ``commit`` makes durable what orders follow from."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, servers: ParameterServers, server: Server, commit: Callable[[], object]
+    ) -> None:
+        self._checkpoints, self._servers, self._server, self._commit = checkpoints, servers, server, commit
+        self._last: dict[str, Request] = {}
+        """Report of each PS."""
+        server.watch(checkpoints.fileno())
+
+    def heard(self, report: PsReport, request: Request) -> None:
+        self._last[report.node] = request
+        self._checkpoints.heard(report)
+
+    def turn(self, fleet: Fleet) -> None:
+        """A PS that is to take part in a cut from now on is told so by another answer to its last report."""
+        before = dict(self._servers.snapshots)
+        self._checkpoints.turn(fleet)
+        new = [node for node, order in self._servers.snapshots.items() if before.get(node) is not order]
+        if new:
+            self._commit()
+        for node in new:
+            if (request := self._last.get(node)) is not None:
+                self._server.reply(request, self._servers.orders(node, fleet))
+
+    def close(self) -> None:
+        self._server.unwatch(self._checkpoints.fileno())
+        self._checkpoints.close()
