@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _left in config.stash:
         return
     config.stash[_left] = []
+    _heed_signals()
     if _is_worker(config) or config.getoption("dist", "no") == "no":
         config.stash[_session] = Session()
     if not _is_worker(config):
@@ -44,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
     if config.pluginmanager.hasplugin("hypothesispytest"):
         _no_deadlines()
+
+
+def _heed_signals() -> None:
+    """What a shell, or nohup, starts in the background ignores some, and so would all that tests start."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection(session: pytest.Session) -> None:
