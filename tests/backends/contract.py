@@ -25,7 +25,7 @@ class Scripted:
     ``allocate:BYTES,SECONDS`` both;
     ``share:BYTES`` of memory (``shared``); ``parent:BYTES``: a process that it starts allocates them and uses 0.3 s of CPU
     (``child holds``). ``keep:TEXT`` in memory that outlives it, three files of 4 MiB (``kept``); ``look`` at what the node it follows
-    has left (``found N files: TEXTS``). These then stay.
+    has left (``found N files: TEXTS``). ``fork``: it is there twice (``forked``). These then stay.
     """
 
     backend: Backend

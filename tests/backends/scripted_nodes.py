@@ -52,6 +52,10 @@ def main(spec: NodeSpec, job_directory: Path) -> int | None:
         case "parent":
             subprocess.Popen([sys.executable, "-c", _HOLD, argument, str(job_directory)])
             _stay()
+        case "fork":
+            if os.fork():
+                print("forked", flush=True)
+            _stay()
         case "children":
             _start_children(job_directory)
         case "keep":

@@ -103,6 +103,22 @@ def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) ->
     assert "threads" not in handle.job.log("template").read_text()
 
 
+@pytest.mark.parametrize("limits", ["auto", "watchdog"])
+def test_what_nodes_have_from_the_template_is_not_counted_however_often_they_fork(
+    limits: Limits, context: zmq.Context[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large.py").write_text("held = b'x' * (96 << 20)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    handle = start("idle", imports=["large"], limits=limits)
+    scripted = scripted_backend(handle, context)
+    node = scripted.launch("fork")
+    scripted.wait_for_output(node, "forked")
+    assert scripted.usage(node).memory < 48 << 20
+    scripted.close()
+    handle.stop(kill=True)
+    handle.wait(PATIENCE_SECONDS)
+
+
 def test_a_template_with_threads_starts_fresh_interpreters(
     context: zmq.Context[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

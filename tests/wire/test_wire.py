@@ -82,8 +82,10 @@ def test_what_is_watched_ends_the_wait(server: Server, client: Client) -> None:
         assert server.receive(0.0) == []
         other.send(b"!")
         assert server.receive(None) == []
+        mine.recv(1)
         client.send(StatusRequest())
         assert isinstance(one(server).body, StatusRequest)
+        other.send(b"!")
         server.unwatch(mine.fileno())
         assert server.receive(0.0) == []
 

@@ -211,21 +211,20 @@ class _Watched:
                     found = True
 
     def _used(self, *, exactly: bool = False) -> int:
-        """Bytes. What forked processes share is counted for each, but for a closer look at more than one process."""
-        memories = [memory for pid in self._known if (memory := memory_of(pid)) is not None]
-        used = sum(memory.used for memory in memories) - self._inherited_now()
+        """Bytes. What forked processes share is counted for each, apart from what all have from the template, but for a closer look at more
+        than one process."""
+        memories = {pid: memory for pid in self._known if (memory := memory_of(pid)) is not None}
+        used = sum(max(0, memory.used - self._inherited_by(pid)) for pid, memory in memories.items())
         if exactly and len(memories) > 1:
             parts = [proportional_memory(pid) for pid in self._known]
             if proportional := sum(part for part in parts if part is not None):
                 used = min(used, proportional)
         self._peak = max(self._peak, used)
-        return max(0, used)
+        return used
 
-    def _inherited_now(self) -> int:
-        """Bytes from the process it was forked from; none once it runs another command, or has ended."""
-        if self._main is None or self._main.pid not in self._known:
-            return 0
-        return self._inherited if command_of(self._main.pid) == self._forked_as else 0
+    def _inherited_by(self, pid: int) -> int:
+        """Bytes from the process that the node was forked from; none once it runs another command."""
+        return self._inherited if command_of(pid) == self._forked_as else 0
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
