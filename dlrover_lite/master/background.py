@@ -59,11 +59,14 @@ class Background:
 
     def close(self, patience_seconds: float) -> bool:
         """Nothing more is begun after what has been submitted; whether that has come to its end in time."""
-        if self._thread is None:
-            return True
-        self._todo.put(None)
-        self._thread.join(patience_seconds)
-        return not self._thread.is_alive()
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread.join(patience_seconds)
+            if self._thread.is_alive():
+                return False  # it still has its end of the bell
+        self._bell.close()
+        self._ringing.close()
+        return True
 
     def _run(self) -> None:
         while (task := self._todo.get()) is not None:

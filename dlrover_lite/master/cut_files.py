@@ -16,6 +16,8 @@ from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 
 __all__ = ["Basis", "Noted", "Owner", "basis_for", "manifest_of", "number_of", "part_order", "spill_bytes"]
 
+_LEAST_SPILL_BYTES = 1 << 20
+
 
 class Basis(NamedTuple):
     """The newest complete cut, and how many have been taken since its base."""
@@ -30,9 +32,6 @@ class Owner(NamedTuple):
     owned: SlotSet
     numbers: list[int]
     """Its own, then those of the PS whose memory it has taken over, the last one first."""
-
-
-_LEAST_SPILL_BYTES = 1 << 20
 
 
 class Noted(NamedTuple):

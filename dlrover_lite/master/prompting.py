@@ -23,6 +23,7 @@ class Prompting:
         self._checkpoints, self._servers, self._server, self._commit = checkpoints, servers, server, commit
         self._last: dict[str, Request] = {}
         """Report of each PS."""
+        self._is_open = True
         server.watch(checkpoints.fileno())
 
     def heard(self, report: PsReport, request: Request) -> None:
@@ -41,5 +42,8 @@ class Prompting:
                 self._server.reply(request, self._servers.orders(node, fleet))
 
     def close(self) -> None:
-        self._server.unwatch(self._checkpoints.fileno())
-        self._checkpoints.close()
+        """May be said again."""
+        if self._is_open:
+            self._is_open = False
+            self._server.unwatch(self._checkpoints.fileno())
+            self._checkpoints.close()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT, BUCKETS, GroupShape
-from dlrover_lite.kernels import copy_1, copy_4, copy_16, kernel, prefetch
+from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.rows import CHANGED, COUNT, META_WORDS, TABLE
 from dlrover_lite.slots import SLOTS, SlotSet
@@ -22,7 +23,7 @@ __all__ = ["Copier", "Source", "compile_kernels"]
 
 _U0, _U1, _U2, _U4, _U8 = (np.uint64(number) for number in (0, 1, 2, 4, 8))
 _META = np.uint64(META_WORDS)
-_FOUR, _FOURS, _LINE, _LINES = (np.uint64(number) for number in (4, 8, 16, 32))
+_LINE = np.uint64(16)
 _SHIFT, _TO_BUCKET = np.uint64(SLOT_SHIFT), np.uint64(BUCKET_SHIFT)
 _AHEAD = np.uint64(4)
 """Rows that a bucket's next ones are fetched ahead."""
@@ -75,26 +76,6 @@ class _Copies(NamedTuple):
 
     numbers: NDArray[np.uint64]
     places: NDArray[np.uint32]
-
-
-@kernel
-def _copy(target, to, source, at, n):  # type: ignore[no-untyped-def]
-    """n values of 4 bytes, from one array to another, or so far apart: some of them perhaps twice, which takes less than a loop."""
-    if n >= _LINE:
-        if n > _LINES:
-            for j in range(_LINE, n - _LINE, _LINE):
-                copy_16(target, to + j, source, at + j)
-        copy_16(target, to, source, at)
-        copy_16(target, to + n - _LINE, source, at + n - _LINE)
-    elif n >= _FOUR:
-        if n > _FOURS:
-            for j in range(_FOUR, n - _FOUR, _FOUR):
-                copy_4(target, to + j, source, at + j)
-        copy_4(target, to, source, at)
-        copy_4(target, to + n - _FOUR, source, at + n - _FOUR)
-    else:
-        for j in range(_U0, n):
-            copy_1(target, to + j, source, at + j)
 
 
 @kernel
@@ -166,8 +147,8 @@ def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[n
         u32[counts_to + capacity] = age
         u16[slots_to] = np.uint16(slot)
         u16[slots_to + capacity] = np.uint16(table - _U1)
-        _copy(u32, values_to, from_values, row * dim, dim)
-        _copy(u32, state_to, from_state, row * row_state, row_state)
+        copy_values(u32, values_to, from_values, row * dim, dim)
+        copy_values(u32, state_to, from_state, row * row_state, row_state)
         numbers[n], places[n] = row, np.uint32(k << _PLACE_SHIFT | bucket)
         n += _U1
         row += _U1
@@ -201,8 +182,8 @@ def drop_late(n, source, wanted, rooms, copies, late, lates):  # type: ignore[no
             continue
         u64[room // _U8 + k] = u64[room // _U8 + last]
         values, state = (room + values_at) // _U4, (room + state_at) // _U4
-        _copy(u32, values + k * dim, u32, values + last * dim, dim)
-        _copy(u32, state + k * row_state, u32, state + last * row_state, row_state)
+        copy_values(u32, values + k * dim, u32, values + last * dim, dim)
+        copy_values(u32, state + k * row_state, u32, state + last * row_state, row_state)
         counts, slots = (room + counts_at) // _U4, (room + slots_at) // _U2
         u32[counts + k], u32[counts + capacity + k] = u32[counts + last], u32[counts + capacity + last]
         u16[slots + k], u16[slots + capacity + k] = u16[slots + last], u16[slots + capacity + last]

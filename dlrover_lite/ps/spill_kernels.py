@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.kernels import copy_1, copy_4, copy_16, kernel, publish
+from dlrover_lite.kernels import copy_4, kernel, publish
+from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.journal_kernels import NEW
 from dlrover_lite.ps.rows import CHANGED, META_WORDS
 from dlrover_lite.ps.spill import CAPACITY, CLOCK, COUNT, ENTRY_HEAD_WORDS, OVERFLOW, PASSED, USED
@@ -15,18 +16,6 @@ _U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
 _META = np.uint64(META_WORDS)
 _HEAD = np.uint64(ENTRY_HEAD_WORDS)
 _HALF = np.uint64(32)
-_LINE = np.uint64(16)
-_LINES = ~np.uint64(15)
-
-
-@kernel
-def _copy(target, to, source, at, n):  # type: ignore[no-untyped-def]
-    """n values of 4 bytes."""
-    lines = n & _LINES
-    for j in range(_U0, lines, _LINE):
-        copy_16(target, to + j, source, at + j)
-    for j in range(lines, n):
-        copy_1(target, to + j, source, at + j)
 
 
 @kernel
@@ -56,8 +45,8 @@ def spill_rows(rows, n, store, words, entries, clock):  # type: ignore[no-untype
         entries[at] = np.uint32(rows[i])
         entries[at + _U1] = np.uint32(rows[i] >> _HALF)
         copy_4(entries, at + _U2, store.meta, row * _META)
-        _copy(entries, at + _HEAD, store.values, row * dim, dim)
-        _copy(entries, at + _HEAD + dim, store.state, row * row_state, row_state)
+        copy_values(entries, at + _HEAD, store.values, row * dim, dim)
+        copy_values(entries, at + _HEAD + dim, store.state, row * row_state, row_state)
         count += _U1
     publish()
     words[COUNT] = count

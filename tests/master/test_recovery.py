@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.parameter_servers import consumed
 from dlrover_lite.master.progress import Evaluations, Progress
+from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.recovery import check_plan, facts_for, ledger_of, write_ledger
 from dlrover_lite.master.shards import ShardPlan, ShardService
 from dlrover_lite.recipe import schema
@@ -31,6 +33,7 @@ from dlrover_lite.wire.messages import (
     PsOrders,
     RestoreOrder,
     StatusRequest,
+    StopRequest,
     StoryRequest,
     Topology,
     TopologyRequest,
@@ -294,6 +297,27 @@ def test_a_master_that_dies_amid_going_back(
     status = rig.ask("cli", StatusRequest())
     assert (status.samples, status.generation) == (0, 1)
     assert orders(rig, "ps-1").restore is not None
+
+
+def test_a_job_that_is_stopped_while_it_goes_back(make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = make(workers=1, checkpoint={"every_seconds": 3600.0, "keep": 5})
+    rig.up("ps-0", "worker-0")
+    cut_now(rig, 1)
+    goes_back, is_stopped, original = threading.Event(), threading.Event(), Reconciler.end_all
+
+    def end_all(self: Reconciler, *, meanwhile: Callable[[], None]) -> None:
+        goes_back.set()
+        while not is_stopped.is_set():
+            meanwhile()
+        original(self, meanwhile=meanwhile)
+
+    monkeypatch.setattr(Reconciler, "end_all", end_all)
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    assert goes_back.wait(PATIENCE)
+    rig.ask("cli", StopRequest())
+    is_stopped.set()
+    outcome = rig.ended()
+    assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
 
 
 def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> None:
