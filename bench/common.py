@@ -58,6 +58,7 @@ def arguments(
     description: str, extend: Callable[[argparse.ArgumentParser], object] | None = None
 ) -> argparse.Namespace:
     """The command line: ``--json``, ``--quick``, and what ``extend`` adds to the parser."""
+    os.environ.setdefault("DLROVER_LITE_BRAIN", "off")  # a daemon would outlive the script
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument("--quick", action="store_true", help="a rough answer within a minute")

@@ -10,6 +10,9 @@
     ├── JobError                a job that failed, or can't be found           exit code 1
     │   ├── CheckpointDamaged   a cut whose files aren't as they were written
     │   └── CheckpointForeign   a cut in a format that this version can't read
+    ├── BrainError              the brain's daemon can't be started or used    exit code 1
+    ├── HistoryError            the brain's database can't be used             exit code 1
+    │   └── RowRefused          it can, but what was to be written makes no sense
     ├── BackendError            nodes that can't be launched or reached        exit code 1
     └── WireError               a peer that can't be reached or understood     exit code 1
         ├── DeadlineExceeded    no answer within the deadline
@@ -25,15 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "BrainError",
     "CheckpointDamaged",
     "CheckpointForeign",
     "DataError",
     "DeadlineExceeded",
     "DlroverLiteError",
+    "HistoryError",
     "JobError",
     "ModelError",
     "RecipeError",
     "RemoteError",
+    "RowRefused",
     "UsageError",
     "WireError",
 ]
@@ -93,6 +99,18 @@ class CheckpointDamaged(JobError):
 
 class CheckpointForeign(JobError):
     """Nothing is wrong with it: it was written by a version of another major format."""
+
+
+class BrainError(DlroverLiteError):
+    pass
+
+
+class HistoryError(DlroverLiteError):
+    pass
+
+
+class RowRefused(HistoryError):
+    """Trying again is no use. Nothing of the transaction is written."""
 
 
 class BackendError(DlroverLiteError):

@@ -38,6 +38,8 @@ class Session:
         # pytest's own tmp_path stays where it was, so that a failed test's files can be read afterwards.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         os.environ.update(DLROVER_LITE_HOME=str(self.home), XDG_RUNTIME_DIR=str(self.runtime), TMPDIR=str(self.temp))
+        # The daemon outlives the job that starts it: tests that want one have homes of their own, and stop it.
+        os.environ["DLROVER_LITE_BRAIN"] = "off"
         # torch makes this directory as soon as one of its own optimizers is used.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.directory / "i")
         tempfile.tempdir = None

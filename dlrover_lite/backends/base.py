@@ -55,6 +55,25 @@ class Usage(msgspec.Struct, frozen=True):
     """It was ready to run and held back by its CPU limit."""
 
 
+class HostUsage(msgspec.Struct, frozen=True):
+    """A machine that nodes run on."""
+
+    host: str
+    cores: float
+    """That this job's nodes and whoever shares them can use there."""
+    cpu_seconds: float
+    """That everything has taken of these cores since some moment: this job, others, the system."""
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """The usage of all that runs, as of one moment."""
+
+    nodes: dict[str, Usage]
+    on: dict[str, str]
+    """Host of each of these nodes."""
+    hosts: list[HostUsage]
+
+
 class Enforcement(msgspec.Struct, frozen=True):
     """How limits are enforced here."""
 
@@ -92,6 +111,9 @@ class Backend(Protocol):
 
     def usage(self, node: str) -> Usage | None:
         """None once the node has ended, or before it started."""
+
+    def readings(self) -> Readings:
+        """The usage of all nodes that run, and of the hosts they are on."""
 
     def enforcement(self) -> Enforcement:
         """How the limits of this job's nodes are enforced."""

@@ -32,17 +32,25 @@ COMMANDS = {
     "move": LazyCommand("dlrover_lite.cli.scale:move", "Move slots to another parameter server."),
     "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
     "resize": LazyCommand("dlrover_lite.cli.scale:resize", "Give a running node more or less."),
+    "autoscale": LazyCommand(
+        "dlrover_lite.cli.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."
+    ),
+    "explain": LazyCommand("dlrover_lite.cli.explain:explain_", "Explain what the brain has decided for a job."),
     "slots": LazyCommand("dlrover_lite.cli.slots:slots", "Show which slots keep parameter servers busy."),
+    "profile": LazyCommand("dlrover_lite.cli.profile:profile", "Show what nodes spend their time on."),
     "stop": LazyCommand("dlrover_lite.cli.jobs:stop", "Stop a job."),
     "checkpoints": LazyCommand("dlrover_lite.cli.checkpoints:checkpoints", "List the checkpoints of a job."),
     "checkpoint": LazyCommand(
         "dlrover_lite.cli.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
     ),
+    "history": LazyCommand("dlrover_lite.cli.history:history", "List past jobs, and what came of them."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),
     "census": LazyCommand("dlrover_lite.cli.census:census", "Prove that samples are applied exactly once."),
     "data": LazyCommand("dlrover_lite.cli.data:data", "Make training data."),
+    "plan": LazyCommand("dlrover_lite.cli.plan:plan", "Show the plan that a job would start with."),
     "validate": LazyCommand("dlrover_lite.cli.recipe:validate", "Check a recipe and say what it will do."),
+    "brain": LazyCommand("dlrover_lite.cli.brain:brain", "Look after the process that advises all jobs."),
     "doctor": LazyCommand("dlrover_lite.cli.doctor:doctor", "Check whether this machine can run jobs."),
     "recipe": LazyCommand("dlrover_lite.cli.recipe:recipe", "Start a recipe, or print its schema."),
 }

@@ -20,7 +20,8 @@ _HEAD = """\
 
 Data goes to stdout, progress and errors to stderr. Tables fit the terminal, and are complete in a pipe; `NO_COLOR` is
 honoured. Exit codes: 0 done; 1 failed; 2 a recipe, command line or system that can't work; 70 a bug of dlrover-lite; 130
-interrupted. `DLROVER_LITE_HOME` moves everything that dlrover-lite keeps (jobs, caches) to another directory.
+interrupted. `DLROVER_LITE_HOME` moves everything that dlrover-lite keeps (jobs, caches, history) to another directory;
+`DLROVER_LITE_BRAIN` says where the brain is that jobs report to: `daemon` (the default), `embedded`, or `off`.
 """
 
 

@@ -14,12 +14,13 @@ from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.follow import Signals
+    from dlrover_lite.jobs.brain_files import BrainMode
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["run"]
+__all__ = ["prepare_data", "run"]
 
 EXIT_FAILED = 1
 
@@ -36,6 +37,13 @@ EXIT_FAILED = 1
 )
 @click.option("--cut", type=click.IntRange(min=0), help="With --resume or --from: this checkpoint, not the newest.")
 @click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; the data may be others.")
+@click.option(
+    "--autoscale",
+    type=click.Choice(["off", "suggest", "on"]),
+    help="Whether the brain changes the job's plan while it runs (default: on where the recipe fixes no resources).",
+)
+@click.option("--check-index", metavar="INDEX", help="Refuse if `plan` would show another plan by now than that one.")
+@click.option("--no-daemon", is_flag=True, help="Have the brain in the job's own process, not in one for all jobs.")
 @click.option("--detach", is_flag=True, help="Start the job, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def run(
@@ -46,6 +54,9 @@ def run(
     origin: str | None,
     cut: int | None,
     only_parameters: bool,
+    autoscale: str | None,
+    check_index: str | None,
+    no_daemon: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -59,6 +70,13 @@ def run(
     the path or URL of checkpoints, with ":12" at its end for one that isn't the newest. Its recipe is the checkpoint's unless
     RECIPE is given, which may have other numbers of nodes and epochs.
 
+    Where the recipe fixes no resources the brain chooses the plan, and changes it while the job runs (`plan` shows it
+    beforehand, `explain` what was decided, `autoscale pause` holds it). With --autoscale suggest it asks first, with off it
+    keeps out.
+
+    What happens is told to the brain, which keeps the history of all jobs. If none runs it is started, and ends when there has
+    been no job for a while.
+
     Exit codes: 0 trained; 1 the job failed, or was stopped by `dlrover-lite stop`; 2 the recipe can't be run;
     130 stopped by ctrl-C (143, 129: by SIGTERM, SIGHUP).
     """
@@ -66,18 +84,26 @@ def run(
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import warnings, what_runs
 
+    if autoscale is not None:
+        settings = (*settings, f"autoscale={autoscale}")
+    if check_index is not None and (resume or origin is not None or recipe is None):
+        raise click.UsageError("--check-index is for a RECIPE, without --resume and --from.")
     _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
+    brain: BrainMode | None = "embedded" if no_daemon else None
     if resume:
-        start = _to_resume(recipe or "last", cut)
+        start = _to_resume(recipe or "last", cut, brain)
     elif origin is not None:
-        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters=only_parameters)
+        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, brain)
     else:
-        start = _to_run(recipe or "", overrides(settings, data))
+        start = _to_run(recipe or "", overrides(settings, data), brain)
     for warning in warnings(start.recipe):
         note(f"Warning: {warning}")
     for line in start.said:
         note(line)
-    note(what_runs(start.recipe, _prepare_data(start.recipe)))
+    samples = prepare_data(start.recipe)
+    if check_index is not None:
+        _check_index(start.recipe, samples, check_index)
+    note(what_runs(start.recipe, samples))
     with Signals(sys.stderr) as signals:
         handle = start.go(detach)
         if detach:
@@ -126,32 +152,43 @@ def _check_options(
         raise click.UsageError("Missing argument 'RECIPE'.")
 
 
-def _to_run(recipe: str, changes: dict[str, Any]) -> _Start:
-    from dlrover_lite.jobs.handle import launch, this_machine
+def _to_run(recipe: str, changes: dict[str, Any], brain: BrainMode | None) -> _Start:
+    from dlrover_lite.cli.output import note
+    from dlrover_lite.jobs.handle import default_options, launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     loaded = load_recipe(recipe, changes, machine=this_machine())
-    return _Start(loaded, [], lambda detach: launch(loaded, resolved_yaml(loaded), detach=detach))
+    options, text = default_options(loaded, brain), resolved_yaml(loaded)
+    return _Start(loaded, [], lambda detach: launch(loaded, text, detach=detach, options=options, say=note))
 
 
-def _to_resume(reference: str, cut: int | None) -> _Start:
+def _to_resume(reference: str, cut: int | None, brain: BrainMode | None) -> _Start:
     """Raises JobError when it can't go on."""
+    from dlrover_lite.cli.output import note
     from dlrover_lite.jobs import resuming
-    from dlrover_lite.jobs.handle import go_on
+    from dlrover_lite.jobs.handle import default_options, go_on
     from dlrover_lite.jobs.store import find_job
 
     job = find_job(reference)
     chosen = resuming.chosen_for(job, cut)
-    return _Start(job.recipe, _said(chosen, f"{job.id} goes on from"), lambda detach: go_on(job, chosen, detach=detach))
+    options = default_options(job.recipe, brain)
+    said = _said(chosen, f"{job.id} goes on from")
+    return _Start(job.recipe, said, lambda detach: go_on(job, chosen, detach=detach, options=options, say=note))
 
 
 def _to_begin_with(
-    origin: str, cut: int | None, recipe: str | None, changes: dict[str, Any], *, only_parameters: bool
+    origin: str,
+    cut: int | None,
+    recipe: str | None,
+    changes: dict[str, Any],
+    only_parameters: bool,
+    brain: BrainMode | None,
 ) -> _Start:
     """Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.checkpoint.locate import locate
+    from dlrover_lite.cli.output import note
     from dlrover_lite.jobs import resuming
-    from dlrover_lite.jobs.handle import launch, this_machine
+    from dlrover_lite.jobs.handle import default_options, launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     located = locate(origin)
@@ -163,8 +200,10 @@ def _to_begin_with(
     resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
     beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
 
+    options, text = default_options(loaded, brain), resolved_yaml(loaded)
+
     def go(detach: bool) -> JobHandle:
-        return launch(loaded, resolved_yaml(loaded), detach=detach, beginning=beginning)
+        return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)
 
     return _Start(loaded, _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}"), go)
 
@@ -178,7 +217,7 @@ def _said(chosen: Chosen, what: str) -> list[str]:
     return [*said, f"{what.rstrip()} checkpoint {manifest.cut} of {manifest.job}, {taken}"]
 
 
-def _prepare_data(recipe: Recipe) -> int:
+def prepare_data(recipe: Recipe) -> int:
     """Index the files, if they aren't yet; the number of training samples."""
     from pathlib import Path
 
@@ -196,6 +235,18 @@ def _prepare_data(recipe: Recipe) -> int:
                 samples = dataset.samples if part == "train" else samples
                 dataset.close()
     return samples
+
+
+def _check_index(recipe: Recipe, samples: int, index: str) -> None:
+    """Raises JobError when the world has moved."""
+    from dlrover_lite.jobs.foresight import foresee
+
+    now = foresee(recipe, samples).decision
+    if now.index != index:
+        raise JobError(
+            f"The world has moved since plan {index}: it is {now.index} by now ({now.reason})",
+            hint="Look at it again: dlrover-lite plan RECIPE",
+        )
 
 
 def _say_detached(handle: JobHandle, as_json: bool) -> None:

@@ -165,10 +165,14 @@ def warnings(recipe: Recipe) -> list[str]:
 
 def what_runs(recipe: Recipe, samples: int) -> str:
     """One line on a job that is about to start."""
+    from dlrover_lite.brain.demand import autoscale_of
     from dlrover_lite.jobs.handle import planned
 
     plan = planned(recipe)
     workers = plural(plan.worker.count, "worker")
-    nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
+    if autoscale_of(recipe) != "off" and recipe.resources.ps is None and recipe.resources.worker is None:
+        nodes = "the brain chooses the plan"
+    else:
+        nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
     model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
     return f"{model} on {plural(samples, 'sample')}, {plural(recipe.training.epochs, 'epoch')}; {nodes}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.errors import JobError, RemoteError, UsageError, WireError
+from dlrover_lite.jobs.brain_files import BrainMode, brain_mode
+from dlrover_lite.jobs.brains import begin
 from dlrover_lite.jobs.launching import Started, environment, start
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
@@ -23,10 +25,12 @@ from dlrover_lite.recipe.schema import Recipe
 if TYPE_CHECKING:
     from dlrover_lite.backends.base import Enforcement
     from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.jobs.profiles import Gap
     from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.slots import SlotSet
     from dlrover_lite.units import Resources
-    from dlrover_lite.wire.messages import SlotsReport, Status, Story, Topology
+    from dlrover_lite.wire.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
 
 __all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "run", "this_machine"]
 
@@ -37,6 +41,10 @@ _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def run(
@@ -300,6 +308,20 @@ class JobHandle:
             wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to resize")
         ).actions
 
+    def autoscale(self, what: Literal["status", "pause", "resume", "accept", "reject"] = "status") -> AutoscaleStatus:
+        """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests. How that stands then.
+
+        Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject.
+        """
+        from dlrover_lite.jobs import scaling
+        from dlrover_lite.wire.messages import AutoscaleRequest, AutoscaleStatus
+
+        return self._wish(
+            AutoscaleRequest(what),
+            AutoscaleStatus,
+            lambda last: scaling.too_late(self.job, last, "there is no plan to change"),
+        )
+
     def slots(self, hottest: int = 10) -> SlotsReport:
         """What is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
 
@@ -316,6 +338,14 @@ class JobHandle:
         if not report.slot_map_version:
             raise self._no_map()
         return report
+
+    def profiles(self, *, on_damage: Callable[[str], None] = lambda _: None) -> Sequence[Profile | Gap]:
+        """What was measured of its nodes, an interval after the other, whether or not it runs. ``on_damage`` is told what can't be read.
+
+        Raises JobError when the file can't be read."""
+        from dlrover_lite.jobs import profiles
+
+        return profiles.read(self.directory, on_damage)
 
     def slot_map(self) -> Topology:
         """Which PS owns which slots now. Raises JobError when the job has ended, or there is no map yet."""
@@ -421,20 +451,24 @@ def launch(
     detach: bool = False,
     options: KeeperOptions | None = None,
     beginning: Beginning | None = None,
+    say: Callable[[str], None] = _to_stderr,
 ) -> JobHandle:
     """Start a job of a resolved recipe, in a session of its own (the terminal's ctrl-C doesn't reach it); with the cut it begins with.
+    ``say`` is told if the brain has to be started for it.
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
     options = options or default_options(recipe)
+    begin(options.brain, say)
     return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
 
 
-def default_options(recipe: Recipe) -> KeeperOptions:
-    """How a keeper runs a job of this recipe."""
+def default_options(recipe: Recipe, brain: BrainMode | None = None) -> KeeperOptions:
+    """How a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
+    mode = brain_mode(brain)
     if recipe.checkpoint == "off":
-        return KeeperOptions()
-    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS)
+        return KeeperOptions(brain=mode)
+    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS, brain=mode)
 
 
 def resume(
@@ -450,9 +484,17 @@ def resume(
     return go_on(job, resuming.chosen_for(job, cut), detach=detach, options=options)
 
 
-def go_on(job: Job, chosen: Chosen, *, detach: bool = False, options: KeeperOptions | None = None) -> JobHandle:
+def go_on(
+    job: Job,
+    chosen: Chosen,
+    *,
+    detach: bool = False,
+    options: KeeperOptions | None = None,
+    say: Callable[[str], None] = _to_stderr,
+) -> JobHandle:
     """With a job that has ended, from this checkpoint. Raises JobError."""
     from dlrover_lite.jobs import resuming
 
     options = options or default_options(job.recipe)
+    begin(options.brain, say)
     return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -14,19 +15,26 @@ import zmq
 
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.backends.local.client import LocalBackend
-from dlrover_lite.brain.plan import initial_plan
+from dlrover_lite.brain.demand import autoscale_of, demand_of
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
+from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
+from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.autoscaler import Autoscaler
+from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.brain_start import linked, tell_end
+from dlrover_lite.master.first_plan import FirstPlan, first_plan
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shard_plan import shard_plan
+from dlrover_lite.master.shard_plan import ShardPlan, shard_plan
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Checkpoint
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -52,25 +60,53 @@ def run(job: Job) -> Outcome:
     server = Server(record.master_endpoint, MasterRequests, context=context, remember_replies=True)
     backend = LocalBackend(record.keeper_endpoint, context=context)
     try:
-        return _run(job, server, backend, stop)
+        return _run(job, server, backend, stop, context)
     finally:
         server.close()
         backend.close()
         context.destroy(linger=1000)
 
 
-def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
-    """Generation after generation."""
+def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.Context[Any]) -> Outcome:
     recipe = job.recipe
     capacity = backend.capacity()
-    nodes = initial_plan(recipe.resources, capacity)
-    print(f"plan: {nodes.describe()}")
     plan = shard_plan(recipe)
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
     story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
+    mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
+
+    def tell(line: str) -> None:
+        story.node("master", line)
+
+    demand = demand_of(recipe, capacity, samples=plan.samples)
+    with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=_say) as brain:
+        began = job.ledger().exists()
+        nodes = first_plan(recipe, capacity, None if began else brain, stop=stop, say=tell)
+        if not began:
+            tell(
+                f"begins with {nodes.plan.describe()}"
+                + (f" (decision {nodes.number}: {nodes.why})" if nodes.number else "")
+            )
+        return _generations(job, server, backend, stop, nodes, capacity, plan, cuts, story, brain)
+
+
+def _generations(
+    job: Job,
+    server: Server,
+    backend: Backend,
+    stop: _Stop,
+    nodes: FirstPlan,
+    capacity: Resources,
+    plan: ShardPlan,
+    cuts: str,
+    story: StoryLog,
+    brain: BrainLink | None,
+) -> Outcome:
+    """One after the other, until the job has ended."""
+    recipe = job.recipe
     while True:
-        begin_generation(job, plan, nodes, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
+        begin_generation(job, plan, nodes.plan, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
         with LedgerStore(job.ledger()) as store:
             shards = ShardService(store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
             master = Master(
@@ -79,7 +115,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
                 shards,
                 server,
                 backend,
-                Fleet(nodes, capacity),
+                Fleet(nodes.plan, capacity),
                 export_directory=job.export,
                 checkpoints=cuts,
                 story=story,
@@ -87,24 +123,30 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop) -> Outcome:
                 show=lambda status: _show(job, status),
                 stop_reason=lambda: job.record().stop_reason or "stopped by request",
                 go_back=GoingBack(job),
+                profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
+                brain=brain,
+                autoscaler=Autoscaler(job=job.id, mode=autoscale_of(recipe), heard=nodes.number),
             )
             if (outcome := master.run()) is not None:
-                _write_result(job, master, outcome)
+                result = _write_result(job, master, outcome)
+                if brain is not None:
+                    tell_end(brain, job, result, master.fleet)
                 return outcome
 
 
-def _write_result(job: Job, master: Master, outcome: Outcome) -> None:
-    job.write_result(
-        Result(
-            state=outcome.state,
-            ended_at=time.time(),
-            message=outcome.message,
-            hint=outcome.hint,
-            traceback=outcome.traceback,
-            export=str(job.export) if master.exporting.exported is not None else None,
-            status=to_builtins(master.status()),
-        )
+def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:
+    """As it stands then: another's word may have been first."""
+    result = Result(
+        state=outcome.state,
+        ended_at=time.time(),
+        message=outcome.message,
+        hint=outcome.hint,
+        traceback=outcome.traceback,
+        export=str(job.export) if master.exporting.exported is not None else None,
+        status=to_builtins(master.status()),
     )
+    written = job.write_result(result)
+    return result if written else job.result() or result
 
 
 def _say(line: str) -> None:

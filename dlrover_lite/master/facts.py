@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.progress import Counters, Progress
@@ -33,7 +34,7 @@ __all__ = [
 T = TypeVar("T")
 BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
 RESTARTS, CUTS = "master_restarts", "cuts"
-_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING = "exporter", "exported", "outcome", "stopping"
+_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING, _AUTOSCALER = "exporter", "exported", "outcome", "stopping", "autoscaler"
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -103,6 +104,14 @@ class Facts:
     def keep_restore(self, order: RestoreOrder | None) -> None:
         """With the next commit: nothing may be told that follows from it before."""
         self._keep(RESTORE, order)
+
+    def autoscaler(self) -> Autoscaler | None:
+        return self._fact(_AUTOSCALER, Autoscaler)
+
+    def keep_autoscaler(self, state: Autoscaler) -> None:
+        """At once: a step that was asked for is known to a restarted master. Raises JobError when it can't be written."""
+        self._keep(_AUTOSCALER, state)
+        self._shards.commit()
 
     def cuts(self) -> CutNumbers | None:
         return self._fact(CUTS, CutNumbers)

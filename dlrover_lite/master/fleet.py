@@ -275,6 +275,11 @@ class Fleet(msgspec.Struct, frozen=True):
         told = [] if changed.wanted else [Note(node, f"stays with {describe(known.resources)}")]
         return self._with(changed), [*told]
 
+    def set_size(self, role: WorkRole, each: Resources) -> Fleet:
+        """Of the nodes of a role that come from now on."""
+        planned = msgspec.structs.replace(self.planned(role), each=each)
+        return msgspec.structs.replace(self, plan=msgspec.structs.replace(self.plan, **{role: planned}))
+
     def resized(self, node: str, agreed: Resources) -> Next:
         """The backend has agreed to new limits, which may be only a part of what is wanted."""
         known = self.by_id[node]

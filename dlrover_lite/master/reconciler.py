@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.master.fleet import (
@@ -91,6 +91,8 @@ class Reconciler:
         self.fleet = fleet
         self.usage: dict[str, Usage] = {}
         """The last that is known of each node, also after its end."""
+        self.readings: tuple[float, Readings] | None = None
+        """The newest, and as of when."""
         self.waits_for: dict[str, str] = {}
         """Why nodes that are to be resized haven't been yet, in words."""
         self._backend = backend
@@ -144,6 +146,10 @@ class Reconciler:
         told += self._resize(self.fleet.by_id[node])
         return [f"{node} {text}" for text in told]
 
+    def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
+        """Of the nodes of a role that come from now on."""
+        self._take((self.fleet.set_size(role, each), []))
+
     def memory_used(self, node: str) -> int:
         """Bytes, now."""
         usage = self._backend.usage(node)
@@ -179,9 +185,9 @@ class Reconciler:
                 self._resize(node)
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
-            for node in self.fleet.running:
-                if usage := self._backend.usage(node.id):
-                    self.usage[node.id] = usage
+            readings = self._backend.readings()
+            self.usage |= readings.nodes
+            self.readings = (now + self._clock()) / 2, readings
 
     def _resize(self, node: Node) -> list[str]:
         """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done

@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.base import Backend
-from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError, UsageError
+from dlrover_lite.errors import BackendError, DlroverLiteError, JobError, ModelError
 from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
+from dlrover_lite.master.autoscaler import Autoscaler
+from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.executor import executor_of
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.master.profiling import Profiling, Sink
 from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
 from dlrover_lite.master.prompting import Prompting
 from dlrover_lite.master.reconciler import Reconciler
@@ -29,9 +33,10 @@ from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Checkpoint, Recipe
-from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage, Request
+from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
+    AutoscaleRequest,
     CancelMovesRequest,
     CheckpointRequest,
     DrainRequest,
@@ -85,14 +90,17 @@ class Master:
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
         go_back: GoBack | None = None,
+        brain: BrainLink | None = None,
+        autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
+        profiles: list[Sink] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
-        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status
-        every few seconds. ``go_back`` notes with which checkpoint the job goes on when parameters are lost; it raises JobError when there
-        is none."""
+        they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now
+        and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
+        JobError. ``autoscaler``: None: it is off."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -100,7 +108,7 @@ class Master:
         self.beginning: Beginning | None = None
         """The job goes on from another checkpoint, in another generation; this one ends."""
         self.evaluations = Evaluations()
-        self._rounds = OpenRounds(shards, self.evaluations)
+        self.rounds = OpenRounds(shards, self.evaluations)
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -109,6 +117,7 @@ class Master:
         self._show = show
         self._clock = clock
         self._go_back = go_back
+        self.brain = brain
         self._waiting: dict[int, Request] = {}
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
@@ -140,6 +149,7 @@ class Master:
             clock=clock,
         )
         self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
+        self.executor = executor_of(self, autoscaler, wall_clock)
         self.stopping = self.facts.stopping()
         """Why the job is to stop, while it takes a last checkpoint."""
         if self.stopping:
@@ -163,25 +173,23 @@ class Master:
                 wall_clock=wall_clock,
             )
             self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
+        self.profiling = Profiling(job, recipe, shards, profiles or [], clock=clock, wall_clock=wall_clock)
         self._remember()
 
     @property
     def fleet(self) -> Fleet:
         return self.reconciler.fleet
 
-    @property
-    def restarts(self) -> int:
-        return self.facts.restarts
-
     def _remember(self) -> None:
         """What an earlier master of this job knew."""
         if not self.facts.taken_over and not self.facts.generation.number:
             return
         if self.facts.taken_over:
+            self.profiling.taken_over("the master was killed")
             self.story.node("master", f"was killed and is started again (restart {self.facts.restarts})")
         self.exporting.remember()
         self.facts.restore_progress(self.progress, now=self._clock())
-        self._rounds.open = self.shards.restore_evaluations(self.evaluations)
+        self.rounds.open = self.shards.restore_evaluations(self.evaluations)
         for node in self.fleet.by_id.values():
             if node.role == "worker" and node.state == "ended":
                 self.shards.worker_died(node.id)
@@ -243,7 +251,7 @@ class Master:
                 self._server.reply(request, body)
         points.answered()
         self._answer_waiting()
-        self._rounds.close()
+        self.rounds.close()
         if self.beginning is None:
             if (now := self._clock()) >= self._reconcile_at:
                 self._reconcile_at = now + RECONCILE_SECONDS
@@ -296,11 +304,13 @@ class Master:
                 self.exporting.take(exported)
                 return Ack()
             case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() | ResizeRequest() as wish:
-                return self.slots.answer(wish)
+                return self.executor.by_hand(wish)
+            case AutoscaleRequest() as asked:
+                return self.executor.answer(asked)
             case SlotsRequest(hottest):
                 return self.servers.slots(hottest, self.fleet)
             case StoryRequest(subject):
-                return self._tell(subject)
+                return self.story.answer(subject, self.fleet.by_id)
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
             case StopRequest(reason, now):
@@ -314,6 +324,7 @@ class Master:
 
     def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
         self.reconciler.heard(report.node)
+        self.profiling.served(report)
         answer = self.servers.report(report, self.fleet)
         if isinstance(answer, PsOrders) and self._prompting is not None:
             self._prompting.heard(report, request)
@@ -322,6 +333,7 @@ class Master:
     def _lease(self, request: LeaseRequest) -> msgspec.Struct:
         metrics = metrics_of(request.report)
         failed = None if request.failed is None else (request.failed, request.error)
+        samples_before = self.shards.consumed_samples
         answer = self.shards.report_and_lease(
             request.node,
             request.token,
@@ -333,11 +345,12 @@ class Master:
             now=self._clock(),
         )
         self._take_report(request, metrics, answer)
+        self.profiling.worked(request, answer, samples=self.shards.consumed_samples - samples_before)
         work = answer.work
         if isinstance(work, Lease) and (node := self.fleet.by_id.get(request.node)) is not None:
             work = msgspec.structs.replace(work, cores=node.resources.cores)
         if isinstance(work, Lease) and work.kind == "eval":
-            self._rounds.opened(work.index)
+            self.rounds.opened(work.index)
         if isinstance(work, Finished):
             # who doesn't ask is not sent away: it will ask, and may be needed for the export
             return (self.exporting.task(request.node) or work) if request.want else Ack()
@@ -385,19 +398,17 @@ class Master:
                 self._server.reply(request, topology)
             self._waiting.clear()
 
-    def _tell(self, subject: str) -> msgspec.Struct:
-        try:
-            return self.story.about(subject, self.fleet.by_id)
-        except UsageError as error:
-            return Failure(UNUSABLE, error.message, error.hint)
-
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
         self.reconciler.turn()
         if self.outcome is None:
             self.slots.turn()
+            self.executor.turn()
             self._take_cuts()
+        self.profiling.turn(self)
+        if self.brain is not None:
+            self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.story.flush()
         if (now := self._clock()) >= self._remember_at:

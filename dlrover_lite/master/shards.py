@@ -89,6 +89,8 @@ class ShardService:
         self._wait = Wait(wait_seconds)
         self._rates = {"train": WorkerRates(policy.memory_seconds), "eval": WorkerRates(policy.memory_seconds)}
         self._workers: set[str] = set()
+        self._lease_factors: dict[str, float] = {}
+        """Of workers that are to be leased less at once than their speed says."""
         self._dead: set[str] = set()
         self._check_plan()
         self._rounds_due = int(store.fact(ROUNDS_DUE) or 0)
@@ -210,6 +212,10 @@ class ShardService:
         self.worker_died(worker)
         self._dead.discard(worker)
         self._workers.add(worker)
+
+    def lease_less(self, worker: str, factor: float) -> None:
+        """Lease it so many times what it would get at once; 1: all of that."""
+        self._lease_factors[worker] = factor
 
     def worker_died(self, worker: str) -> None:
         """The worker is dead, was stopped, or is given up as too late: its leases are to do again, and it gets no more, whatever
@@ -349,6 +355,7 @@ class ShardService:
             remaining=remaining,
             policy=self._policy,
         )
+        size = max(1, int(size * self._lease_factors.get(worker, 1.0)))
         idle = not self.ledger.holds(worker)
         lease, changes = self.ledger.lease(of, worker, size, only_worker=only_worker)
         if lease is not None:

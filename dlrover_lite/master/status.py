@@ -68,7 +68,7 @@ def describe(master: Master) -> Status:
         not_enforced=master.enforcement.cannot,
         generation=master.facts.generation.number,
         begun=master.facts.generation.told,
-        master_restarts=master.restarts,
+        master_restarts=master.facts.restarts,
         moves=master.servers.moves(),
         slot_map_version=master.servers.state.version,
         slots_settled=master.servers.settled,

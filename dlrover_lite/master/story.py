@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from dlrover_lite.errors import UsageError
 from dlrover_lite.jobs.stories import find
 from dlrover_lite.master.ledger_data import Pass
+from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import Story, StoryEntry
 
 __all__ = ["StoryLog"]
@@ -82,6 +84,13 @@ class StoryLog:
         entries = [*self._entries, *map(_entry, self._leases)]
         entries.sort(key=lambda entry: entry.at)
         return find(Story(entries, self._told_leases - len(self._leases)), subject, nodes=nodes)
+
+    def answer(self, subject: str, nodes: Iterable[str]) -> Story | Failure:
+        """``about``, to whoever asks."""
+        try:
+            return self.about(subject, nodes)
+        except UsageError as error:
+            return Failure(UNUSABLE, error.message, error.hint)
 
     def last_words(self, nodes: Iterable[str], most: int = 6) -> list[str]:
         """The last entries about these nodes, as lines."""

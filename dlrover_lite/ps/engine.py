@@ -19,7 +19,7 @@ from dlrover_lite.ps.marks import ALL_SLOTS, Marks, Part, to_bitmap
 from dlrover_lite.ps.memory import Arenas, Memory
 from dlrover_lite.ps.state import State
 from dlrover_lite.ps.table import Kept, NotOwned, TableGroup
-from dlrover_lite.wire.ps_messages import Configure
+from dlrover_lite.wire.ps_messages import Configure, TableSpec
 
 __all__ = ["Engine", "Frozen", "NotOwned", "PushResult", "Slice"]
 
@@ -89,6 +89,19 @@ class Engine:
     def bytes(self) -> int:
         """Memory of rows and their index."""
         return sum(group.bytes for group in self.groups)
+
+    def table_rows(self) -> list[tuple[TableSpec, int]]:
+        """Rows of each embedding table, whoever owns their slots."""
+        found = []
+        for group in self.groups:
+            if not group.complete:
+                found += list(zip(group.tables, group.table_rows, strict=True))
+        return found
+
+    @property
+    def embedding_bytes(self) -> int:
+        """Memory of rows of embeddings and their index."""
+        return sum(group.bytes for group in self.groups if not group.complete)
 
     @property
     def restored(self) -> int:

@@ -37,6 +37,7 @@ from dlrover_lite.ps.slot_counters import SlotBook, hash_owned
 from dlrover_lite.ps.spill import Area, no_spill
 from dlrover_lite.ps.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.slots import SLOTS
 from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["GroupState", "Kept"]
@@ -97,8 +98,8 @@ class GroupState:
             np.array([t.init_scale for t in tables], np.float32),
         )
         self._index = Index(self._store)
-        self._slots = SlotBook()
-        self._book = Book(numbers, no_rows(), no_rows(), self._slots.flags, self._slots.rows, halting())
+        self._slots = SlotBook(len(self.tables))
+        self._book = Book(numbers, no_rows(), no_rows(), self._slots.flags, self._slots.row_counts, halting())
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = no_rows()
@@ -125,7 +126,12 @@ class GroupState:
     @property
     def slot_rows(self) -> NDArray[np.int64]:
         """Live rows of each slot [4096]."""
-        return self._slots.rows.copy()
+        return self._slots.row_counts[:SLOTS].copy()
+
+    @property
+    def table_rows(self) -> list[int]:
+        """Live rows of each table, whoever owns their slots."""
+        return [int(rows) for rows in self._slots.row_counts[SLOTS:]]
 
     @property
     def bytes(self) -> int:
@@ -157,7 +163,7 @@ class GroupState:
         """Rows were left here."""
         if self._kept.journal is not None:
             self._kept.journal.undo(self._kept.number, self._store, self.used)
-        free = self._index.restore(self.used, self._slots.rows)
+        free = self._index.restore(self.used, self._slots.row_counts)
         self._book.numbers[FREE] = len(free)
         self._book.numbers[LOG_LENGTH] = 0
         self._book = self._book._replace(free=free)

@@ -134,15 +134,15 @@ class Index:
     def bytes(self) -> int:
         return self.entries.words.nbytes + (0 if self._next is None else self._next.nbytes)
 
-    def restore(self, used: int, slot_rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Enter the rows below ``used`` that live, and add them to ``slot_rows``; the other numbers, rising. Raises JobError for arenas
+    def restore(self, used: int, row_counts: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Enter the rows below ``used`` that live, and add them to ``row_counts``; the other numbers, rising. Raises JobError for arenas
         that hold something else."""
         from dlrover_lite.ps.restore_kernels import restore
 
         words = np.zeros(2 * _size_for(used), np.uint64)
         self.entries = _entries(words)
         free = np.empty(used, np.uint64)
-        freed, right = restore(self._store, np.uint64(used), words, self.entries.mask, slot_rows, free)
+        freed, right = restore(self._store, np.uint64(used), words, self.entries.mask, row_counts, free)
         if right < used:
             raise JobError(
                 f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table"

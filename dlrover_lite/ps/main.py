@@ -26,6 +26,9 @@ from dlrover_lite.wire.server import Server
 
 __all__ = ["main"]
 
+AT_ONCE = 16
+"""Requests that are answered before anything else is looked at."""
+
 
 class ParametersLost(JobError):
     """Nobody has them any more."""
@@ -109,8 +112,11 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
         wait_seconds = min(wait_seconds, service.report_in)
     sockets = [server.socket, master.socket, *service.sockets]
     if wait_seconds:
-        zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], max(1, int(wait_seconds * 1000)))
-    service.serve(server.receive(0, limit=16))
+        with service.meter.pausing():
+            zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], max(1, int(wait_seconds * 1000)))
+    requests = server.receive(0, limit=AT_ONCE)
+    service.meter.found(all_of_them=len(requests) < AT_ONCE)
+    service.serve(requests)
 
 
 def _log(line: str) -> None:

@@ -17,6 +17,7 @@ from dlrover_lite.kernels import copy_16, fence, kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe, remove
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOGGED, META_WORDS, TABLE, USED
+from dlrover_lite.ps.slot_counters import TABLE_ROWS
 from dlrover_lite.ps.table_kernels import halts, log_row, prefetch_row, take_row
 
 __all__ = ["COPIED", "DROPPED", "HALF_WRITTEN", "TWICE", "compact", "drop", "enter_new", "find", "read", "write"]
@@ -124,7 +125,8 @@ def write(  # type: ignore[no-untyped-def]
                 words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
                 if row < entries.swept:
                     enter(hashes[i], table, row, entries.next_words, entries.next_mask)
-                book.slot_rows[hashes[i] >> _SHIFT] += 1
+                book.row_counts[hashes[i] >> _SHIFT] += 1
+                book.row_counts[TABLE_ROWS + table] += 1
                 store.ids[row] = ids[start + i]
                 meta[row * _META + LOGGED] = np.uint32(0)
             prefetch_row(row, store)
@@ -177,7 +179,8 @@ def enter_new(store, entries, book, clock, ids, tables, counts, ages):  # type: 
             row = numbers[USED]
             words[position * _U2] = hashes[i]
             words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
-            book.slot_rows[hashes[i] >> _SHIFT] += 1
+            book.row_counts[hashes[i] >> _SHIFT] += 1
+            book.row_counts[TABLE_ROWS + table] += 1
             # it may have been another row's once
             meta[row * _META + TABLE] = np.uint32(0)
             fence()
@@ -222,7 +225,8 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
                 position = probe(hashes[i], table, entries.next_words, entries.next_mask)
                 remove(position, entries.next_words, entries.next_mask)
             meta[at] = np.uint32(0)
-            book.slot_rows[hashes[i] >> _SHIFT] -= 1
+            book.row_counts[hashes[i] >> _SHIFT] -= 1
+            book.row_counts[TABLE_ROWS + table] -= 1
             top = numbers[FREE]
             if top != _U0 and free[top - _U1] > rows[i]:
                 rising = False

@@ -8,6 +8,7 @@ from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.index import CHUNK, TABLE_SHIFT, probe
 from dlrover_lite.ps.rows import META_WORDS, TABLE
+from dlrover_lite.ps.slot_counters import TABLE_ROWS
 
 __all__ = ["restore"]
 
@@ -17,9 +18,9 @@ _SHIFT = np.uint64(SLOT_SHIFT)
 
 
 @kernel
-def restore(store, used, words, mask, slot_rows, free):  # type: ignore[no-untyped-def]
-    """Enter the live rows below ``used`` into an empty index, count them by slot, and list the numbers that are free, rising: how many,
-    and the first row whose table is none (``used``: all are right).
+def restore(store, used, words, mask, row_counts, free):  # type: ignore[no-untyped-def]
+    """Enter the live rows below ``used`` into an empty index, count them by slot and table, and list the numbers that are free, rising: how
+    many, and the first row whose table is none (``used``: all are right).
 
     A key that comes twice was about to move from one of the two numbers to the other, and is the same in both: the latter is freed.
     """
@@ -44,7 +45,8 @@ def restore(store, used, words, mask, slot_rows, free):  # type: ignore[no-untyp
                 if words[position * _U2 + _U1] == _U0:
                     words[position * _U2] = hashes[i]
                     words[position * _U2 + _U1] = ((table - _U1) << TABLE_SHIFT) | (row + _U1)
-                    slot_rows[hashes[i] >> _SHIFT] += 1
+                    row_counts[hashes[i] >> _SHIFT] += 1
+                    row_counts[TABLE_ROWS + table - _U1] += 1
                     continue
                 meta[row * _META + TABLE] = np.uint32(0)
             free[freed] = row

@@ -20,12 +20,13 @@ from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
+from dlrover_lite.ps.meter import Meter
 from dlrover_lite.ps.moving import Outgoing, Tidying
 from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import Ack, PsOrders, PsReport, RestoreOrder
+from dlrover_lite.wire.messages import Ack, PsCounters, PsOrders, PsReport, RestoreOrder, TableCount
 from dlrover_lite.wire.ps_messages import (
     Configure,
     CopyBegin,
@@ -49,6 +50,8 @@ IMPATIENT_SECONDS = 0.005
 OVERDUE_SECONDS = 0.2
 """So long an answer is waited for before the next report is sent all the same."""
 LOADS_SECONDS = 2.0
+COUNT_SECONDS = 1.0
+"""Between two reports that say what the profile of the job needs."""
 HELD_MOST = 256
 """Requests held back while slots are frozen; more are sent away, to come again."""
 RESTORE_SECONDS = 0.05
@@ -96,10 +99,12 @@ class PsService:
         self._say = say
         self._tidying = Tidying(engine)
         self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
+        self.meter = Meter(clock)
         self._held: dict[tuple[int, int], Request] = {}
         self._copies: deque[Request] = deque()
         """For more rows of a move: not answered yet."""
         self._reported_at = self._loads_at = clock()
+        self._counted_at = -math.inf
         self._told_of_cut = self._cuts.state
         self._unanswered = 0
         self._restore_at = clock()
@@ -119,6 +124,7 @@ class PsService:
 
     def answer(self, request: Request) -> None:
         """Do what ``request`` asks and reply; a request that can't be done is answered with the reason."""
+        began = self._clock()
         try:
             body, frames = self._handle(request)
         except NotOwned:
@@ -132,6 +138,8 @@ class PsService:
             self._server.fail(request, "bad-request", f"{type(request.body).__name__}: {error}")
         else:
             self._server.reply(request, body, frames)
+            if isinstance(request.body, Pull | Push):
+                self.meter.answered(began)
 
     def _hold(self, request: Request) -> None:
         name = request.session, request.sequence
@@ -358,6 +366,20 @@ class PsService:
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
             snapshot=self._cuts.report,
             restored=self.engine.restored,
+            counters=self._counters(now),
+        )
+
+    def _counters(self, now: float) -> PsCounters | None:
+        if now - self._counted_at < COUNT_SECONDS:
+            return None
+        self._counted_at = now
+        meter, engine = self.meter, self.engine
+        return PsCounters(
+            busy_seconds=meter.busy_seconds,
+            queue_seconds=meter.queue_seconds,
+            requests=meter.requests,
+            row_bytes=engine.embedding_bytes,
+            tables=[TableCount(table.name, table.dim, rows) for table, rows in engine.table_rows()],
         )
 
     def spare_persister(self) -> None:

@@ -1,4 +1,5 @@
-"""What a table group knows of each slot: whether it is owned or tracked, its live rows, and how often it was asked for.
+"""What a table group knows of each slot: whether it is owned or tracked, its live rows, and how often it was asked for; and of each table,
+its live rows.
 
 Every key of every request has its slot's flags looked at, in 4 KiB that stay in the first cache. Counting costs more than that, so of large
 requests one in 16 is counted, as if it were 16: less than 1% of the time of a look-up, where counting all of them took 5%.
@@ -16,9 +17,11 @@ from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.rows import BOOL, as_input
 from dlrover_lite.slots import SLOTS, SlotSet
 
-__all__ = ["OWNED", "TRACKED", "Counters", "SlotBook", "as_members", "flags_of", "hash_owned"]
+__all__ = ["OWNED", "TABLE_ROWS", "TRACKED", "Counters", "SlotBook", "as_members", "flags_of", "hash_owned"]
 
 OWNED, TRACKED = np.uint8(1), np.uint8(2)
+TABLE_ROWS = np.uint64(SLOTS)
+"""Where in ``SlotBook.row_counts`` those of tables begin."""
 
 _SMALL = 512
 """Keys of a request that is always counted."""
@@ -83,10 +86,11 @@ def as_members(slots: SlotSet) -> SlotSet:
 
 
 class SlotBook:
-    """All slots are owned at first, and none is tracked. Arrays are [4096]."""
+    """All slots are owned at first, and none is tracked. Arrays are [4096] where nothing else is said."""
 
-    def __init__(self) -> None:
-        self.rows = np.zeros(SLOTS, np.int64)
+    def __init__(self, tables: int) -> None:
+        self.row_counts = np.zeros(SLOTS + tables, np.int64)
+        """Live rows of each slot, then of each table of the group: one array, since kernels are slower with each one more."""
         self.flags = np.full(SLOTS, OWNED, np.uint8)
         self._requests, self._gathered, self._updated = (np.zeros(SLOTS, np.int64) for _ in range(3))
         self._stamps = np.zeros(SLOTS, np.int64)

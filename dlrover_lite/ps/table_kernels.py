@@ -19,7 +19,7 @@ from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
 from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, JournalWords, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED, Store
-from dlrover_lite.ps.slot_counters import OWNED, TRACKED, flags_of
+from dlrover_lite.ps.slot_counters import OWNED, TABLE_ROWS, TRACKED, flags_of
 from dlrover_lite.ps.spill import USED as SPILL_USED
 from dlrover_lite.ps.spill_kernels import spill_rows
 
@@ -56,7 +56,8 @@ class Book(NamedTuple):
     """Free row numbers, a stack; room for more behind them."""
     log: NDArray[np.uint64]
     slot_flags: NDArray[np.uint8]
-    slot_rows: NDArray[np.int64]
+    row_counts: NDArray[np.int64]
+    """[4096 + tables]: live rows of each slot, then of each table."""
     halt: NDArray[np.uint64]
     """[2], for tests: the step at which a kernel is to stop as if it were killed (0: none, 255: any), and the how manieth time."""
 
@@ -184,7 +185,7 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
     ids, meta, values, state, dim, parts, salts, init_salts, scales = store
     group = Store(ids, meta, values, state, dim, parts, salts, init_salts, scales)
     words, mask, next_words, next_mask, swept = entries
-    numbers, free, log, slot_flags, slot_rows, halt = book
+    numbers, free, log, slot_flags, row_counts, halt = book
     new = 0
     rows = np.empty(CHUNK, np.uint64)
     steps = np.empty(CHUNK, np.uint32)
@@ -208,7 +209,8 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                     words[position * _U2 + _U1] = (t << TABLE_SHIFT) | (row + _U1)
                     if row < swept:
                         enter(key_hash, t, row, next_words, next_mask)
-                    slot_rows[key_hash >> _SHIFT] += 1
+                    row_counts[key_hash >> _SHIFT] += 1
+                    row_counts[TABLE_ROWS + t] += 1
                     new += 1
                     row |= NEW
                 rows[i] = row

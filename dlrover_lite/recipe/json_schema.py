@@ -54,6 +54,8 @@ def _with_shorthands(field: str, kind: dict[str, Any]) -> dict[str, Any]:
         words = {"enum": [*YES, *NO, True, False, None]}  # YAML 1.1 reads off as false
         section = next(choice for choice in kind["anyOf"] if "$ref" in choice)
         return {"anyOf": [words, section]}
+    elif field == "autoscale":
+        other = {"type": "boolean"}  # as YAML 1.1 reads on and off
     if other is None:
         return kind
     outer: dict[str, Any] = {key: kind[key] for key in ("description", "default") if key in kind}

@@ -195,6 +195,8 @@ class Recipe(_Section, frozen=True, kw_only=True):
     data: Data
     training: Training = Training()
     resources: ResourceLimits = ResourceLimits()
+    autoscale: Literal["auto", "off", "suggest", "on"] = "auto"
+    """Whether the brain changes the plan while the job runs; ``auto``: on where ``resources`` leaves a role open, else off."""
     checkpoint: Checkpoint | Literal["off"] = Checkpoint()
     backend: Literal["local"] = "local"
     export: Export = Export()

@@ -278,6 +278,8 @@ class Walker:
 
     def _literal(self, kind: mi.LiteralType, node: Node, key: str) -> Any:
         value = node.value if isinstance(node, Scalar) else None
+        if isinstance(value, bool) and {"on", "off"} <= set(kind.values):  # YAML 1.1 reads them as true and false
+            value = "on" if value else "off"
         for known in kind.values:
             if type(known) is type(value) and known == value:
                 return known

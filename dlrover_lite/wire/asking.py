@@ -7,6 +7,8 @@ from typing import Literal
 from dlrover_lite.wire.message import Message
 
 __all__ = [
+    "AutoscaleRequest",
+    "AutoscaleStatus",
     "CancelMovesRequest",
     "CheckpointProblem",
     "CheckpointPromise",
@@ -92,6 +94,23 @@ class Scaled(Message, frozen=True):
     """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
 
     actions: list[str] = []
+
+
+class AutoscaleRequest(Message, frozen=True):
+    """Answer AutoscaleStatus, or Failure with the reason."""
+
+    what: Literal["status", "pause", "resume", "accept", "reject"] = "status"
+
+
+class AutoscaleStatus(Message, frozen=True):
+    mode: Literal["off", "suggest", "on"]
+    paused: str = ""
+    """Why; empty: it isn't."""
+    decision: int | None = None
+    """That is under way, or waits to be accepted."""
+    what: str = ""
+    """The same in words."""
+    under_way: bool = False
 
 
 class SlotsRequest(Message, frozen=True):

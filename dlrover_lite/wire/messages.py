@@ -11,6 +11,8 @@ import msgspec
 
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.asking import (
+    AutoscaleRequest,
+    AutoscaleStatus,
     CancelMovesRequest,
     CheckpointProblem,
     CheckpointPromise,
@@ -41,6 +43,8 @@ from dlrover_lite.wire.message import Message
 
 __all__ = [
     "Ack",
+    "AutoscaleRequest",
+    "AutoscaleStatus",
     "CancelMovesRequest",
     "CheckpointProblem",
     "CheckpointPromise",
@@ -66,6 +70,7 @@ __all__ = [
     "MoveStatus",
     "NodeFailed",
     "NodeStatus",
+    "PsCounters",
     "PsOrders",
     "PsReport",
     "PsSlots",
@@ -83,6 +88,7 @@ __all__ = [
     "Story",
     "StoryEntry",
     "StoryRequest",
+    "TableCount",
     "Topology",
     "TopologyRequest",
     "Wait",
@@ -141,7 +147,10 @@ class WorkReport(Message, frozen=True):
     staleness: dict[int, int] = {}
     """Pushes of other workers between a pull and its push -> number of minibatches."""
     seconds: dict[str, float] = {}
-    """Wall seconds by phase: read, wait, compute, push."""
+    """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
+    others; ``wait`` is time in which there was nothing to compute."""
+    cpu_seconds: dict[str, float] = {}
+    """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
     samples_per_second: float = 0.0
 
 
@@ -237,6 +246,28 @@ class SnapshotReport(Message, frozen=True):
     """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
 
 
+class TableCount(Message, frozen=True):
+    """Rows of an embedding table, as one PS has it."""
+
+    name: str
+    dim: int
+    rows: int
+
+
+class PsCounters(Message, frozen=True):
+    """For the profile of the job. What is counted is counted since the PS started."""
+
+    busy_seconds: float
+    """In which it answered pulls and pushes; wall time."""
+    queue_seconds: float
+    """That these waited before, all together."""
+    requests: int
+    """Pulls and pushes answered."""
+    row_bytes: int
+    """Memory that rows of embeddings and their index take, free rows included."""
+    tables: list[TableCount] = []
+
+
 class PsReport(Message, frozen=True):
     """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
@@ -263,6 +294,8 @@ class PsReport(Message, frozen=True):
     """Of the newest cut that it was ordered to take part in."""
     restored: int = 0
     """The generation whose cut it holds: see RestoreOrder."""
+    counters: PsCounters | None = None
+    """Once a second."""
 
 
 class SnapshotOrder(Message, frozen=True):
@@ -350,6 +383,7 @@ MasterRequests = (
     | SlotsRequest
     | StoryRequest
     | CheckpointRequest
+    | AutoscaleRequest
 )
 MasterReplies = (
     Ack
@@ -365,6 +399,7 @@ MasterReplies = (
     | SlotsReport
     | Story
     | CheckpointPromise
+    | AutoscaleStatus
 )
 
 

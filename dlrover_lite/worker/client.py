@@ -188,6 +188,7 @@ class PsClient:
     def _begin(self, ticket: Ticket, slot_map: SlotMap, values: Sequence[NDArray[np.float32]] = ()) -> None:
         pieces = cut(ticket, slot_map, values)
         ticket.missing = len(pieces)
+        ticket.began_at = self._clock()
         for piece in pieces:
             self._dispatch(piece)
             if isinstance(ticket, PushTicket) and piece is not pieces[-1]:
@@ -232,6 +233,8 @@ class PsClient:
                 self._turned_away(piece, reply.body.version)
             else:
                 piece.ticket.answered(piece, reply)
+                if not piece.ticket.missing:
+                    piece.ticket.seconds = self._clock() - piece.ticket.began_at
                 if isinstance(piece.ticket, PushTicket) and piece.ticket.missing:
                     failpoint("worker.push.acknowledged_by_one")
 

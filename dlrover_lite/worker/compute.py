@@ -26,6 +26,8 @@ class Done(Generic[T, R]):
         self.result: R | None = None
         self.error: Exception | None = None
         self.seconds = 0.0
+        self.cpu_seconds = 0.0
+        """Of this thread alone: torch may have others work too."""
         self.idle_seconds = 0.0
         """How long the thread had nothing to do before."""
 
@@ -74,7 +76,7 @@ class ComputeThread(Generic[T, R]):
         waiting_since = self._clock()
         while (task := self._tasks.get()) is not None:
             done: Done[T, R] = Done(task)
-            began = self._clock()
+            began, cpu_before = self._clock(), time.thread_time()
             done.idle_seconds = began - waiting_since
             try:
                 done.result = self._function(task)
@@ -82,6 +84,7 @@ class ComputeThread(Generic[T, R]):
                 done.error = error
             waiting_since = self._clock()
             done.seconds = waiting_since - began
+            done.cpu_seconds = time.thread_time() - cpu_before
             self._done.put(done)
             with suppress(BlockingIOError):  # a full pipe is readable anyway
                 os.write(self._writable, b"x")

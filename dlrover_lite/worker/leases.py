@@ -48,6 +48,7 @@ class Work:
         self.bad_examples: list[str] = []
         self.staleness: dict[int, int] = {}
         self.seconds: dict[str, float] = {}
+        self.cpu_seconds: dict[str, float] = {}
         self._scores: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
 
     def add_scores(self, logits: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
@@ -62,6 +63,9 @@ class Work:
     def add_seconds(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
+    def add_cpu(self, phase: str, seconds: float) -> None:
+        self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + seconds
+
     def report(self) -> WorkReport:
         metrics = BinaryMetrics()
         if self._scores:
@@ -75,6 +79,7 @@ class Work:
             metrics=metrics.to_bytes() if self._scores else b"",
             staleness=self.staleness,
             seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
         )
 
 

@@ -74,8 +74,9 @@ class TrainingLoop:
         journal: Journal,
         cores: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """``mark`` is told what begins whenever something has got done."""
+        """``mark`` is told what begins whenever something has got done. ``cpu_clock``: CPU seconds of the calling thread."""
         self._recipe = recipe
         self._mark = mark
         self._journal = journal
@@ -90,6 +91,7 @@ class TrainingLoop:
         self._whole_cores = _whole(cores)
         """That its threads are as many as."""
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._orders: dict[int, EpochOrder] = {}
         self._read: _Read | None = None
         self._pulling: list[_Task] = []
@@ -132,7 +134,7 @@ class TrainingLoop:
         """Have one minibatch read and de-duplicated before it may be pulled."""
         while self._read is None and (found := self._book.next()) is not None:
             held, k = found
-            began = self._clock()
+            began, cpu_before = self._clock(), self._cpu_clock()
             batch = self._batch(held, k)
             held.work.add_bad([f"{bad.file}:{bad.line}: {bad.why}" for bad in batch.bad])
             if len(batch.labels):
@@ -140,6 +142,7 @@ class TrainingLoop:
             else:
                 held.consumed(k)  # nothing but bad lines: there is nothing to pull, and no PS to acknowledge it
             held.work.add_seconds("read", self._clock() - began)
+            held.work.add_cpu("read", self._cpu_clock() - cpu_before)
             self._pull_next()
 
     def _pull_next(self) -> None:
@@ -150,12 +153,17 @@ class TrainingLoop:
         if len(self._pulling) + self._computing >= depth:
             return
         self._read = None
+        cpu_before = self._cpu_clock()
         self._pulling.append(_Task(read.held, read.k, self._trainer.pull(read.batch, read.keys)))
+        read.held.work.add_cpu("pull", self._cpu_clock() - cpu_before)
 
     def _submit_arrived(self) -> None:
         while self._pulling and not self._pulling[0].prepared.ticket.missing:
             task = self._pulling.pop(0)
+            cpu_before = self._cpu_clock()
             self._trainer.embed(task.prepared)
+            task.held.work.add_cpu("pull", self._cpu_clock() - cpu_before)
+            task.held.work.add_seconds("pull", task.prepared.ticket.seconds)
             if not self._computing:
                 self._mark(_name(task))
             self._compute.submit(task)
@@ -191,14 +199,17 @@ class TrainingLoop:
             self._mark(f"what follows {_name(done.task)}")
             held.work.add_seconds("wait", done.idle_seconds)
             held.work.add_seconds("compute", done.seconds)
+            held.work.add_cpu("compute", done.cpu_seconds)
             self._journal.computed(prepared.samples, seconds=done.seconds, waited_seconds=done.idle_seconds)
             if done.error is not None:
                 self._failed(done, done.error)
             elif isinstance(done.result, Gradients):
                 failpoint("worker.push.computed")
+                cpu_before = self._cpu_clock()
                 held.work.add_scores(done.result.logits, prepared.labels.numpy())
                 factor = self._factor(held.lease.index, k)
                 push = self._trainer.push(prepared, done.result, epoch=held.lease.index, k=k, factor=factor)
+                held.work.add_cpu("push", self._cpu_clock() - cpu_before)
                 failpoint("worker.push.sent")
                 self._pushes.append((push, held))
             elif done.result is not None:
@@ -226,6 +237,7 @@ class TrainingLoop:
                 continue
             failpoint("worker.push.acknowledged")
             held.consumed(ticket.k)
+            held.work.add_seconds("push", ticket.seconds)
             staleness: dict[int, int] = held.work.staleness
             staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
         self._pushes = open_pushes

@@ -81,6 +81,9 @@ class Ticket(ABC):
         self.groups = groups
         self.missing = 0
         """Pieces without an answer."""
+        self.began_at = 0.0
+        self.seconds = 0.0
+        """From when it was asked until the last answer was seen."""
 
     @abstractmethod
     def body(self, piece: Piece) -> msgspec.Struct: ...

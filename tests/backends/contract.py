@@ -173,6 +173,23 @@ class BackendContract:
         assert scripted.backend.usage(node) is None
         assert scripted.backend.usage("nobody") is None
 
+    def test_readings_are_of_all_nodes_and_their_hosts(self, scripted: Scripted) -> None:
+        before = {host.host: host for host in scripted.backend.readings().hosts}
+        nodes = [scripted.launch("work:0.3", role="ps"), scripted.launch("work:0.3")]
+        for node in nodes:
+            scripted.wait_for_output(node, "measured")
+        readings = scripted.backend.readings()
+        assert sorted(readings.nodes) == sorted(readings.on) == sorted(nodes)
+        hosts = {host.host: host for host in readings.hosts}
+        for name in {readings.on[node] for node in nodes}:
+            own = sum(readings.nodes[node].cpu_seconds for node in nodes if readings.on[node] == name)
+            assert own >= 0.3
+            assert hosts[name].cores > 0
+            taken = hosts[name].cpu_seconds - (before[name].cpu_seconds if name in before else 0.0)
+            assert taken >= 0.8 * own  # the kernel may count hundredths of seconds
+        scripted.end(nodes[0])
+        assert list(scripted.backend.readings().nodes) == nodes[1:]
+
     def test_usage_counts_memory_and_its_peak(self, scripted: Scripted) -> None:
         node = scripted.launch(f"allocate:{64 * MIB}")
         scripted.wait_for_output(node, "allocated")

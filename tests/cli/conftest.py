@@ -50,7 +50,7 @@ def start(arguments: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ``run --json`` printed of a job that succeeded, and as ``stderr`` what it said meanwhile."""
     recipe = write_recipe(tmp_path_factory.mktemp("trained"), "trained")
-    done = start(["run", str(recipe), "--json"])
+    done = start(["run", str(recipe), "--no-daemon", "--json"])
     out, said = done.communicate(timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, said
     return {**json.loads(out), "stderr": said}

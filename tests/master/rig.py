@@ -14,10 +14,12 @@ import msgspec
 import numpy as np
 import zmq
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
+from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
@@ -129,12 +131,27 @@ class Backend:
     def usage(self, node: str) -> Usage | None:
         return Usage(1.5, self.used.get(node, 1000), 2000)
 
+    def readings(self) -> Readings:
+        with self._changed:
+            ended = {event.node for event in self._events if event.kind == "exited"}
+            running = [spec.id for spec in self.launched if spec.id not in ended]
+        usages = {node: self.usage(node) for node in running}
+        nodes = {node: usage for node, usage in usages.items() if usage is not None}
+        return Readings(nodes, dict.fromkeys(nodes, "here"), [HostUsage("here", CAPACITY.cores, 10.0)])
+
     def logs(self, node: str) -> str:
         return ""
 
     def wait_for_launch(self, node: str) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: any(spec.id == node for spec in self.launched), PATIENCE)
+
+
+class Kept(list[Profile | Gap]):
+    """A sink for profiles."""
+
+    def keep(self, found: Profile | Gap) -> None:
+        self.append(found)
 
 
 class _Killed(BaseException):
@@ -179,6 +196,7 @@ class Rig:
         self.backend = Backend()
         self.backend.refuses = refuses
         self.outcome: Outcome | None = None
+        self.profiles = Kept()
         self.clients: dict[str, Client] = {}
         self.fleet = Fleet(Plan(RolePlan(ps, RESOURCES), RolePlan(workers, RESOURCES)), CAPACITY)
         self.shard_plan = ShardPlan(**{"samples": 40, "batch_size": 4, "epochs": 1, **plan})
@@ -225,6 +243,7 @@ class Rig:
                 story=story,
                 stop=self._stop,
                 go_back=GoingBack(self.job),
+                profiles=[self.profiles],
                 clock=self.clock,
             )
             ready.set()

@@ -91,7 +91,7 @@ def test_evaluations_outlive_the_master(make: Any) -> None:
     answer = rig.lease("worker-0")
     halves = []
     while not isinstance(answer, Export):
-        if answer.kind == "eval" and rig.master.restarts < 2:
+        if answer.kind == "eval" and rig.master.facts.restarts < 2:
             halves.append(answer)
             rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(answer)))
             rig.kill()

@@ -160,6 +160,7 @@ def check(engine: Engine) -> None:
         per_slot = np.zeros(slot_sets.SLOTS, np.int64)
         for t, table in enumerate(group.tables):
             of_table = data.ids[data.tables == t]
+            assert group.table_rows[t] == len(of_table)
             per_slot += np.bincount(slots_of(table.name, of_table), minlength=slot_sets.SLOTS)
             counts = np.array([len(of_table) if i == t else 0 for i in range(len(group.tables))], np.int64)
             assert group.contains(of_table, counts).all()

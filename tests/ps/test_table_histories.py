@@ -161,6 +161,7 @@ class Model:
         assert group.rows == len(self.rows) <= group.used
         per_slot = np.bincount([self.slot(key) for key in self.rows], minlength=slots.SLOTS)
         assert np.array_equal(group.slot_rows, per_slot)
+        assert group.table_rows == [sum(table == t for table, _ in self.rows) for t in range(TABLES)]
         assert group.logged() == len(self.log)
         found = every_row(group)
         assert found.keys() == self.rows.keys()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dlrover_lite import slots
 from dlrover_lite.backends.local.limits.mounts import hierarchies, unified, with_controller
+from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.handle import JobHandle, this_machine
 from dlrover_lite.units import GIB, MIB
@@ -77,3 +80,63 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
         handle.slots()
     told = [entry.text for entry in handle.story("ps-1").entries]
     assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told
+
+
+class Account:
+    """CPU seconds of nodes as their control groups have them, and samples as the master has, again and again."""
+
+    def __init__(self, handle: JobHandle, nodes: list[str]) -> None:
+        self._handle = handle
+        self._times: list[float] = []
+        self._totals: dict[str, list[float]] = {name: [] for name in (*nodes, "samples")}
+        self._files = {}
+        for node in nodes:
+            found = hierarchies(Path(f"/proc/{pid_of(handle, node)}"))
+            both, account = unified(found), with_controller(found, "cpuacct")
+            if handle.status().enforcement == "cgroup v2" and both is not None:
+                self._files[node] = both.own / "cpu.stat"
+            elif account is not None:
+                self._files[node] = account.own / "cpuacct.usage"
+
+    def look(self) -> None:
+        samples = self._handle.status().samples
+        self._times.append(time.time())
+        self._totals["samples"].append(samples)
+        for node, file in self._files.items():
+            words = file.read_text().split()
+            self._totals[node].append(int(words[1]) / 1e6 if words[0] == "usage_usec" else int(words[0]) / 1e9)
+
+    def risen(self, name: str, profile: Profile) -> float:
+        """In the interval that the profile is of."""
+        began, ended = np.interp([profile.at - profile.seconds, profile.at], self._times, self._totals[name])
+        return float(ended - began)
+
+
+def test_a_profile_of_a_running_job(tmp_path: Path) -> None:
+    handle = census(tmp_path, workers=1)
+    until_trained(handle, 500)
+    account = Account(handle, ["ps-0", "worker-0"])
+
+    def profiles() -> list[Profile]:
+        account.look()
+        return [each for each in handle.profiles() if isinstance(each, Profile)]
+
+    profile = until(profiles, "an interval", 40.0)[0]
+    rows = handle.status().rows
+    if handle.status().enforcement.startswith("cgroup"):
+        for use in (*profile.ps, *profile.workers):
+            assert use.cpu_seconds == pytest.approx(account.risen(use.node, profile), rel=0.1, abs=0.3)
+    assert profile.samples == pytest.approx(account.risen("samples", profile), rel=0.1)
+    (server,), (worker,), (host,) = profile.ps, profile.workers, profile.hosts
+    assert 0 < server.busy_seconds < profile.seconds
+    assert server.requests == pytest.approx(2 * server.minibatches, rel=0.1)  # a pull and a push each
+    assert set(worker.phase_seconds) == {"read", "pull", "compute", "push", "wait"}
+    assert 0 < sum(worker.phase_cpu_seconds.values()) <= worker.cpu_seconds * 1.1
+    assert host.other_cores >= 0
+    tables = {table.table: table.rows["ps-0"] for table in profile.tables}
+    assert server.rows == sum(tables.values()) <= rows
+    assert tables["everywhere"] == 1
+    assert server.row_bytes > 0
+    assert server.used_bytes > 0
+    handle.stop()
+    assert end(handle).state == "stopped"

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.protocol import (
+    AllAnswer,
     CapacityAnswer,
     Done,
     EnforcementAnswer,
@@ -16,6 +17,7 @@ from dlrover_lite.backends.local.protocol import (
     KeeperReplies,
     Launch,
     LogsAnswer,
+    ReadAll,
     ReadCapacity,
     ReadEnforcement,
     ReadEvents,
@@ -61,6 +63,9 @@ class LocalBackend:
 
     def usage(self, node: str) -> Usage | None:
         return self._ask(ReadUsage(node), UsageAnswer).usage
+
+    def readings(self) -> Readings:
+        return self._ask(ReadAll(), AllAnswer).readings
 
     def enforcement(self) -> Enforcement:
         return self._ask(ReadEnforcement(), EnforcementAnswer).enforcement

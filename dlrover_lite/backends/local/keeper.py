@@ -33,6 +33,7 @@ from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, F
 from dlrover_lite.backends.local.restarts import Restarts
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
@@ -199,7 +200,8 @@ class Keeper:
     # --- the master -------------------------------------------------------------------------------------------------
 
     def _spawn_master(self) -> int:
-        return children.spawn(self.job, "master", [*self.options.master, str(self.job.directory)])
+        command = [*self.options.master, str(self.job.directory)]
+        return children.spawn(self.job, "master", command, variables={BRAIN_VARIABLE: self.options.brain})
 
     def _master_ended(self, exit_code: int) -> None:
         """One that a signal has killed is started again, and adopts the nodes; any other has had its say."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
 from dlrover_lite.units import Resources
 
-__all__ = ["machine_resources"]
+__all__ = ["cpu_quotas", "machine_resources"]
 
 
 def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
@@ -16,16 +16,25 @@ def machine_resources(found: list[Hierarchy] | None = None) -> Resources:
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = hierarchies() if found is None else found
-    v1_cpu, v1_memory, v2 = with_controller(found, "cpu"), with_controller(found, "memory"), unified(found)
+    v1_memory, v2 = with_controller(found, "memory"), unified(found)
     # A group is bound by its own limits and by those of all groups above it.
-    for group in v1_cpu.up() if v1_cpu else ():
-        cores = min(cores, _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")], cores))
+    cores = min([cores, *cpu_quotas(found).values()])
     for group in v1_memory.up() if v1_memory else ():
         memory = min(memory, _limit(_words(group / "memory.limit_in_bytes"), memory))
     for group in v2.up() if v2 else ():
-        cores = min(cores, _quota(_words(group / "cpu.max"), cores))
         memory = min(memory, _limit(_words(group / "memory.max"), memory))
     return Resources(cores, memory)
+
+
+def cpu_quotas(found: list[Hierarchy]) -> dict[Path, float]:
+    """Cores of each control group around us that has a limit."""
+    v1, v2 = with_controller(found, "cpu"), unified(found)
+    quotas = {
+        group: _quota([*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us")])
+        for group in (v1.up() if v1 else ())
+    }
+    quotas |= {group: _quota(_words(group / "cpu.max")) for group in (v2.up() if v2 else ())}
+    return {group: cores for group, cores in quotas.items() if cores is not None}
 
 
 def _words(path: Path) -> list[str]:
@@ -35,10 +44,10 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _quota(words: list[str], otherwise: float) -> float:
+def _quota(words: list[str]) -> float | None:
     """Cores, of quota and period in microseconds."""
     if len(words) != 2 or words[0] == "max" or int(words[0]) <= 0:
-        return otherwise
+        return None
     return int(words[0]) / int(words[1])
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from dlrover_lite.backends.base import Role
 from dlrover_lite.backends.local.limits.base import Limits
+from dlrover_lite.jobs.brain_files import BrainMode
 
 __all__ = ["KeeperOptions", "KeeperReady"]
 
@@ -31,6 +32,8 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first restart is at once, the second after half a second, each further one after twice as long."""
     limits: Limits = "auto"
     """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
+    brain: BrainMode = "off"
+    """Whom the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
 
 
 class KeeperReady(msgspec.Struct, frozen=True):

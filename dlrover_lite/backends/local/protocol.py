@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Usage
+from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.limits.base import Enter
 from dlrover_lite.units import Resources
 
@@ -44,6 +44,10 @@ class ReadUsage(_Message, frozen=True):
     node: str
 
 
+class ReadAll(_Message, frozen=True):
+    pass
+
+
 class ReadLogs(_Message, frozen=True):
     node: str
 
@@ -68,6 +72,10 @@ class UsageAnswer(_Message, frozen=True):
     usage: Usage | None
 
 
+class AllAnswer(_Message, frozen=True):
+    readings: Readings
+
+
 class LogsAnswer(_Message, frozen=True):
     path: str
 
@@ -80,8 +88,10 @@ class EnforcementAnswer(_Message, frozen=True):
     enforcement: Enforcement
 
 
-KeeperRequests = Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadLogs | ReadCapacity | ReadEnforcement
-KeeperReplies = Done | EventList | UsageAnswer | LogsAnswer | CapacityAnswer | EnforcementAnswer
+KeeperRequests = (
+    Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadAll | ReadLogs | ReadCapacity | ReadEnforcement
+)
+KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | LogsAnswer | CapacityAnswer | EnforcementAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.backends.base import NodeSpec, Readings
+from dlrover_lite.backends.local.host import HostMeter
 from dlrover_lite.backends.local.limits.fences import Fences
 from dlrover_lite.backends.local.machine import machine_resources
 from dlrover_lite.backends.local.memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
+    AllAnswer,
     CapacityAnswer,
     Done,
     EnforcementAnswer,
@@ -24,6 +26,7 @@ from dlrover_lite.backends.local.protocol import (
     KeeperRequests,
     Launch,
     LogsAnswer,
+    ReadAll,
     ReadCapacity,
     ReadEnforcement,
     ReadEvents,
@@ -69,6 +72,7 @@ class KeeperService:
     def __init__(self, keeper: Supervisor, endpoint: str, context: zmq.Context[Any]) -> None:
         self._keeper = keeper
         self._server = Server(endpoint, KeeperRequests, context=context)
+        self._host = HostMeter()
         self.socket: zmq.Socket[Any] = self._server.socket
         self._waiters: dict[int, _Waiter] = {}
         """By session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
@@ -117,6 +121,8 @@ class KeeperService:
                 return Done()
             case ReadUsage(node):
                 return UsageAnswer(self._keeper.fences.usage(node))
+            case ReadAll():
+                return AllAnswer(self._readings())
             case ReadLogs(node):
                 return LogsAnswer(str(node_log(self._keeper.job.directory, node)))
             case ReadCapacity():
@@ -139,6 +145,12 @@ class KeeperService:
         self._keeper.nodes.launch(spec)
         self._keeper.memory.take_over(spec.id, spec.follows)
         self._keeper.launch(Fork(spec, entry, enter, self._keeper.memory.address))
+
+    def _readings(self) -> Readings:
+        usages = {node.spec.id: self._keeper.fences.usage(node.spec.id) for node in self._keeper.nodes.alive()}
+        nodes = {node: usage for node, usage in usages.items() if usage is not None}
+        host = self._host.read()
+        return Readings(nodes, dict.fromkeys(nodes, host.host), [host])
 
     def _capacity(self) -> Resources:
         machine, total = machine_resources(), self._keeper.job.recipe.resources.total

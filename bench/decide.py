@@ -1,0 +1,164 @@
+"""How long deciding takes, on a lattice of 524,288 plans (1 to 64 workers, 1 to 32 PS, 16 sizes each) with its exact Pareto front.
+
+All in CPU seconds, so that others on the machine count as little as can be; the details have the wall times too.
+``one_ms``: one job's whole decision, from its fitted model to the printed explanation, with room for every plan. ``thousand_s``: a round of
+1,000 jobs, each with a model of its own, two thirds of them running, all of them short of what they would like. ``growth``: time for 10,000
+jobs over 10 times that for 1,000 (``--quick``: 2,000 over 2 times). ``nsga2_ratio``: time of NSGA-II (100 x 100) over the exact front's.
+``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front it misses.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from common import Figure, arguments, emit, medians
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.explain import explain
+from dlrover_lite.brain.fitted_model import load_model, model_data
+from dlrover_lite.brain.job_view import JobView, RoundInputs
+from dlrover_lite.brain.lattice import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.brain.nsga2 import nsga2_front
+from dlrover_lite.brain.pareto import fastest, points_of
+from dlrover_lite.brain.throughput import Prior, fit
+from dlrover_lite.errors import UsageError
+from dlrover_lite.units import GIB, Resources
+
+BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
+CORES_PER_JOB = 24
+"""Of the cluster."""
+COSTS = {
+    "worker_sample": 1e-5,
+    "worker_minibatch": 1e-3,
+    "worker_request": 2e-4,
+    "ps_sample": 4e-6,
+    "ps_request": 2e-4,
+    "latency": 2e-2,
+}
+
+
+def job(number: int, random: np.random.Generator) -> JobView:
+    costs = {name: value * float(random.lognormal(0, 0.5)) for name, value in COSTS.items()}
+    fitted = fit([], prior=Prior(costs, exponent=float(random.choice([3.0, 4.0, 6.0, 8.0]))))
+    now = Candidate(int(random.integers(1, 16)), int(random.integers(1, 4)), 1.0, 0.5)
+    return JobView(
+        job=f"job-{number:05}",
+        bounds=BOUNDS,
+        model=model_data(fitted, batch_size=1024, free_cores=1e4),
+        need=MemoryNeed(worker=GIB // 2, ps=GIB // 4, tables=int(random.integers(1, 64)) * GIB, most_per_ps=16 * GIB),
+        priority=float(random.choice([1.0, 1.0, 2.0, 4.0])),
+        remaining_samples=float(random.lognormal(20, 1)),
+        now=None if number % 3 == 0 else now,
+        scale_seconds=5.0,
+    )
+
+
+def a_round(jobs: int) -> RoundInputs:
+    random = np.random.default_rng(jobs)
+    views = tuple(job(number, random) for number in range(jobs))
+    return RoundInputs(at=0.0, capacity=Resources(float(CORES_PER_JOB * jobs), 256 * GIB * jobs), jobs=views)
+
+
+def cpu_seconds(subject: Callable[[], object]) -> Callable[[], float]:
+    def measure() -> float:
+        gc.collect()
+        start = time.process_time()
+        subject()
+        return time.process_time() - start
+
+    return measure
+
+
+def deciding(*, quick: bool) -> list[Figure]:
+    one = msgspec.structs.replace(a_round(1), capacity=Resources(1000.0, 1024 * GIB))
+    thousand, more = a_round(1000), a_round(2000 if quick else 10_000)
+    times = len(more.jobs) // len(thousand.jobs)
+    walls: dict[str, float] = {}
+
+    def timed(name: str, subject: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            start = time.perf_counter()
+            subject()
+            walls[name] = min(walls.get(name, 1e9), time.perf_counter() - start)
+
+        return run
+
+    took = medians(
+        {"one": cpu_seconds(timed("one", lambda: explain(decide(one, load_model).decisions[0])))},
+        9 if quick else 41,
+        warm_up=3,
+    )
+    # both by their least disturbed run, in turn: caches are shared with whatever else runs
+    small = cpu_seconds(timed("thousand", lambda: decide(thousand, load_model)))
+    large = cpu_seconds(timed("more", lambda: decide(more, load_model)))
+    runs = [(small(), large(), small()) for _ in range(1 if quick else 3)]
+    took["thousand"] = min(min(first, last) for first, _, last in runs)
+    took["more"] = min(middle for _, middle, _ in runs)
+    decided = decide(thousand, load_model)
+    actions = {
+        action: sum(d.action == action for d in decided.decisions)
+        for action in ("start", "change", "stay", "explore", "queue")
+    }
+    growth = took["more"] / (times * took["thousand"])
+    points = {"points": len(lattice_of(BOUNDS)), "wall_ms": walls["one"] * 1e3}
+    of_more = {"jobs": len(more.jobs), "cpu_s": took["more"], "wall_s": walls["more"]}
+    return [
+        Figure("decide.one_ms", took["one"] * 1e3, "ms of CPU", "<= 10", detail=points),
+        Figure(
+            "decide.thousand_s",
+            took["thousand"],
+            "s of CPU",
+            "<= 2",
+            detail={"actions": actions, "wall_s": walls["thousand"]},
+        ),
+        Figure("decide.growth", growth, "x", "<= 1.05", took["thousand"], of_more),
+    ]
+
+
+def against_nsga2(*, quick: bool) -> list[Figure]:
+    view = a_round(1).jobs[0]
+    lattice, model = lattice_of(BOUNDS), load_model(view.model)
+    fitting = lattice.fitting(view.need, 512 * GIB)
+    subjects = {
+        "exact": cpu_seconds(lambda: fastest(lattice, model, most_cores=128.0, fitting=fitting)),
+        "nsga2": cpu_seconds(lambda: nsga2_front(lattice, model, most_cores=128.0, fitting=fitting)),
+    }
+    took = medians(subjects, 1 if quick else 5)
+    exact = points_of(model, lattice.parts(fastest(lattice, model, most_cores=128.0, fitting=fitting)))
+    beats = missing = 0
+    for seed in range(1 if quick else 5):
+        parts = lattice.parts(nsga2_front(lattice, model, most_cores=128.0, fitting=fitting, seed=seed))
+        w, p, worker_cores, ps_cores = parts
+        milli = np.rint((w * worker_cores + p * ps_cores) * 1000).astype(np.int64)
+        rate = model.predict(*parts)[0]
+        best = exact.throughput[np.searchsorted(exact.milli, milli, side="right") - 1]
+        beats += int((rate > best * (1 + 1e-9)).sum())
+        found = sum(
+            bool(((milli == m) & (rate >= t * (1 - 1e-9))).any())
+            for m, t in zip(exact.milli, exact.throughput, strict=True)
+        )
+        missing = max(missing, len(exact.milli) - found)
+    detail = {"front": len(exact.milli), "not_found": missing}
+    return [
+        Figure("decide.nsga2_ratio", took["nsga2"] / took["exact"], "x", ">= 1", took["exact"], detail),
+        Figure("decide.nsga2_beats", beats, "points", "<= 0", detail=detail),
+    ]
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    figures = deciding(quick=options.quick)
+    try:
+        figures += against_nsga2(quick=options.quick)
+    except UsageError as error:
+        print(f"decide.nsga2_ratio is left out: {error}", file=sys.stderr)
+    emit(options, figures)
+
+
+if __name__ == "__main__":
+    main()

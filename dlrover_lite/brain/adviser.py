@@ -1,0 +1,312 @@
+"""The brain at its decisions: keeps each registered job as it stands, and calls the stages when something new is known.
+
+Stage 1 when a job comes, stage 2 over all jobs after new profiles, stage 3 with each profile. What is decided is stored with all it
+follows from before anyone is told; what came of it is judged by the profiles after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.brain.decision import Decision, Round, decide
+from dlrover_lite.brain.demand import Demand, Done, Standing
+from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.features import JobFeatures
+from dlrover_lite.brain.health import heal
+from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs, index_of
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.past import past_jobs, remember
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.prescale import StartInputs, basis
+from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs
+from dlrover_lite.brain.store import preferences, queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.errors import HistoryError
+from dlrover_lite.units import Resources
+
+__all__ = ["Adviser", "Arrival"]
+
+_JUDGED_AFTER = 2
+"""Windows with a new plan."""
+_AGAIN_SECONDS = 60.0
+"""After a change was given up."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that registers."""
+
+    job: str
+    features: dict[str, Any]
+    """``JobFeatures`` by field names."""
+    demand: Demand
+    began: float
+    priority: float = 1.0
+    samples: int = 0
+    plan: Plan | None = None
+    """That it runs with; None: it waits for one."""
+
+
+class Adviser:
+    """``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
+
+    def __init__(self, store: ConfigStore, *, policy: Policy | None = None) -> None:
+        self._store = store
+        self._policy = policy or Policy()
+        self._jobs: dict[str, RegisteredJob] = {}
+        self._decide_at = 0.0
+        self._changed = False
+        """Jobs have come or gone since the last round."""
+
+    # --- what is told ---------------------------------------------------------------------------------------------------
+
+    def arrived(self, arrival: Arrival, at: float) -> None:
+        """A job registers, for the first time or again. Raises HistoryError when the database can't be read."""
+        known = self._jobs.get(arrival.job)
+        if known is None:
+            known = RegisteredJob(
+                job=arrival.job,
+                features=msgspec.convert(arrival.features, JobFeatures),
+                demand=arrival.demand,
+                began=arrival.began,
+                priority=arrival.priority,
+            )
+            self._remember(known)
+            known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
+            self._jobs[known.job] = known
+            self._changed = True
+        known.samples, known.plan = arrival.samples, arrival.plan or known.plan
+        if known.plan is None:
+            self._changed = True
+
+    def reported(
+        self,
+        job: str,
+        *,
+        samples: int,
+        profiles: Sequence[Profile],
+        standing: Standing | None,
+        done: Sequence[Done],
+    ) -> None:
+        """What a master says between."""
+        known = self._jobs.get(job)
+        if known is None:
+            return
+        known.samples = samples
+        for profile in profiles:
+            known.add(profile)
+        for one in done:
+            self._take(known, one)
+        if standing is not None:
+            known.standing, known.plan = standing, standing.plan
+            if known.waits is not None and standing.heard >= known.waits.number:
+                known.waits = None
+        self._judge(known)
+
+    def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
+        """What it leaves to those after it is stored. Raises HistoryError."""
+        known = self._jobs.pop(job, None)
+        if known is None:
+            return
+        self._changed = True
+        remember(self._store, known, outcome, at)
+        self._store.commit()
+
+    def _remember(self, known: RegisteredJob) -> None:
+        """What an earlier brain knew of it."""
+        for record in queries.profiles(self._store, known.job, newest=256):
+            known.add(profile_of(record))
+        for stored in queries.decisions(self._store, known.job, newest=32):
+            known.reason = stored.decision.reason
+            if stored.decision.acts:
+                known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
+
+    def _take(self, known: RegisteredJob, done: Done) -> None:
+        if (treated := known.treated.get(done.number)) is not None:
+            known.past[treated] = msgspec.structs.replace(known.past[treated], done_at=done.at)
+        for at, one in enumerate(known.decided):
+            if one.number != done.number or one.done is not None:
+                continue
+            known.decided[at] = msgspec.structs.replace(one, done=done)
+            predicted = one.decision.predicted
+            if done.state == "done" and predicted is not None and one.decision.action != "start":
+                rate = self._rate_before(known, one)
+                if rate:
+                    known.scale_costs.append(min(done.seconds, max(0.0, done.seconds - done.samples / rate)))
+                if one.decision.action == "explore":
+                    known.explored_seconds += done.seconds + self._policy.exploration_seconds
+
+    @staticmethod
+    def _rate_before(known: RegisteredJob, one: Numbered) -> float:
+        before = [p for p in known.profiles if p.at <= one.decision.at]
+        return before[-1].samples_per_second if before else 0.0
+
+    def _judge(self, known: RegisteredJob) -> None:
+        """What a change has brought, once that is measured."""
+        if not known.decided or not known.present:
+            return
+        at = len(known.decided) - 1
+        one = known.decided[at]
+        if one.effect is not None or one.decision.predicted is None or one.decision.choice is None:
+            return
+        if known.plan is None or candidate(known.plan) != one.decision.choice:
+            return
+        view = known.view(free_cores=self._free_cores(known), at=known.profiles[-1].at)
+        windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
+        if view.measured is None or len(windows) < _JUDGED_AFTER:
+            return
+        effect = judge(
+            one.decision,
+            view.measured,
+            windows=len(windows),
+            at=known.profiles[-1].at,
+            scale_seconds=known.scale_costs[-1] if one.done is not None and known.scale_costs else None,
+        )
+        known.decided[at] = msgspec.structs.replace(one, effect=effect)
+        self._store.put_effect(known.job, one.number, effect)
+        self._store.commit()
+
+    # --- what follows ---------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> dict[str, Numbered]:
+        """By job, what its master is to be told."""
+        return {job: known.waits for job, known in self._jobs.items() if known.waits is not None}
+
+    def turn(self, at: float) -> None:
+        """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
+        due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
+        if not self._jobs or not (due or self._changed):
+            return
+        for known in self._jobs.values():
+            if known.new_profile:
+                self._heal(known, at)
+        self._decide_at = at + preferences.read(self._store).decide_seconds
+        self._changed = False
+        for known in self._jobs.values():
+            known.new_profile = False
+        self._carry(self.round(at), at)
+
+    def _heal(self, known: RegisteredJob, at: float) -> None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
+        if not known.may_change or not known.present or known.standing is None:
+            return
+        inputs = heal_inputs(known, self._room(), at=at)
+        if inputs is None:
+            return
+        found = heal(inputs)
+        acts = [one for one in found if one.acts][:1]
+        chosen = [*acts, *(one for one in found if not one.acts)]
+        if not chosen:
+            return
+        numbers = self._store.add_treatments(inputs, chosen)
+        for one, number in zip(chosen, numbers, strict=True):
+            if one.treatment is not None:
+                known.past.append(one.treatment)
+                known.treated[number] = len(known.past) - 1
+            if one.acts:
+                known.waits = Numbered(number, one)
+                known.decided.append(known.waits)
+
+    def _room(self) -> Resources:
+        """That no job has."""
+        capacity = self._capacity()
+        held = [node.resources for known in self._jobs.values() if known.standing for node in known.standing.nodes]
+        return Resources(
+            max(0.0, capacity.cores - sum(one.cores for one in held)),
+            max(0, capacity.memory - sum(one.memory for one in held)),
+        )
+
+    def round(self, at: float) -> Round:
+        """Stage 2 over all jobs; those that wait for their first plan are among them."""
+        return decide(self.inputs(at))
+
+    def inputs(self, at: float) -> RoundInputs:
+        views: list[JobView] = [known.view(free_cores=self._free_cores(known), at=at) for known in self._jobs.values()]
+        return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
+
+    def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
+        """What a job that has arrived would get now; with its index, and nothing is stored."""
+        inputs = self.inputs(at)
+        decision = self._initial(self._jobs[job], decide(inputs).of(job), at)
+        return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
+
+    def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
+        words = basis(self._start(known, at))
+        return msgspec.structs.replace(decision, stage="initial", reason=f"{words}: {decision.reason}")
+
+    def _start(self, known: RegisteredJob, at: float) -> StartInputs:
+        return known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
+
+    def _carry(self, found: Round, at: float) -> None:
+        """Store what is new, and have it told."""
+        decisions = tuple(
+            self._initial(known, decision, at)
+            if (known := self._jobs[decision.job]).plan is None and decision.action in ("start", "queue", "refuse")
+            else decision
+            for decision in found.decisions
+        )
+        held = {view.job for view in found.inputs.jobs if view.fixed}
+        kept = [
+            one for one in decisions if one.acts or (one.reason != self._jobs[one.job].reason and one.job not in held)
+        ]
+        numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept])
+        for one in kept:
+            known = self._jobs[one.job]
+            known.reason = one.reason
+            numbered = Numbered(numbers[one.job], one)
+            if one.acts:
+                known.decided.append(numbered)
+            if one.acts or one.action in ("queue", "refuse"):
+                known.waits = numbered
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    def _capacity(self, of: RegisteredJob | None = None) -> Resources:
+        """For all jobs together: as the person prefers, or what the machine has."""
+        liked = preferences.read(self._store)
+        known = [*self._jobs.values(), *([of] if of is not None else [])]
+        cores = liked.capacity_cores or max((one.demand.capacity.cores for one in known), default=0.0)
+        memory = int(liked.capacity_gib * (1 << 30)) or max((one.demand.capacity.memory for one in known), default=0)
+        return Resources(cores, memory)
+
+    def _free_cores(self, of: RegisteredJob) -> float:
+        """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however
+        much strangers take while nobody does."""
+        cores = self._capacity(of).cores
+        if not of.profiles:
+            return cores
+        host = of.profiles[-1].hosts[0] if of.profiles[-1].hosts else None
+        if host is None:
+            return cores
+        ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
+        strangers = max(0.0, host.other_cores - ours)
+        return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
+
+
+def readable(store: ConfigStore) -> list[Arrival]:
+    """Jobs that run, as the database has them. Raises HistoryError."""
+    found = []
+    for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
+        if (demand := entry.features.get("demand")) is None:
+            continue
+        plan = queries.newest_plan(store, entry.id, "granted")
+        try:
+            told = msgspec.convert(demand, Demand)
+        except msgspec.ValidationError as error:
+            raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
+        found.append(
+            Arrival(
+                job=entry.id,
+                features=entry.features,
+                demand=told,
+                began=entry.started_at or entry.created_at,
+                priority=entry.priority,
+                samples=entry.samples,
+                plan=plan.plan if plan else None,
+            )
+        )
+    return found

@@ -1,0 +1,320 @@
+"""Decisions as data: what was decided for each job of a round, from what, why, and what it is predicted to bring.
+
+::
+
+    decided = decide(inputs)            # inputs: RoundInputs, all that counts, and nothing else
+    replay(decided.decisions[0], inputs).same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.brain.admission import Need, admit
+from dlrover_lite.brain.fitted_model import load_model
+from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
+from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand
+from dlrover_lite.brain.options import Options, options_of
+from dlrover_lite.brain.pareto import Band, ThroughputModel
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.settle import Settled, Verdict, settle
+from dlrover_lite.brain.treatment import Treatment
+from dlrover_lite.errors import JobError
+from dlrover_lite.units import Resources
+
+__all__ = ["Candidates", "Decision", "Load", "Predicted", "Replay", "Round", "decide", "replay", "with_index"]
+
+Load = Callable[[ModelData], ThroughputModel]
+"""Makes a model of its data: the same one of the same data, at any time."""
+
+_MOST_KEPT = 48
+"""Plans that a decision is stored with, about: a thousand jobs decide every few seconds."""
+_SAME = 1e-6
+"""Relative: numbers of a replay may differ by so much (another processor rounds in another way)."""
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Plans that could have been chosen, by cost, a column each: of the front (all of it, or those around the choice and some over all
+    costs), and the present and the smallest plan."""
+
+    workers: list[int]
+    servers: list[int]
+    worker_cores: list[float]
+    ps_cores: list[float]
+    cores: list[float]
+    memory: list[int]
+    throughput: list[float]
+    lower: list[float]
+    upper: list[float]
+    seconds: list[float]
+    """Remaining time with it, the change included."""
+    chosen: int
+    """Position of the chosen one."""
+    now: int | None
+    """Position of the present one."""
+    minimum: int
+    left_out: int = 0
+    """Plans of the front that aren't here."""
+
+    def candidate(self, at: int) -> Candidate:
+        return Candidate(self.workers[at], self.servers[at], self.worker_cores[at], self.ps_cores[at])
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the choice is to bring."""
+
+    throughput: Band
+    seconds: float
+    """Remaining time, the change included."""
+    stay_seconds: float
+    """Remaining time if nothing were changed (of a job that starts: with its smallest plan)."""
+    gain: Band
+    """Seconds saved."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    """Seconds since the epoch."""
+    index: str = ""
+    """The state of the world that it holds for (``index_of``), in one that is shown before it is carried out."""
+    stage: Stage = "scale"
+    action: Action
+    before: Candidate | None = None
+    choice: Candidate | None = None
+    """None: it gets nothing for now."""
+    plan: Plan | None = None
+    """The choice with its memory."""
+    reason: str
+    predicted: Predicted | None = None
+    memory: MemoryBand | None = None
+    """Of each PS (a treatment: of the node), until it is decided again, with its limit; None where there is no forecast."""
+    treatment: Treatment | None = None
+    """Of stage 3."""
+    candidates: Candidates | None = None
+    room: Resources | None = None
+    """What the job could have had at most: its own and what is left over."""
+    format: int = FORMAT
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is to be done."""
+        return self.action in ("start", "change", "explore", "preempt", "heal")
+
+
+class Round(NamedTuple):
+    inputs: RoundInputs
+    decisions: tuple[Decision, ...]
+    """One for each job, in the order of the inputs."""
+    free: Resources
+
+    def of(self, job: str) -> Decision:
+        """Raises KeyError if the round has no such job."""
+        for decision in self.decisions:
+            if decision.job == job:
+                return decision
+        raise KeyError(job)
+
+
+def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
+    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
+    views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
+    options: dict[str, Options] = {}
+    for view in views:
+        if (one := options_of(view, load(view.model), capacity, policy)) is not None:
+            options[view.job] = one
+    needs = {job: _need(one) for job, one in options.items()}
+    admission = admit(views, needs, capacity, policy)
+    admitted = set(admission.admitted)
+    inside = [options[view.job] for view in views if view.job in admitted]
+    forced = bool(admission.preempted) or any(one.now is None for one in inside)
+    settled = settle(inside, capacity, policy, alone=len(views) == 1, forced=forced)
+    places = {job: place for place, job in enumerate(admission.queued, 1)}
+    decisions = tuple(_decision(view, inputs, options, admission.preempted, places, settled) for view in views)
+    return Round(inputs, decisions, settled.free)
+
+
+def _need(one: Options) -> Need:
+    """What a job is admitted with: its smallest plan, or the present one if it may not be changed."""
+    at = one.now if one.view.fixed and one.now is not None else one.minimum
+    return Need(int(one.points.milli[at]), int(one.memory[at]))
+
+
+def _decision(
+    view: JobView,
+    inputs: RoundInputs,
+    options: Mapping[str, Options],
+    preempted: Mapping[str, str],
+    places: Mapping[str, int],
+    settled: Settled,
+) -> Decision:
+    one = options.get(view.job)
+    verdict = settled.verdicts.get(view.job)
+    head: dict[str, Any] = {"job": view.job, "at": inputs.at, "before": view.now}
+    if one is None:
+        reason = "its smallest plan needs more than there is: " + _too_large(view, inputs.capacity)
+        return Decision(**head, action="refuse", reason=reason)
+    if verdict is None:
+        if view.job in preempted:
+            taker = preempted[view.job]
+            why = f"{taker} has a higher priority and takes its place" if taker else "there is less than there was"
+            return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
+        return Decision(**head, action="queue", reason=_queued(places[view.job], one))
+    choice = one.points.candidate(verdict.at)
+    room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
+    return Decision(
+        **head,
+        action=verdict.action,
+        choice=choice,
+        plan=view.need.plan(choice),
+        reason=_reason(one, verdict),
+        predicted=_predicted(one, verdict.at),
+        memory=view.need.band(choice),
+        candidates=_candidates(one, verdict.at),
+        room=room,
+    )
+
+
+def _too_large(view: JobView, capacity: Resources) -> str:
+    bounds = view.bounds
+    cores = bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
+    return (
+        f"{cores:g} cores and {view.need.of(Candidate(bounds.min_workers, bounds.min_servers, 1, 1))} bytes, "
+        f"of {capacity.cores:g} cores and {capacity.memory} bytes"
+    )
+
+
+def _queued(place: int, one: Options) -> str:
+    smallest = one.points.candidate(one.minimum)
+    return (
+        f"it waits, number {place} in the queue: its smallest plan ({smallest.cores:g} cores) doesn't fit beside what "
+        "the others need at the least"
+    )
+
+
+def _reason(one: Options, verdict: Verdict) -> str:
+    at = verdict.at
+    choice = one.points.candidate(at).describe()
+    rate = f"{one.points.throughput[at]:,.0f} samples/s"
+    if verdict.action == "start":
+        text = f"it starts with {choice}: {rate} by the model, {_time(one.seconds(at))} to go"
+    elif verdict.action == "stay":
+        text = f"it stays with {choice}"
+        if not verdict.why:
+            text += ": no other plan within reach is worth its change"
+    elif verdict.action == "explore":
+        text = (
+            f"it tries {choice}: that may save up to {_time(float(one.most_gain[at]))}, and finding out costs little "
+            f"against the {_time(one.stay_seconds)} to go"
+        )
+    else:
+        text = (
+            f"it changes to {choice}: {rate}, {_time(one.seconds(at))} to go instead of {_time(one.stay_seconds)} "
+            f"(saves {one.gain[at]:.0f} s, 80% band {one.least_gain[at]:.0f} to {one.most_gain[at]:.0f} s, "
+            f"{one.view.scale_seconds:.0f} s for the change counted)"
+        )
+    return f"{text}; {verdict.why}" if verdict.why else text
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _predicted(one: Options, at: int) -> Predicted:
+    return Predicted(
+        throughput=one.points.band(at),
+        seconds=one.seconds(at),
+        stay_seconds=one.stay_seconds,
+        gain=Band(float(one.gain[at]), float(one.least_gain[at]), float(one.most_gain[at])),
+    )
+
+
+def _candidates(one: Options, chosen: int) -> Candidates:
+    p, kept = one.points, _kept(one, chosen)
+    seconds = one.stay_seconds - one.gain[kept]
+    position = {at: number for number, at in enumerate(kept.tolist())}
+    return Candidates(
+        workers=p.workers[kept].tolist(),
+        servers=p.servers[kept].tolist(),
+        worker_cores=p.worker_cores[kept].tolist(),
+        ps_cores=p.ps_cores[kept].tolist(),
+        cores=(p.milli[kept] / 1000).tolist(),
+        memory=one.memory[kept].tolist(),
+        throughput=p.throughput[kept].tolist(),
+        lower=p.lower[kept].tolist(),
+        upper=p.upper[kept].tolist(),
+        seconds=seconds.tolist(),
+        chosen=position[chosen],
+        now=None if one.now is None else position[one.now],
+        minimum=position[one.minimum],
+        left_out=len(p.milli) - len(kept),
+    )
+
+
+def _kept(one: Options, chosen: int) -> IntArray:
+    """Positions of the plans that a decision is stored with."""
+    count = len(one.points.milli)
+    if count <= _MOST_KEPT:
+        return np.arange(count)
+    wanted = np.zeros(count, np.bool_)
+    wanted[np.linspace(0, count - 1, _MOST_KEPT - 7).astype(np.int64)] = True
+    wanted[max(0, chosen - 2) : chosen + 3] = True
+    wanted[[one.minimum, chosen if one.now is None else one.now]] = True
+    return wanted.nonzero()[0]
+
+
+class Replay(NamedTuple):
+    same: bool
+    differences: list[str]
+    """In words."""
+    decision: Decision
+    """As it comes out now."""
+
+
+def replay(stored: Decision, inputs: RoundInputs, load: Load = load_model) -> Replay:
+    """Decide again from stored inputs, and compare. Raises JobError when they are of a format that can't be decided from any more, or the
+    decision isn't one of that round."""
+    if stored.format != FORMAT or inputs.format != FORMAT:
+        raise JobError(
+            f"The decision for {stored.job} was stored in format {stored.format}; this dlrover-lite knows {FORMAT}",
+            hint="Replay it with the version that stored it.",
+        )
+    again = {decision.job: decision for decision in decide(inputs, load).decisions}.get(stored.job)
+    if again is None:
+        raise JobError(
+            f"The stored inputs know no job {stored.job}", hint="The decision and the inputs are not of the same round."
+        )
+    found = []
+    for name in ("action", "before", "choice", "plan"):
+        was, now = getattr(stored, name), getattr(again, name)
+        if was != now:
+            found.append(f"{name} was {_words(was)}, and is now {_words(now)}")
+    if stored.predicted is not None and again.predicted is not None:
+        for name in ("throughput", "gain"):
+            was, now = getattr(stored.predicted, name), getattr(again.predicted, name)
+            if any(abs(a - b) > _SAME * max(1.0, abs(a), abs(b)) for a, b in zip(was, now, strict=True)):
+                found.append(f"the predicted {name} was {_words(was)}, and is now {_words(now)}")
+    return Replay(not found, found, again)
+
+
+def _words(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case Candidate() | Plan():
+            return value.describe()
+        case Band():
+            return f"{value.expected:.6g} ({value.lower:.6g} to {value.upper:.6g})"
+        case _:
+            return str(value)
+
+
+def with_index(decision: Decision, inputs: RoundInputs) -> Decision:
+    """With the index of its world, for one that is shown before it is carried out."""
+    return msgspec.structs.replace(decision, index=index_of(inputs, decision.job))

@@ -1,0 +1,103 @@
+"""What a job asks for and how it stands, as its master tells the brain; and the plans that leaves open."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.recipe.schema import Recipe, RoleResources
+from dlrover_lite.units import Resources
+
+__all__ = ["Autoscale", "Demand", "Done", "Standing", "StandingNode", "autoscale_of", "demand_of", "fixed", "within"]
+
+Autoscale = Literal["off", "suggest", "on"]
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing of it changes while the job runs."""
+
+    capacity: Resources
+    """Of the machine or cluster that it runs on."""
+    total: Resources | None = None
+    """The recipe's ceiling."""
+    ps: RolePlan | None = None
+    """As the recipe fixes it; None: left open."""
+    worker: RolePlan | None = None
+    total_samples: float | None = None
+    """To train on, over all epochs."""
+    epoch_samples: float | None = None
+    autoscale: Autoscale = "on"
+
+
+class StandingNode(msgspec.Struct, frozen=True):
+    """A node that runs, is up, and isn't about to leave."""
+
+    node: str
+    role: Literal["ps", "worker"]
+    host: str
+    resources: Resources
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job stands, as of one moment."""
+
+    plan: Plan
+    nodes: tuple[StandingNode, ...] = ()
+    paused: str = ""
+    """Why its plan isn't to be changed for now; empty: it may be."""
+    busy: bool = False
+    """A change is under way, or waits to be accepted."""
+    worker_peak: int = 0
+    """Bytes that a worker has used at most."""
+    heard: int = 0
+    """The newest decision that has arrived."""
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a decision that arrived."""
+
+    job: str
+    number: int
+    at: float
+    """When, seconds since the epoch."""
+    state: Literal["done", "given up", "rejected", "superseded"]
+    why: str = ""
+    seconds: float = 0.0
+    """From its arrival on."""
+    samples: int = 0
+    """Trained on in that time."""
+
+
+def within(demand: Demand) -> Resources:
+    """The most that all its nodes may have together."""
+    if demand.total is None:
+        return demand.capacity
+    return Resources(min(demand.total.cores, demand.capacity.cores), min(demand.total.memory, demand.capacity.memory))
+
+
+def autoscale_of(recipe: Recipe) -> Autoscale:
+    """``auto``: on where the recipe leaves a role's resources open."""
+    if recipe.autoscale != "auto":
+        return recipe.autoscale
+    return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
+
+
+def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
+    """``samples``: of one epoch."""
+    limits = recipe.resources
+    return Demand(
+        capacity=capacity,
+        total=limits.total,
+        ps=fixed(limits.ps),
+        worker=fixed(limits.worker),
+        total_samples=float(samples * recipe.training.epochs),
+        epoch_samples=float(samples),
+        autoscale=autoscale_of(recipe),
+    )
+
+
+def fixed(role: RoleResources | None) -> RolePlan | None:
+    """What the recipe says of a role; None: nothing."""
+    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))

@@ -1,0 +1,80 @@
+"""What a decision brought, against what it was predicted to bring; and how far predictions for a job are to be trusted from then on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.errors import UsageError
+
+__all__ = ["Effect", "doubt_after", "judge"]
+
+MUCH = 0.25
+"""A prediction that is off by more than this share, and outside of its own band, missed by much."""
+_MOST_DOUBT = 4.0
+_HALF_WIDTH_OF_80_PERCENT = 1.2816
+"""In standard deviations."""
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured once a decision had taken effect."""
+
+    at: float
+    """Seconds since the epoch."""
+    measured: Band
+    """Samples/s."""
+    windows: int
+    """That it was measured over."""
+    scale_seconds: float | None = None
+    """What the change took; None: not measured."""
+    error: float
+    """Measured over predicted throughput, less 1."""
+    outside: bool
+    """Beyond the prediction's band."""
+    missed: bool
+    """By much."""
+    text: str
+
+
+def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_seconds: float | None = None) -> Effect:
+    """Compare. Raises UsageError for a decision that predicted nothing."""
+    if decision.predicted is None:
+        raise UsageError(f"The decision for {decision.job} ({decision.action}) predicted nothing to compare with")
+    band = decision.predicted.throughput
+    error = measured.expected / band.expected - 1
+    outside = measured.upper < band.lower or measured.lower > band.upper
+    missed = outside and abs(error) > MUCH
+    text = f"{measured.expected:,.0f} samples/s measured, {band.expected:,.0f} predicted ({error:+.0%})"
+    if missed:
+        text += f": missed by much (the band was {band.lower:,.0f} to {band.upper:,.0f}); less is built on predictions for this job"
+    elif outside:
+        text += f", just outside of its band of {band.lower:,.0f} to {band.upper:,.0f}"
+    return Effect(
+        at=at,
+        measured=measured,
+        windows=windows,
+        scale_seconds=scale_seconds,
+        error=error,
+        outside=outside,
+        missed=missed,
+        text=text,
+    )
+
+
+def doubt_after(effects: Sequence[tuple[Decision, Effect]], *, newest: int = 5) -> float:
+    """Factor on the bands of further predictions, from 1 to 4: what the last errors were, against what their bands let expect."""
+    squares = []
+    for decision, effect in list(effects)[-newest:]:
+        band = decision.predicted.throughput if decision.predicted else None
+        if band is None or not 0 < band.lower < band.upper:
+            continue
+        spread = math.log(band.upper / band.lower) / 2 / _HALF_WIDTH_OF_80_PERCENT
+        squares.append((math.log(max(effect.measured.expected, 1e-9) / band.expected) / spread) ** 2)
+    if not squares:
+        return 1.0
+    # one good prediction is put beside them, so that a single small miss changes little
+    return min(_MOST_DOUBT, max(1.0, math.sqrt((sum(squares) + 1) / (len(squares) + 1))))

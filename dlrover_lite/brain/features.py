@@ -1,0 +1,66 @@
+"""What is known of a job before it runs: by this it is told apart from others, and found again by those that are like it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, Recipe, SyntheticData
+
+__all__ = ["JobFeatures", "features_of"]
+
+_CRITEO_COLUMNS, _CENSUS_COLUMNS = 26, 2
+_DIM = {"census": 4}
+_OTHER_DIM = 16
+"""Of the built-in models' embeddings, where the recipe doesn't say."""
+_WITH_WEIGHTS = ("wide_deep", "xdeepfm")
+"""Built-in models whose rows have, beside the embedding, a weight of the linear model."""
+
+
+class JobFeatures(msgspec.Struct, frozen=True):
+    model: str
+    """As the recipe says: a built-in one's name, or ``file.py:Class``."""
+    tables: int
+    dims: int
+    """Of all tables, added up: floats of a sample's rows."""
+    batch_size: int
+    rows: int
+    """Samples of the dataset."""
+    optimizer: str = ""
+    owner: str = ""
+    name: str = ""
+
+
+def features_of(recipe: Recipe, *, rows: int, owner: str = "") -> JobFeatures:
+    """``rows``: training samples. Tables and dims of a person's own model aren't known before it is built: 0, which is compared with
+    nothing."""
+    tables, dims = _tables(recipe)
+    return JobFeatures(
+        model=recipe.model.use,
+        tables=tables,
+        dims=dims,
+        batch_size=recipe.training.batch_size,
+        rows=rows,
+        optimizer=(recipe.training.embedding_optimizer or recipe.training.optimizer).use,
+        owner=owner,
+        name=recipe.name,
+    )
+
+
+def _tables(recipe: Recipe) -> tuple[int, int]:
+    """Their number, and the floats of a sample's rows."""
+    use = recipe.model.use
+    dim = recipe.model.options.get("embedding_dim", _DIM.get(use, _OTHER_DIM))
+    if ":" in use or not isinstance(dim, int):
+        return 0, 0
+    columns = _categorical(recipe.data)
+    return columns, columns * (dim + (use in _WITH_WEIGHTS))
+
+
+def _categorical(data: Data) -> int:
+    match data:
+        case CsvData() | ParquetData():
+            return len(data.categorical)
+        case CensusData():
+            return _CENSUS_COLUMNS
+        case CriteoData() | SyntheticData():
+            return _CRITEO_COLUMNS

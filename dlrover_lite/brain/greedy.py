@@ -1,0 +1,159 @@
+"""Weighted greedy over the admitted jobs: who gets how much of the capacity.
+
+Every job starts at its smallest plan. Then the steps of all jobs' upper hulls of (cost, value) are taken, the most value per core
+first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes to plans between the corners.
+Raising a job's priority never gets it a slower plan: its steps come earlier, and nobody else's do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.brain.lattice import FloatArray, IntArray, to_milli
+from dlrover_lite.brain.options import Options, hull
+from dlrover_lite.kernels import kernel
+from dlrover_lite.units import Resources
+
+__all__ = ["Stairs", "Walk", "cheapest_as_good", "soonest", "stairs_of"]
+
+
+class Walk:
+    """One walk over the jobs' ``options`` up their ``stairs``. ``pinned``: job -> the position that it keeps.
+
+    The pinned and the smallest plans together must fit into the capacity (``admission``); ``chosen`` then does too.
+    """
+
+    def __init__(
+        self, options: Sequence[Options], capacity: Resources, stairs: Mapping[str, Stairs], pinned: Mapping[str, int]
+    ) -> None:
+        self.options = {one.view.job: one for one in options}
+        self.chosen = {job: pinned.get(job, one.minimum) for job, one in self.options.items()}
+        self.free_milli = to_milli(capacity.cores) - sum(self.milli(job) for job in self.chosen)
+        self.free_memory = capacity.memory - sum(self.memory(job) for job in self.chosen)
+        self._climb({job: stairs[job] for job in self.options if job not in pinned and len(stairs[job].to)})
+
+    def milli(self, job: str) -> int:
+        return int(self.options[job].points.milli[self.chosen[job]])
+
+    def memory(self, job: str) -> int:
+        return int(self.options[job].memory[self.chosen[job]])
+
+    def _climb(self, stairs: Mapping[str, Stairs]) -> None:
+        jobs = sorted(stairs)  # of equal steps, the first of these comes first
+        if not jobs:
+            return
+        steps = [stairs[job] for job in jobs]
+        ends = np.cumsum([len(one.to) for one in steps])
+        columns = (
+            np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
+        )
+        levels = np.zeros(len(jobs), np.int64)
+        stuck = np.empty(len(jobs), np.int64)
+        count = _climb(*columns, ends, self.free_milli, self.free_memory, levels, stuck)
+        for job, one, level in zip(jobs, steps, levels.tolist(), strict=True):
+            if level:
+                self.move(job, int(one.to[level - 1]))
+        for at in stuck[:count].tolist():
+            self._fill(jobs[at], int(steps[at].to[levels[at]]))
+
+    def _fill(self, job: str, corner: int) -> None:
+        """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't."""
+        one, here = self.options[job], self.chosen[job]
+        milli, memory, value = one.points.milli, one.memory, one.value
+        fits = (milli <= milli[here] + self.free_milli) & (memory <= memory[here] + self.free_memory)
+        fits &= (milli <= milli[corner]) & (value > value[here])
+        if not fits.any():
+            return
+        best = int(np.where(fits, value, -np.inf).argmax())
+        self.move(job, best)
+
+    def has_room(self, job: str, at: int) -> bool:
+        """Whether the job could have that plan instead of its own."""
+        one = self.options[job]
+        milli = int(one.points.milli[at]) - self.milli(job)
+        return milli <= self.free_milli and int(one.memory[at]) - self.memory(job) <= self.free_memory
+
+    def move(self, job: str, at: int) -> None:
+        """Give it that plan instead."""
+        one = self.options[job]
+        self.free_milli -= int(one.points.milli[at]) - self.milli(job)
+        self.free_memory -= int(one.memory[at]) - self.memory(job)
+        self.chosen[job] = at
+
+
+class Stairs(NamedTuple):
+    """The steps from each corner of a job's hull to the next, [n] each."""
+
+    to: IntArray
+    """Positions in the job's options."""
+    milli: IntArray
+    memory: IntArray
+    """More than any corner before. (A plan with more cores may need less memory; what one before needed stays set aside until all are
+    done, or the order of steps would matter.)"""
+    value: FloatArray
+    moves: NDArray[np.bool_]
+    """Not to the present plan."""
+
+
+def stairs_of(one: Options) -> Stairs:
+    """From its smallest plan on."""
+    corners = hull(one, one.minimum)
+    milli, value, memory = one.points.milli[corners], one.value[corners], np.maximum.accumulate(one.memory[corners])
+    to = corners[1:]
+    now = -1 if one.now is None else one.now
+    return Stairs(to, milli[1:] - milli[:-1], memory[1:] - memory[:-1], value[1:] - value[:-1], to != now)
+
+
+@kernel
+def _climb(milli, memory, value, moves, ends, free_milli, free_memory, levels, stuck):  # type: ignore[no-untyped-def]
+    """The steps of all jobs one after the other, [n], those of job j up to ``ends[j]``. Counts in ``levels`` those that each job takes, and
+    puts the jobs whose next step doesn't fit into ``stuck``, in that order; returns how many these are.
+
+    What comes first has the most value per core; of the same, the larger value, then no move, then the lower job.
+    """
+    heap = [(-value[0] / milli[0], -value[0], moves[0], 0)]
+    for job in range(1, len(ends)):
+        at = ends[job - 1]
+        heapq.heappush(heap, (-value[at] / milli[at], -value[at], moves[at], job))
+    count = 0
+    while len(heap) > 0:
+        job = heap[0][3]
+        at = levels[job] + (ends[job - 1] if job else 0)
+        if milli[at] > free_milli or memory[at] > free_memory:
+            heapq.heappop(heap)
+            stuck[count] = job
+            count += 1
+            continue
+        free_milli -= milli[at]
+        free_memory -= memory[at]
+        levels[job] += 1
+        at += 1
+        if at < ends[job]:
+            heapq.heapreplace(heap, (-value[at] / milli[at], -value[at], moves[at], job))
+        else:
+            heapq.heappop(heap)
+    return count
+
+
+def soonest(options: Options, capacity: Resources) -> int:
+    """Of a job that is alone: the plan it ends soonest with, whatever it costs."""
+    fits = (options.points.milli <= to_milli(capacity.cores)) & (options.memory <= capacity.memory)
+    return int(np.where(fits, options.gain, -np.inf).argmax())
+
+
+def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: float = math.inf) -> int:
+    """The cheapest plan that is no more than ``tie_share`` of the remaining time slower than ``at``, and needs no more memory; of equal
+    ones that which needs no change. At the lower end of its band it may lose ``most_loss`` of the remaining time."""
+    seconds = options.stay_seconds - options.gain
+    good = (seconds <= seconds[at] * (1 + tie_share)) & (options.memory <= options.memory[at])
+    good &= options.points.milli <= options.points.milli[at]
+    if most_loss < math.inf:
+        good &= options.least_gain >= -most_loss * options.stay_seconds
+    order = np.lexsort((np.arange(len(good)) != (-1 if options.now is None else options.now), options.points.milli))
+    return int(order[good[order].argmax()])

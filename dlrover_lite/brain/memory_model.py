@@ -1,0 +1,188 @@
+"""What memory a parameter server (PS) will need, what limit to give it, and how likely it is to run out of it.
+
+    base + rows of embeddings + their index + spill of a snapshot + rows that a move brings + frames in flight
+
+Tables grow by ``table_rows``; all of a PS grow together, fast or slowly: that is what a quantile of its memory means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dlrover_lite.brain.settings import Floats
+from dlrover_lite.brain.table_rows import RowFit, quantile_rows
+from dlrover_lite.units import MIB
+
+__all__ = [
+    "OomRisk",
+    "PsMemory",
+    "TableMemory",
+    "base_bytes",
+    "decayed_quantile",
+    "index_bytes",
+    "limit_for",
+    "oom_risk",
+    "peak_bytes",
+    "row_bytes",
+]
+
+_ROW_METADATA = 24
+"""Bytes of a row beside values and optimizer state: its id, and four words."""
+_ENTRY = 16
+_FIRST_INDEX = 1 << 12
+_GROW, _FULL = 0.55, 0.7
+"""Rows per entry of the index: beyond the first it begins to double, beside the old one; by the second the old one is gone."""
+SPILL_PART = 0.25
+"""Of the rows' memory that a snapshot may use for rows that change before they are written."""
+
+_ACT_TIMES = 3.0
+"""Measured times to act within which nothing may go wrong."""
+_MEASURED_SD = 0.03
+"""Relative, of a PS's memory about the model, beside what rows are uncertain by."""
+_QUANTILES = (np.arange(64) + 0.5) / 64
+_HEADROOM = 1.06
+_MOST = 1.38
+"""Limit over the expected peak: what is usual, and not more than."""
+_SAFE = 0.95
+
+
+class TableMemory(NamedTuple):
+    """A table, as one PS has it."""
+
+    dim: int
+    fit: RowFit
+    share: float
+    """Of its rows that are on this PS."""
+    state_parts: int
+    """Floats of optimizer state per value: 0 SGD, 1 Adagrad, 2 Adam and FTRL."""
+
+
+class PsMemory(msgspec.Struct, frozen=True):
+    """What of a PS's memory doesn't follow from its tables' rows. All in bytes."""
+
+    base: int
+    """Process, dense parameters, journal, marks: ``base_bytes``."""
+    spill_part: float = 0.0
+    """Of the rows' memory that snapshots take at their peak: as measured, or ``SPILL_PART`` at most; 0 without checkpoints."""
+    arriving: int = 0
+    """Rows that moves under way will bring, with their index."""
+    frames: int = 0
+    """Requests and answers in flight at once: minibatches that workers have under way, times bytes of each."""
+
+
+class OomRisk(msgspec.Struct, frozen=True):
+    soon: float
+    """Chance that the PS crosses its limit before a relief that is begun now has taken effect, with room for two failures."""
+    by_end: float
+    """Chance that it does before the job ends."""
+    seconds_left: float | None
+    """Until it is as likely as not to have crossed it; None if that isn't so by the job's end."""
+
+
+def row_bytes(dim: int, state_parts: int) -> int:
+    """Of one row, its index apart."""
+    return _ROW_METADATA + 4 * dim * (1 + state_parts)
+
+
+def index_bytes(rows: ArrayLike) -> Floats:
+    """Of the index of so many rows, the one that it replaces included as long as that may still be there."""
+    rows = np.asarray(rows, np.float64)
+    size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
+    old = np.where((rows <= _FULL * size / 2) & (size > _FIRST_INDEX), size / 2, 0.0)
+    return np.asarray(_ENTRY * (size + old), np.float64)
+
+
+def _group_peak(before: Floats, rows: Floats, size_of_row: float) -> Floats:
+    """Most memory of rows and index while one dim's rows rise from ``before`` to ``rows``: at the end, or when the index last had its old
+    one beside it."""
+    size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
+    last_old = np.clip(_FULL * size / 2, before, np.maximum(rows, before))
+    at_end = rows * size_of_row + index_bytes(rows)
+    return np.maximum(at_end, last_old * size_of_row + index_bytes(last_old))
+
+
+def base_bytes(used: Sequence[int], row_memory: Sequence[int]) -> int:
+    """What a PS takes beside rows and index: the 95th percentile of what was measured of it, both lists by time. A snapshot's spill and
+    what moves brought should not be in ``used``."""
+    rest = np.asarray(used, np.float64) - np.asarray(row_memory, np.float64)
+    return int(max(0.0, float(np.quantile(rest, 0.95)))) if len(rest) else 0
+
+
+def peak_bytes(
+    memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike, quantiles: ArrayLike = (0.1, 0.5, 0.9)
+) -> Floats:
+    """Most memory [quantiles, samples] that the PS needs from now until the job has trained on ``samples`` since it began."""
+    samples, quantiles = np.atleast_1d(np.asarray(samples, np.float64)), np.atleast_1d(np.asarray(quantiles))
+    total = np.zeros((len(quantiles), len(samples)))
+    for dim in sorted({table.dim for table in tables}):
+        group = [table for table in tables if table.dim == dim]
+        size = row_bytes(dim, group[0].state_parts)
+        now = sum(table.fit.rows * table.share for table in group)
+        rows = np.zeros_like(total)
+        for table in group:
+            rows += quantile_rows(table.fit, samples, quantiles) * table.share
+        peak = _group_peak(np.full_like(rows, now), rows, size)
+        total += peak + memory.spill_part * rows * size
+    return total + memory.base + memory.arriving + memory.frames
+
+
+def oom_risk(
+    memory: PsMemory,
+    tables: Sequence[TableMemory],
+    *,
+    limit: int,
+    samples: float,
+    total_samples: float,
+    samples_per_second: float,
+    seconds_to_act: float,
+) -> OomRisk:
+    """Chances that a PS limited to ``limit`` bytes crosses that; ``samples`` has been trained on of ``total_samples``, over all epochs.
+    ``seconds_to_act`` is what it takes a relief to take effect, as measured."""
+    soon = min(total_samples, samples + samples_per_second * seconds_to_act * _ACT_TIMES)
+    # the times in between, for when it becomes likely
+    ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 33)[1:]])
+    peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
+    chances = _normal(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
+    likely = np.flatnonzero(chances[2:] >= 0.5)
+    left = None
+    if chances[0] >= 0.5:
+        left = 0.0
+    elif len(likely) and samples_per_second > 0:
+        left = float(ahead[2 + likely[0]] - samples) / samples_per_second
+    return OomRisk(float(chances[1]), float(max(chances[1], chances[-1])), left)
+
+
+def limit_for(
+    memory: PsMemory, tables: Sequence[TableMemory], samples: float, *, used: int = 0, granularity: int = MIB
+) -> int:
+    """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
+    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much."""
+    expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
+    limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
+    return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
+
+
+def decayed_quantile(
+    values: Sequence[float], ages: Sequence[float], *, half_life: float, quantile: float = 0.95
+) -> float:
+    """Quantile of values of which each counts half as much for every ``half_life`` of its age: bytes per row of jobs past, say.
+
+    Raises ValueError without values.
+    """
+    if not values:
+        raise ValueError("no values")
+    order = np.argsort(values)
+    weights = 0.5 ** (np.asarray(ages, np.float64)[order] / half_life)
+    reached = np.cumsum(weights) >= quantile * weights.sum() * (1 - 1e-12)
+    return float(np.asarray(values, np.float64)[order][int(reached.argmax())])
+
+
+def _normal(z: Floats) -> Floats:
+    """The normal distribution, to 1%: a logistic curve."""
+    return 1 / (1 + np.exp(-1.702 * np.clip(z, -40, 40)))

@@ -1,0 +1,189 @@
+"""Parameter servers (PS) that will run out of memory get relief before they do: more of it in place, or fewer rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dlrover_lite.brain.forecast import Forecast, forecast, memory_band
+from dlrover_lite.brain.lattice import MemoryBand
+from dlrover_lite.brain.memory_model import OomRisk, limit_for, oom_risk
+from dlrover_lite.brain.room import Room
+from dlrover_lite.brain.treatment import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
+from dlrover_lite.units import MIB, Resources, format_bytes
+
+__all__ = ["samples_ahead", "treat_memory"]
+
+_TIMES_AHEAD = 2.0
+"""A new limit is to hold for so many times as long as is looked ahead."""
+_FILLED = 0.9
+"""Of a limit that rows may take after a move."""
+_LEAST_SHARE = 0.1
+"""Of a PS's rows that is worth moving."""
+
+
+class _Outlook(NamedTuple):
+    node: NodeNow
+    found: Forecast
+    samples: float
+    """That limits are to hold until."""
+    risk: OomRisk
+    limit: int
+    """That would do."""
+
+
+def samples_ahead(inputs: HealInputs) -> float:
+    """That the job will have trained on by then: so far limits are to hold."""
+    last = inputs.profiles[-1]
+    ahead = last.samples_so_far + last.samples_per_second * inputs.policy.ahead_seconds * _TIMES_AHEAD
+    return ahead if inputs.total_samples is None else min(ahead, max(inputs.total_samples, last.samples_so_far))
+
+
+def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
+    """Of those among ``nodes`` that are PS and likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
+    servers = [node for node in nodes if node.role == "ps"]
+    if not inputs.profiles or not servers:
+        return []
+    found = forecast(inputs.profiles, inputs.curves, epoch_samples=inputs.epoch_samples, spill_part=inputs.spill_part)
+    known = {use.node for use in inputs.profiles[-1].ps}
+    if found is None:
+        return []
+    outlooks = [_look(inputs, node, found) for node in servers if node.node in known]
+    urgent = sorted(
+        (one for one in outlooks if _is_urgent(inputs, one.risk)), key=lambda one: (-one.risk.soon, one.node.node)
+    )
+    return [_relief(inputs, one, outlooks, room) for one in urgent]
+
+
+def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
+    last, samples = inputs.profiles[-1], samples_ahead(inputs)
+    memory, tables = found.of(node.node)
+    total = samples if inputs.total_samples is None else max(inputs.total_samples, samples)
+    risk = oom_risk(
+        memory,
+        tables,
+        limit=node.resources.memory,
+        samples=last.samples_so_far,
+        total_samples=total,
+        samples_per_second=last.samples_per_second,
+        seconds_to_act=inputs.seconds_to_act,
+    )
+    used = next(use.used_bytes for use in last.ps if use.node == node.node)
+    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, used=used))
+
+
+def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:
+    policy = inputs.policy
+    by_end = risk.by_end >= policy.act_on_oom_by_end and risk.seconds_left is not None
+    return risk.soon >= policy.act_on_oom or (by_end and (risk.seconds_left or 0.0) <= policy.ahead_seconds)
+
+
+def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], room: Room) -> Treatment:
+    node, limit = one.node, one.node.resources.memory
+    when = "" if one.risk.seconds_left is None else f", as likely as not within {one.risk.seconds_left:.0f} s"
+    seen = (
+        f"it runs out of its {format_bytes(limit)} with a chance of {one.risk.soon:.0%} before a relief could take effect "
+        f"and of {one.risk.by_end:.0%} by the end{when}"
+    )
+    treatment = Treatment(
+        at=inputs.at,
+        node=node.node,
+        host=node.host,
+        cause="memory ahead",
+        act=Tell(),
+        reason=seen,
+        memory=memory_band(one.found, node.node, one.samples, limit=limit),
+    )
+    for way in (_in_place, _to_peers, _to_another, _what_there_is):
+        if (treated := way(inputs, one, treatment, all_of_them, room)) is not None:
+            return treated
+    return msgspec.structs.replace(
+        treatment, reason=f"{seen}; there is no memory left for it, neither here nor on other parameter servers"
+    )
+
+
+def _in_place(
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+) -> Treatment | None:
+    node, more = one.node, one.limit - one.node.resources.memory
+    if not inputs.resizable or more <= 0 or not room.fits(node.host, Resources(0.0, more)):
+        return None
+    room.take(node.host, Resources(0.0, more))
+    resources = Resources(node.resources.cores, one.limit)
+    return _treated(treatment, one, Resize(resources), f"it gets {format_bytes(one.limit)} in place", 0.0, one.limit)
+
+
+def _what_there_is(
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+) -> Treatment | None:
+    """Not enough, but later is better than now."""
+    node, more = one.node, min(room.memory(one.node.host), one.limit - one.node.resources.memory)
+    if not inputs.resizable or more < _LEAST_SHARE * node.resources.memory:
+        return None
+    room.take(node.host, Resources(0.0, more))
+    limit = node.resources.memory + more
+    text = f"it gets {format_bytes(limit)} in place, all there is, of {format_bytes(one.limit)} that it should have"
+    return _treated(treatment, one, Resize(Resources(node.resources.cores, limit)), text, 0.0, limit)
+
+
+def _share_to_leave(one: _Outlook) -> float:
+    """Of the PS's rows, so that it gets by with the limit that it has; 1 if it doesn't even without any."""
+    memory, _ = one.found.of(one.node.node)
+    rows = one.limit - memory.base
+    room = _FILLED * one.node.resources.memory - memory.base
+    return min(1.0, max(_LEAST_SHARE, 1 - room / rows)) if rows > 0 and room > 0 else 1.0
+
+
+def _to_peers(
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, others: Sequence[_Outlook], room: Room
+) -> Treatment | None:
+    share = _share_to_leave(one)
+    if share >= 1:
+        return None
+    memory, _ = one.found.of(one.node.node)
+    leaving = share * (one.limit - memory.base)
+    spare = {
+        other.node.node: max(0.0, _FILLED * other.node.resources.memory - other.limit)
+        for other in others
+        if other.node.node != one.node.node and not _is_urgent(inputs, other.risk)
+    }
+    total = sum(spare.values())
+    if total < leaving:
+        return None
+    to = {peer: round(left / total, 4) for peer, left in spare.items() if left > 0}
+    text = f"slots with {share:.0%} of its rows go to others, which have {format_bytes(total)} to spare"
+    return _treated(treatment, one, MoveSlots(round(share, 4), to), text, share, one.node.resources.memory)
+
+
+def _to_another(
+    inputs: HealInputs, one: _Outlook, treatment: Treatment, _others: Sequence[_Outlook], room: Room
+) -> Treatment | None:
+    share = _share_to_leave(one)
+    if share >= 1:
+        return None
+    memory, _ = one.found.of(one.node.node)
+    needed = memory.base + share * (one.limit - memory.base) / _FILLED
+    resources = Resources(one.node.resources.cores, math.ceil(needed / MIB) * MIB)
+    host = room.best(resources)
+    if not host:
+        return None
+    room.take(host, resources)
+    text = f"another one with {format_bytes(resources.memory)} takes {share:.0%} of its rows"
+    act = AddPs(resources, round(share, 4), host)
+    return _treated(treatment, one, act, text, share, one.node.resources.memory)
+
+
+def _treated(
+    treatment: Treatment, one: _Outlook, act: Resize | MoveSlots | AddPs, text: str, leaves: float, limit: int
+) -> Treatment:
+    memory, _ = one.found.of(one.node.node)
+    band = memory_band(one.found, one.node.node, one.samples, limit=limit)
+
+    def kept(value: int) -> int:
+        return int(memory.base + (1 - leaves) * (value - memory.base))
+
+    band = MemoryBand(kept(band.expected), kept(band.lower), kept(band.upper), limit)
+    return msgspec.structs.replace(treatment, act=act, reason=f"{treatment.reason}: {text}", memory=band)

@@ -1,0 +1,224 @@
+"""A job as the brain keeps it while it runs: what its master has told, and what was decided for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.demand import Demand, Done, Standing, within
+from dlrover_lite.brain.effect import Effect, doubt_after
+from dlrover_lite.brain.features import JobFeatures
+from dlrover_lite.brain.job_view import JobView, LastChange
+from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, MemoryNeed, to_milli
+from dlrover_lite.brain.observed import candidate_of, observed_view
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
+from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.similarity import neighbours, pooled_prior
+from dlrover_lite.brain.throughput import Prior
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Treatment
+from dlrover_lite.units import MIB, Resources
+
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs"]
+
+MOST_PROFILES = 512
+"""Kept of a job; of more, every second of the older half is dropped."""
+SCALE_SECONDS = 2.0
+"""Of training that a change costs, until it was measured."""
+_FINEST = 0.25
+"""Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
+_LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
+"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
+_WORKER_HEADROOM = 1.25
+"""Of a worker's memory over the most that any has used."""
+_MOST_WORKERS, _MOST_SERVERS = 64, 32
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    number: int
+    decision: Decision
+    effect: Effect | None = None
+    done: Done | None = None
+
+
+def bounds_of(demand: Demand) -> Bounds:
+    """The plans that the recipe and the machine leave open."""
+    cores = within(demand).cores
+    sizes = tuple(size for size in _sizes() if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
+    small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
+    workers = min(_MOST_WORKERS, max(1, int(cores / 0.5)))
+    servers = min(_MOST_SERVERS, max(1, math.ceil(cores / 2)))
+    bounds = Bounds(max_workers=workers, max_servers=servers, worker_sizes=sizes, ps_sizes=small or sizes[:1])
+    if (fixed := demand.worker) is not None:
+        bounds = msgspec.structs.replace(
+            bounds, min_workers=fixed.count, max_workers=fixed.count, worker_sizes=(fixed.each.cores,)
+        )
+    if (fixed := demand.ps) is not None:
+        bounds = msgspec.structs.replace(
+            bounds, min_servers=fixed.count, max_servers=fixed.count, ps_sizes=(fixed.each.cores,)
+        )
+    return bounds
+
+
+def _sizes() -> list[float]:
+    return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
+
+
+def candidate(plan: Plan) -> Candidate:
+    worker, ps = (to_milli(role.each.cores) / MILLI for role in (plan.worker, plan.ps))
+    return Candidate(plan.worker.count, plan.ps.count, worker, ps)
+
+
+@dataclass(eq=False)
+class RegisteredJob:
+    job: str
+    features: JobFeatures
+    demand: Demand
+    began: float
+    """Seconds since the epoch."""
+    priority: float = 1.0
+    samples: int = 0
+    plan: Plan | None = None
+    """That it runs with; None: it waits for one."""
+    standing: Standing | None = None
+    profiles: list[Profile] = field(default_factory=list)
+    waits: Numbered | None = None
+    """The decision that its master is to be told."""
+    decided: list[Numbered] = field(default_factory=list)
+    """Those that act, the newest last."""
+    past: list[Treatment] = field(default_factory=list)
+    treated: dict[int, int] = field(default_factory=dict)
+    """Number of a decision -> position in ``past``."""
+    prior: Prior | None = None
+    first_view: JobView | None = None
+    scale_costs: list[float] = field(default_factory=list)
+    explored_seconds: float = 0.0
+    new_profile: bool = False
+    reason: str = ""
+    """Of the last decision that was stored, so that the same one isn't stored twice."""
+
+    def begin(self, history: Sequence[PastJob], capacity: Resources, at: float) -> StartInputs:
+        """What its first plan follows from."""
+        most = within(self.demand)
+        inputs = StartInputs(
+            at=at,
+            job=self.job,
+            features=self.features,
+            bounds=bounds_of(self.demand),
+            history=tuple(history),
+            capacity=Resources(min(most.cores, capacity.cores), min(most.memory, capacity.memory)),
+            total_samples=self.demand.total_samples,
+            priority=self.priority,
+        )
+        near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
+        self.prior = pooled_prior(near)
+        first = initial_view(inputs)
+        self.first_view = msgspec.structs.replace(first, most=most, need=_roomy(first.need))
+        return inputs
+
+    def add(self, profile: Profile) -> None:
+        if self.profiles and profile.at <= self.profiles[-1].at:
+            return
+        self.profiles.append(profile)
+        self.new_profile = True
+        if len(self.profiles) > MOST_PROFILES:
+            half = MOST_PROFILES // 2
+            self.profiles = self.profiles[:half:2] + self.profiles[half:]
+
+    # --- as stage 2 takes it --------------------------------------------------------------------------------------------
+
+    def view(self, *, free_cores: float, at: float) -> JobView:
+        """``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
+        assert self.first_view is not None
+        if self.plan is None:
+            return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
+        now = candidate(self.plan)
+        view = observed_view(
+            msgspec.structs.replace(self.first_view, now=now),
+            self.profiles,
+            free_cores=free_cores,
+            prior=self.prior,
+            total_samples=self.demand.total_samples,
+            epoch_samples=self.demand.epoch_samples,
+        )
+        present = self.present
+        return msgspec.structs.replace(
+            view,
+            bounds=bounds_of(self.demand),
+            need=_roomy(view.need, self.standing.worker_peak if self.standing is not None else 0),
+            now=now,
+            measured=view.measured if present else None,
+            last_change=_change(view, now, present),
+            scale_seconds=self.scale_seconds,
+            ran_seconds=max(0.0, at - self.began),
+            explored_seconds=self.explored_seconds,
+            doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
+            fixed=not self.may_change or not present,
+        )
+
+    @property
+    def present(self) -> bool:
+        """Whether the last profile is of the plan that it has."""
+        return bool(self.profiles) and self.plan is not None and candidate_of(self.profiles[-1]) == candidate(self.plan)
+
+    @property
+    def may_change(self) -> bool:
+        if self.demand.autoscale == "off" or self.waits is not None or self.standing is None:
+            return False
+        return not self.standing.paused and not self.standing.busy
+
+    @property
+    def scale_seconds(self) -> float:
+        newest = self.scale_costs[-5:]
+        return sum(newest) / len(newest) if newest else SCALE_SECONDS
+
+    @property
+    def cores_used(self) -> float:
+        """By its nodes, in the last profile."""
+        if not self.profiles:
+            return 0.0
+        last = self.profiles[-1]
+        return (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
+
+
+def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
+    """What stage 3 looks at; None while the last profile isn't of the nodes that run. ``room``: that no job has."""
+    standing, demand = known.standing, known.demand
+    if standing is None or not known.profiles:
+        return None
+    last = known.profiles[-1]
+    measured = {use.node for use in last.workers} | {use.node for use in last.ps}
+    if measured != {node.node for node in standing.nodes}:
+        return None
+    held = [node.resources for node in standing.nodes]
+    most = within(demand)
+    left = Resources(
+        min(room.cores, max(0.0, most.cores - sum(one.cores for one in held))),
+        min(room.memory, max(0, most.memory - sum(one.memory for one in held))),
+    )
+    hosts = {host.host for host in last.hosts}
+    return HealInputs(
+        job=known.job,
+        at=at,
+        profiles=tuple(known.profiles),
+        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources) for node in standing.nodes),
+        free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
+        total_samples=demand.total_samples,
+        epoch_samples=demand.epoch_samples,
+        past=tuple(known.past),
+    )
+
+
+def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:
+    worker = int(worker_peak * _WORKER_HEADROOM) if worker_peak else need.worker
+    return msgspec.structs.replace(need, worker=max(worker, _LEAST_WORKER), ps=max(need.ps, _LEAST_PS))
+
+
+def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:
+    if present or view.now is None or view.now == now:
+        return view.last_change
+    return LastChange(left=view.now)

@@ -1,0 +1,284 @@
+"""The file: opened, brought up to date, written in batches, by several processes at once.
+
+A commit survives kill -9 of any process (WAL, synchronous=NORMAL). Writers take turns: each begins with the write lock, and waits for it
+rather than failing. Readers never wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from sqlite_utils import Database
+
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
+from dlrover_lite.errors import HistoryError, RowRefused
+from dlrover_lite.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.decision import Decision, Round
+    from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.job_view import RoundInputs
+    from dlrover_lite.brain.treatment import HealInputs
+
+__all__ = ["ConfigStore", "unpack_inputs"]
+
+_BUSY_SECONDS = 30.0
+_MOST_WAL = 16 * MIB
+_KEPT_PROFILES = 200_000
+"""Not yet written, while the disk is full, say: older ones are then dropped."""
+
+Row = tuple[Any, ...]
+
+_JOB = JobEntry.__struct_fields__
+_PUT_JOB = (
+    f"insert into jobs ({', '.join(_JOB)}) values ({', '.join('?' * len(_JOB))}) on conflict (id) do update set "
+    + ", ".join(f"{name} = excluded.{name}" for name in _JOB if name not in ("id", "created_at"))
+)
+_END_JOB = "update jobs set state = ?, ended_at = ?, samples = max(samples, ?), message = ?, outcome = ? where id = ?"
+_ADD_PROFILE = "insert or replace into profiles (job, at, seconds, samples_per_second, workers, servers, data) values (?, ?, ?, ?, ?, ?, ?)"
+_ADD_PLAN = (
+    "insert or ignore into plans (job, at, kind, decision, data) select ?1, ?2, ?3, ?4, ?5 where not exists (select 1 from "
+    "(select * from plans where job = ?1 and kind = ?3 order by at desc, id desc limit 1) where data = ?5 and decision is ?4)"
+)
+_ADD_EVENT = (
+    "insert or ignore into node_events (job, at, node, event, reason, data) select ?1, ?2, ?3, ?4, ?5, ?6 "
+    "where ?4 = 'resized' or not exists (select 1 from node_events where job = ?1 and node = ?3 and event = ?4)"
+)
+_ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?, ?, ?, ?, ?)"
+_ADD_ROUND = "insert into rounds (at, inputs, kind) values (?, ?, ?)"
+_ADD_DECISION = (
+    "insert into decisions (job, number, round, at, action, reason, data) "
+    "select ?, coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? from decisions where job = ? returning number"
+)
+
+
+class ConfigStore:
+    """Opens ``path``, or makes it. Raises HistoryError when it isn't ours, is of a newer version, is damaged, or can't be written.
+
+    What is added is written by ``commit``, all of it or nothing; after a HistoryError it is kept for another try.
+    """
+
+    def __init__(self, path: Path, *, busy_seconds: float = _BUSY_SECONDS) -> None:
+        self.path = path
+        self._waiting: dict[str, list[Row]] = {}
+        with self.errors():
+            connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None)
+        self.db = Database(connection, execute_plugins=False, recursive_triggers=False)
+        try:
+            with self.errors():
+                self._prepare()
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _prepare(self) -> None:
+        execute = self.db.conn.execute
+        # One process at a time: switching to WAL doesn't wait for others as writing does. The lock goes with the process.
+        with _opening(self.path):
+            self._check_whose()
+            if execute("pragma journal_mode").fetchone()[0] != "wal":
+                execute("pragma auto_vacuum = incremental")
+                execute("pragma journal_mode = wal")
+            execute("pragma synchronous = normal")
+            execute(f"pragma journal_size_limit = {_MOST_WAL}")
+            if migrations.pending(self.db):
+                with self.transaction():
+                    execute(f"pragma application_id = {APPLICATION_ID}")
+                    migrations.apply(self.db)
+
+    def _check_whose(self) -> None:
+        execute = self.db.conn.execute
+        application, tables = (
+            execute(question).fetchone()[0]
+            for question in ("pragma application_id", "select count(*) from sqlite_schema")
+        )
+        if application != APPLICATION_ID and (application or tables):
+            raise HistoryError(
+                f"{self.path} is not a database of dlrover-lite's brain", hint="Move it away; a new one is made."
+            )
+        if newer := unknown_to_us(self.db):
+            raise HistoryError(
+                f"{self.path} was written by a newer version of dlrover-lite ({newer[-1]})",
+                hint="Update this one, or set DLROVER_LITE_HOME to another directory.",
+            )
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """SQLite's errors as HistoryError."""
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+            raise RowRefused(f"What was to be written to {self.path} can't be: {error}") from error
+        except (sqlite3.Error, OSError) as error:
+            raise _history_error(self.path, error) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """With the write lock from the beginning on: nobody else can have changed what is read meanwhile."""
+        execute = self.db.conn.execute
+        execute("begin immediate")
+        try:
+            yield
+            execute("commit")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite has rolled back by itself where nothing is open any more
+                execute("rollback")
+            raise
+
+    # --- what is written --------------------------------------------------------------------------------------------------
+
+    def put_job(self, job: JobEntry) -> None:
+        """In place of what was known of it (``created_at`` stays)."""
+        *fields, _, _ = (getattr(job, name) for name in _JOB)
+        self._add(_PUT_JOB, (*fields, _json(job.outcome), _json(job.features)))
+
+    def put_samples(self, job: str, samples: int) -> None:
+        """How far it is."""
+        self._add("update jobs set samples = ? where id = ?", (samples, job))
+
+    def end_job(self, job: str, state: str, *, at: float, samples: int, message: str, outcome: JobOutcome) -> None:
+        """How it ended, of one that is known."""
+        self._add(_END_JOB, (state, at, samples, message, _json(outcome), job))
+
+    def add_profile(self, profile: ProfileRecord) -> None:
+        """One that is there already, of the same job and time, is replaced."""
+        fields = [getattr(profile, name) for name in profile.__struct_fields__]
+        self._add(_ADD_PROFILE, (*fields[:-1], _json(profile.data)))
+        if len(waiting := self._waiting[_ADD_PROFILE]) > _KEPT_PROFILES:
+            del waiting[: len(waiting) - _KEPT_PROFILES]
+
+    def add_plan(self, plan: PlanRecord) -> None:
+        """Unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
+        self._add(_ADD_PLAN, (plan.job, plan.at, plan.kind, plan.decision, _json(plan.plan)))
+
+    def add_node_event(self, event: NodeEvent) -> None:
+        """One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
+        self._add(_ADD_EVENT, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
+
+    def add_fit(self, fit: FitRecord) -> None:
+        self._add(_ADD_FIT, (fit.job, fit.at, fit.kind, fit.error, fit.windows, _json(fit.data)))
+
+    def _add(self, statement: str, row: Row) -> None:
+        self._waiting.setdefault(statement, []).append(row)
+
+    @property
+    def waiting(self) -> int:
+        """Rows to be written by the next commit."""
+        return sum(map(len, self._waiting.values()))
+
+    def commit(self) -> None:
+        """Write what was added. Raises HistoryError, and keeps it, when that can't be done."""
+        if self._waiting:
+            with self.errors(), self.transaction():
+                self._write_waiting()
+            self._waiting.clear()
+
+    def forget_waiting(self) -> None:
+        """What was added since the last commit, as if it had not been."""
+        self._waiting.clear()
+
+    def _write_waiting(self) -> None:
+        for statement, rows in self._waiting.items():
+            self.db.conn.executemany(statement, rows)
+
+    def add_round(self, decided: Round, jobs: Sequence[str]) -> dict[str, int]:
+        """Commit, and in the same transaction the decisions for ``jobs`` with all they follow from. Returns the decisions' numbers.
+
+        A round in which nothing is done needn't be kept: pass the jobs whose decision acts, or whose reason isn't the last one.
+        """
+        chosen = [decision for decision in decided.decisions if decision.job in set(jobs)]
+        numbers = self._add_decisions(decided.inputs, chosen, "round")
+        return {one.job: number for one, number in zip(chosen, numbers, strict=True)}
+
+    def add_treatments(self, inputs: HealInputs, decisions: Sequence[Decision]) -> list[int]:
+        """Commit, and in the same transaction decisions of stage 3 with all they follow from. Returns their numbers."""
+        return self._add_decisions(inputs, decisions, "heal")
+
+    def _add_decisions(
+        self, inputs: RoundInputs | HealInputs, decisions: Sequence[Decision], kind: Literal["round", "heal"]
+    ) -> list[int]:
+        numbers = []
+        with self.errors(), self.transaction():
+            self._write_waiting()
+            if decisions:
+                execute = self.db.conn.execute
+                packed = zlib.compress(msgspec.json.encode(inputs), 1)
+                number = execute(_ADD_ROUND, (inputs.at, packed, kind)).lastrowid
+                for one in decisions:
+                    row = (one.job, number, one.at, one.action, one.reason, _json(one), one.job)
+                    numbers.append(execute(_ADD_DECISION, row).fetchone()[0])
+        self._waiting.clear()
+        return numbers
+
+    def put_effect(self, job: str, number: int, effect: Effect) -> None:
+        """What a decision brought, for the next commit to write."""
+        self._add("update decisions set effect = ? where job = ? and number = ?", (_json(effect), job, number))
+
+    def close(self) -> None:
+        """Close without a commit: what was not committed is forgotten."""
+        with self.errors():
+            self.db.close()
+
+    def __enter__(self) -> ConfigStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def unpack_inputs(packed: bytes, kind: str = "round") -> RoundInputs | HealInputs:
+    """What ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.job_view import RoundInputs
+    from dlrover_lite.brain.treatment import HealInputs
+
+    try:
+        text = zlib.decompress(packed)
+        if kind == "heal":
+            return msgspec.json.decode(text, type=HealInputs)
+        return msgspec.json.decode(text, type=RoundInputs)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise HistoryError(
+            f"The inputs of a stored decision can't be read: {error}",
+            hint="They were stored by another version; decide anew.",
+        ) from error
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    with path.with_name(path.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary == sqlite3.SQLITE_FULL:
+        hint = f"Free some space (about {format_bytes(_MOST_WAL)}), then try again."
+        return HistoryError(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return HistoryError(
+            f"{path} is locked by another process that doesn't let go of it",
+            hint="dlrover-lite brain status shows who uses it.",
+        )
+    if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return HistoryError(
+            f"{path} is damaged or no database: {error}", hint="Move it away; a new one is made, without history."
+        )
+    return HistoryError(
+        f"{path} can't be read or written: {error}",
+        hint="Check that its directory exists, that you may write to it, and the disk's free space.",
+    )

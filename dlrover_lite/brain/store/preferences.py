@@ -1,0 +1,77 @@
+"""What a person prefers of the brain: kept in the database itself, so that whoever uses it, daemon or embedded, does the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.prune import Keep
+from dlrover_lite.errors import UsageError
+
+__all__ = ["Preferences", "change", "parse_changes", "read"]
+
+_MINUTE, _DAY = 60.0, 86400.0
+
+
+class Preferences(msgspec.Struct, frozen=True, kw_only=True):
+    idle_minutes: float = 15.0
+    """After so long without a job the daemon ends; the next job starts it again."""
+    keep_jobs: float = 2000
+    """The newest that have ended stay in the history."""
+    keep_days: float = 365.0
+    """Jobs that ended longer ago go, whatever their number."""
+    profile_days: float = 30.0
+    """So long after a job's end its measurements and node events are kept; what was fitted to them stays as long as the job."""
+    capacity_cores: float = 0.0
+    """For all jobs together; 0: what the machine has."""
+    capacity_gib: float = 0.0
+    """The same of memory."""
+    decide_seconds: float = 5.0
+    """Plans of jobs that run are looked at again no more often than this."""
+
+    @property
+    def idle_seconds(self) -> float:
+        return self.idle_minutes * _MINUTE
+
+    @property
+    def keep(self) -> Keep:
+        return Keep(
+            jobs=int(self.keep_jobs), job_seconds=self.keep_days * _DAY, profile_seconds=self.profile_days * _DAY
+        )
+
+
+def read(store: ConfigStore) -> Preferences:
+    known = set(Preferences.__struct_fields__)
+    with store.errors():
+        rows = store.db.conn.execute("select name, value from preferences").fetchall()
+    return Preferences(**{name: value for name, value in rows if name in known})
+
+
+def change(store: ConfigStore, changes: Mapping[str, float]) -> Preferences:
+    """Keep them, and return all."""
+    with store.errors(), store.transaction():
+        store.db.conn.executemany("insert or replace into preferences (name, value) values (?, ?)", changes.items())
+    return read(store)
+
+
+def parse_changes(words: list[str]) -> dict[str, float]:
+    """``keep-jobs=500``: numbers of at least 0. Raises UsageError naming what can't be understood."""
+    changes = {}
+    names = Preferences.__struct_fields__
+    for word in words:
+        key, sign, text = word.partition("=")
+        name = key.strip().replace("-", "_")
+        if not sign or name not in names:
+            known = ", ".join(name.replace("_", "-") for name in names)
+            raise UsageError(f"{word!r} is no preference", hint=f"Write NAME=NUMBER; names are {known}.")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"{word!r}: {text.strip()!r} is no number of at least 0")
+        changes[name] = value
+    return changes

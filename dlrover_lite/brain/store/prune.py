@@ -1,0 +1,70 @@
+"""Forgetting: old profiles first, then old jobs. What jobs were and what was fitted to them is kept longest: warm starts live on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from dlrover_lite.brain.store.database import ConfigStore
+
+__all__ = ["Keep", "Pruned", "prune", "sizes"]
+
+_DAY = 86400.0
+_AT_ONCE = 500
+"""Jobs removed in a transaction: others get their turn in between."""
+_TABLES = ("profiles", "plans", "decisions", "node_events", "fits")
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """How long. Jobs that haven't ended are never touched."""
+
+    jobs: int = 2000
+    """The newest that have ended."""
+    job_seconds: float = 365 * _DAY
+    profile_seconds: float = 30 * _DAY
+    """Profiles and node events, after the job's end."""
+
+
+class Pruned(NamedTuple):
+    jobs: int
+    rows: int
+    """Of other tables."""
+
+
+def sizes(store: ConfigStore) -> dict[str, int]:
+    """``kept_jobs`` there are, and ``bytes`` of the files."""
+    with store.errors():
+        (jobs,) = store.db.conn.execute("select count(*) from jobs").fetchone()
+        files = (store.path, store.path.with_name(store.path.name + "-wal"))
+        return {"kept_jobs": jobs, "bytes": sum(file.stat().st_size for file in files if file.exists())}
+
+
+def prune(store: ConfigStore, keep: Keep, *, now: float) -> Pruned:
+    """Remove what ``keep`` doesn't, and give the space back."""
+    execute = store.db.conn.execute
+    rows = jobs = 0
+    with store.errors():
+        old = [
+            row[0]
+            for row in execute(
+                "select id from jobs where ended_at is not null and (ended_at < ? or id not in "
+                "(select id from jobs where ended_at is not null order by ended_at desc, id limit ?)) order by ended_at",
+                (now - keep.job_seconds, keep.jobs),
+            )
+        ]
+        for start in range(0, len(old), _AT_ONCE):
+            part = old[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            with store.transaction():
+                for table in _TABLES:
+                    rows += execute(f"delete from {table} where job in ({marks})", part).rowcount
+                jobs += execute(f"delete from jobs where id in ({marks})", part).rowcount
+        with store.transaction():
+            ended = "job in (select id from jobs where ended_at < ?)"
+            for table in ("profiles", "node_events"):
+                rows += execute(f"delete from {table} where {ended}", (now - keep.profile_seconds,)).rowcount
+            rows += execute("delete from rounds where id not in (select round from decisions)").rowcount
+        # a script: as a statement it would free one page, since Python steps through what has no columns once only
+        store.db.conn.executescript("pragma incremental_vacuum")
+    return Pruned(jobs, rows)

@@ -1,0 +1,132 @@
+"""What the config database holds, a struct for each table. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.errors import HistoryError
+
+if TYPE_CHECKING:  # they bring compiled kernels along, which those who only read and write have no use for
+    from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.profiles import Profile
+
+__all__ = [
+    "FitRecord",
+    "JobEntry",
+    "NodeEvent",
+    "PlanRecord",
+    "ProfileRecord",
+    "StoredDecision",
+    "profile_of",
+    "profile_record",
+]
+
+
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, past or present, and what it is told apart from others by."""
+
+    id: str
+    name: str
+    owner: str = ""
+    model: str = ""
+    state: str
+    """As job directories call it: starting, running, succeeded, failed, stopped, lost; or queued."""
+    priority: float = 1.0
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    samples: int = 0
+    """Consumed so far."""
+    message: str = ""
+    """Why it failed or was stopped."""
+    directory: str = ""
+    """Its files; empty: they aren't on this machine."""
+    outcome: JobOutcome = JobOutcome()
+    """As far as it is known: complete once it has ended."""
+    features: dict[str, Any] = {}
+    """Model, tables, dims, batch size, rows of the data set, and so on: what similar jobs share."""
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One interval of a job."""
+
+    job: str
+    at: float
+    """When the interval ended."""
+    seconds: float
+    samples_per_second: float
+    workers: int
+    servers: int
+    data: dict[str, Any] = {}
+    """The profile as a whole."""
+
+
+def profile_record(profile: Profile) -> ProfileRecord:
+    return ProfileRecord(
+        job=profile.job,
+        at=profile.at,
+        seconds=profile.seconds,
+        samples_per_second=profile.samples_per_second if profile.seconds else 0.0,
+        workers=len(profile.workers),
+        servers=len(profile.ps),
+        data=msgspec.to_builtins(profile),
+    )
+
+
+def profile_of(record: ProfileRecord) -> Profile:
+    """What ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
+    from dlrover_lite.brain.profiles import Profile
+
+    try:
+        return msgspec.convert(record.data, Profile)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"A stored profile of {record.job} can't be read: {error}",
+            hint="It was stored by another version of dlrover-lite.",
+        ) from error
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    kind: Literal["desired", "granted"]
+    plan: Plan
+    decision: int | None = None
+    """Number of the decision that it follows from."""
+
+
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    node: str
+    event: Literal["launched", "up", "resized", "ended"]
+    """All but ``resized`` happen to a node once."""
+    reason: str = ""
+    data: dict[str, Any] = {}
+
+
+class FitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A model fitted to a job's profiles."""
+
+    job: str
+    at: float
+    kind: str
+    """bottleneck, additive, memory, …"""
+    error: float
+    """Relative, on what it was fitted to."""
+    windows: int
+    data: dict[str, Any]
+    """The fit as a whole."""
+
+
+class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    """Within its job, from 1 on."""
+    round: int
+    decision: Decision
+    effect: Effect | None = None

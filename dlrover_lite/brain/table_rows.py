@@ -1,0 +1,214 @@
+"""How many rows an embedding table will have: Heaps' law with a finite limit, one fit per table.
+
+    rows(n) = L (1 - exp(-K n^g / L)),  and  K n^g  where L is infinite
+
+Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
+samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
+fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last
+part of the curve alone: it is right where ids change with time, which bends the curve up again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Growth", "RowFit", "fit_rows", "quantile_rows"]
+
+Floats = NDArray[np.float64]
+
+_POINTS = 24
+"""Of the curve that are used, at equal ratios of n; and back to which part of n."""
+_SPAN = 64.0
+_MISFIT = 0.01
+"""Relative error of the law itself: the curve is smooth, so its points differ from the law by more than by chance."""
+_INDEPENDENT = 5.0
+"""Its points count as so many independent ones together."""
+_SLOPE, _SLOPE_SD = 0.7, 0.3
+"""Prior of g."""
+_LIMITS = 40
+_FURTHEST = 1e4
+"""The largest finite L, over the rows there are."""
+_LATEST, _LATEST_WEIGHT = 3.0, 0.15
+"""The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
+_DRIFT_SD = 0.03
+"""Of g from now on, beside its error of measurement: ids that change with time follow no law of the past."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Which samples bring new rows."""
+
+    epoch_samples: float = math.inf
+    """Of one epoch: later ones bring the same ids again."""
+    evict_after_samples: float = math.inf
+    """Rows not seen in so many samples are removed."""
+
+    def counted(self, samples: ArrayLike) -> Floats:
+        """n, for samples since the job began, over all epochs."""
+        return np.minimum(np.asarray(samples, np.float64), min(self.epoch_samples, self.evict_after_samples))
+
+
+class RowFit(msgspec.Struct, frozen=True):
+    """A table's curve, as a mixture of laws: lists of equal length."""
+
+    growth: Growth
+    rows: float
+    """There are now, at ``counted``; the laws go through this point."""
+    counted: float
+    bound: float
+    """No law goes beyond."""
+    weights: list[float]
+    limits: list[float]
+    factors: list[float]
+    """ln K"""
+    slopes: list[float]
+    """g"""
+    slope_sds: list[float]
+
+    @property
+    def power_law(self) -> float:
+        """Weight of the law without a limit: near 1 if no end is in sight."""
+        return sum(w for w, limit in zip(self.weights, self.limits, strict=True) if math.isinf(limit))
+
+
+class _Laws(NamedTuple):
+    """[l]: ln K and g of each limit, standard deviation of g, and log of the weight."""
+
+    factors: Floats
+    slopes: Floats
+    sds: Floats
+    scores: Floats
+
+
+def fit_rows(
+    samples: Sequence[float] | Floats,
+    rows: Sequence[float] | Floats,
+    *,
+    growth: Growth | None = None,
+    limit: float | None = None,
+) -> RowFit | None:
+    """The curve of a table through its measurements [n], ``samples`` rising since the job began, over all epochs; None without a row.
+
+    ``limit``: a bound of the number of different ids, known from their type or from a count over the data.
+    """
+    growth = growth or Growth()
+    n, y = _thinned(growth.counted(samples), np.asarray(rows, np.float64))
+    if not len(n):
+        return None
+    now = y[-1]
+    largest = _FURTHEST * now if limit is None else max(limit, now)
+    nearest = min(1.002 * now, largest)
+    finite = np.geomspace(nearest, largest, _LIMITS) if largest > nearest else np.array([largest])
+    limits = finite if limit is not None else np.append(finite, math.inf)
+    laws = _fit_laws(np.log(n), y, limits)
+    # nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any
+    prior = np.full(len(limits), 0.5 / max(1, len(finite)))
+    if limit is None:
+        prior[-1] = 0.5
+    scores = laws.scores + np.log(prior)
+    weights = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    kept = weights > 1e-4
+    slope = _latest_slope(np.log(n), np.log(y))
+    weights = weights[kept] / weights[kept].sum() * (1 - _LATEST_WEIGHT)
+    return RowFit(
+        growth=growth,
+        rows=float(now),
+        counted=float(n[-1]),
+        bound=limit if limit is not None else math.inf,
+        weights=[*weights.tolist(), _LATEST_WEIGHT],
+        limits=[*limits[kept].tolist(), math.inf],
+        factors=[*laws.factors[kept].tolist(), float(np.log(now) - slope * np.log(n[-1]))],
+        slopes=[*laws.slopes[kept].tolist(), slope],
+        slope_sds=[*laws.sds[kept].tolist(), 0.0],
+    )
+
+
+def _latest_slope(log_n: Floats, log_y: Floats) -> float:
+    latest = log_n >= log_n[-1] - math.log(_LATEST)
+    x, y = log_n[latest], log_y[latest]
+    if len(x) < 3:
+        return _SLOPE
+    x = x - x.mean()
+    return float(np.clip((x * y).sum() / (x * x).sum(), 0.0, 1.0))
+
+
+def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Points at about equal ratios of n, the last one among them; of those with the same n (later epochs) the last counts."""
+    good = (n > 0) & (y > 0)
+    n, y = n[good], y[good]
+    if not len(n):
+        return n, y
+    last_of_n = np.append(n[1:] > n[:-1], True)
+    n, y = n[last_of_n], y[last_of_n]
+    wanted = np.geomspace(max(n[0], n[-1] / _SPAN), n[-1], _POINTS)
+    chosen = np.unique(np.clip(np.searchsorted(n, wanted * (1 - 1e-9)), 0, len(n) - 1))
+    return n[chosen], y[chosen]
+
+
+def _fit_laws(log_n: Floats, y: Floats, limits: Floats) -> _Laws:
+    """ln(-L ln(1 - rows/L)) = ln K + g ln n: a line for each limit, fitted to all of them at once. Each is of full weight at the end of the
+    curve and less at its beginning, since a slope that falls slowly is best known from there."""
+    recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
+    count = min(_INDEPENDENT, float(len(log_n)))
+    weights = recent / recent.sum() * count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # a limit below rows once seen, as after an eviction, says as much as one just above
+        share = np.minimum(y[None, :] / limits[:, None], 1 - 1e-6)
+        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits[:, None]), np.log(y)[None, :])
+        # how much the line moves for a relative error of rows: errors count where they are made
+        lever = np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
+    w = weights[None, :] / (lever * _MISFIT) ** 2
+    total = w.sum(axis=1)
+    x_mean = (w * log_n).sum(axis=1) / total
+    line_mean = (w * line).sum(axis=1) / total
+    x = log_n[None, :] - x_mean[:, None]
+    information = (w * x**2).sum(axis=1) + 1 / _SLOPE_SD**2
+    slopes = np.clip(
+        ((w * x * (line - line_mean[:, None])).sum(axis=1) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
+    )
+    factors = line_mean - slopes * x_mean
+    rest = line - factors[:, None] - slopes[:, None] * log_n
+    squares = (w * rest**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
+
+
+def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floats:
+    """Rows [quantiles, samples] when the job has trained on ``samples`` since it began, over all epochs.
+
+    The laws' slopes are uncertain too, and so is whether ids will go on as they did: five values of each law stand for that.
+    """
+    n = np.atleast_1d(fit.growth.counted(samples))
+    ahead = np.log(np.maximum(n / fit.counted, 1.0))
+    limits, factors, slopes, sds = (
+        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds)
+    )
+    offsets, parts = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
+    # the line turns about the point where the job is now
+    slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
+    now = np.log(fit.counted)
+    grown = _law(limits, factors + slopes * now + slope * ahead)
+    here = _law(limits, factors + slopes * now)
+    values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
+    weights = (np.array(fit.weights)[:, None] * parts).ravel()
+    return _weighted_quantiles(values.reshape(-1, len(n)), weights, np.atleast_1d(np.asarray(quantiles, np.float64)))
+
+
+def _law(limits: Floats, line: Floats) -> Floats:
+    """Rows where K n^g is exp(line)."""
+    power = np.exp(line)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(limits), power, -limits * np.expm1(-power / limits))
+
+
+def _weighted_quantiles(values: Floats, weights: Floats, quantiles: Floats) -> Floats:
+    """[q, columns] of values [m, columns], interpolated."""
+    order = values.argsort(axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    cumulated = np.cumsum(weights[order], axis=0) - weights[order] / 2
+    return np.stack([np.interp(quantiles, cumulated[:, j], ordered[:, j]) for j in range(values.shape[1])], axis=1)

@@ -1,0 +1,120 @@
+"""The brain's decisions on a thread of their own: who reports is answered at once, and told with a later answer what was computed.
+
+What the decisions need is imported by that thread too, and compiled on a machine's first run: that takes seconds.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.wire.brain_messages import Advice, EndJob, RegisterJob, Report
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.adviser import Adviser
+
+__all__ = ["Thinking"]
+
+Told = RegisterJob | Report | EndJob
+_TURN_SECONDS = 0.5
+
+
+class Thinking:
+    """Over the database at ``path``. Begins with the first job; ``close`` ends it."""
+
+    def __init__(self, path: Path, *, say: Callable[[str], None], wall_clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._say = say
+        self._wall_clock = wall_clock
+        self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+        self._advice: dict[str, Advice] = {}
+        """A new one each time: another thread reads it."""
+        self._thread: threading.Thread | None = None
+        self._complained = ""
+
+    def told(self, body: Told) -> None:
+        """What a master has said, once it is in the database."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
+            self._thread.start()
+        self._told.put(body)
+
+    def advice(self, job: str) -> Advice | None:
+        """What its master is to be told, until it says that it has heard it."""
+        return self._advice.get(job)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """What was decided is in the database."""
+        if self._thread is not None:
+            self._told.put(None)
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        from dlrover_lite.brain.adviser import Adviser
+
+        try:
+            with ConfigStore(self._path) as store:
+                adviser = Adviser(store)
+                while self._turn(adviser):
+                    pass
+        except DlroverLiteError as error:  # jobs keep the plans that they have
+            self._say(f"no more decisions: {error}")
+
+    def _turn(self, adviser: Adviser) -> bool:
+        """Whether to go on."""
+        try:
+            body = self._told.get(timeout=_TURN_SECONDS)
+            while body is not None:
+                self._guarded(lambda body=body: self._take(adviser, body))  # type: ignore[misc]
+                body = self._told.get_nowait()
+            return False
+        except queue.Empty:
+            pass
+        self._guarded(lambda: adviser.turn(self._wall_clock()))
+        self._advice = {
+            job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in adviser.waiting().items()
+        }
+        return True
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except DlroverLiteError as error:
+            if error.message != self._complained:
+                self._say(f"a decision can't be made: {error}")
+            self._complained = error.message
+
+    def _take(self, adviser: Adviser, body: Told) -> None:
+        from dlrover_lite.brain.adviser import Arrival
+
+        at = self._wall_clock()
+        match body:
+            case RegisterJob() if body.demand is not None:
+                arrival = Arrival(
+                    job=body.job,
+                    features=body.features,
+                    demand=body.demand,
+                    began=body.started_at or body.created_at,
+                    priority=body.priority,
+                    samples=body.samples,
+                    plan=body.plan,
+                )
+                adviser.arrived(arrival, at)
+            case Report():
+                adviser.reported(
+                    body.job,
+                    samples=body.samples,
+                    profiles=body.profiles,
+                    standing=body.standing,
+                    done=body.done,
+                )
+            case EndJob():
+                adviser.ended(body.job, body.outcome, at)

@@ -1,0 +1,92 @@
+"""``explain``: what was decided for a job, from what, why, and what it brought."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.cli.options import job_argument
+from dlrover_lite.errors import JobError
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.explain import Line
+    from dlrover_lite.brain.store.records import StoredDecision
+
+__all__ = ["explain_"]
+
+
+@click.command("explain", short_help="Explain what the brain has decided for a job.")
+@job_argument
+@click.argument("number", metavar="[DECISION]", type=click.IntRange(min=1), required=False)
+@click.option("--all", "everything", is_flag=True, help="All plans that were weighed, not only some of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> None:
+    """Explain a DECISION of the brain for JOB (an id, the start of one, or "last"): what was chosen, why, and why not the
+    other plans; what it was predicted to bring, and what it brought. Without a number: the newest one that changes
+    something. `history JOB` lists them all.
+
+    Exit codes: 0 explained; 1 the brain knows no such job or decision.
+    """
+    from dlrover_lite.brain.explain import explain, lines_of
+    from dlrover_lite.brain.store import queries
+    from dlrover_lite.cli.history import find_entry, open_history
+    from dlrover_lite.cli.output import cleaned, emit_json
+
+    store = open_history()
+    if store is None:
+        raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
+    with store:
+        entry = find_entry(store, job)
+        one = _chosen(queries.decisions(store, entry.id, number=number), entry.id, number)
+        policy = getattr(queries.inputs_of(store, one), "policy", None)
+    if as_json:
+        emit_json(_as_object(one, lines_of(one.decision, policy=policy, most=None)))
+        return
+    text = explain(one.decision, one.effect, policy=policy, most=None if everything else 12)
+    click.echo(
+        f"Decision {one.number} for {cleaned(text)}" if "\n" not in text else f"Decision {one.number} for {text}"
+    )
+
+
+def _chosen(found: list[StoredDecision], job: str, number: int | None) -> StoredDecision:
+    """Raises JobError."""
+    if not found:
+        which = f"decision {number}" if number is not None else "decision"
+        raise JobError(f"The brain has made no {which} for {job}", hint=f"Those there are: dlrover-lite history {job}")
+    acting = [one for one in found if one.decision.acts]
+    return (acting or found)[-1]
+
+
+def _as_object(one: StoredDecision, lines: list[Line]) -> dict[str, Any]:
+    """Its keys are documented and stay."""
+    from dlrover_lite.cli.plan import band, candidates_json
+
+    decision, effect = one.decision, one.effect
+    predicted = decision.predicted
+    return {
+        "job": decision.job,
+        "number": one.number,
+        "at": decision.at,
+        "stage": decision.stage,
+        "action": decision.action,
+        "reason": decision.reason,
+        "before": decision.before,
+        "plan": decision.plan,
+        "treatment": decision.treatment,
+        "samples_per_second": band(predicted.throughput) if predicted else None,
+        "seconds": predicted.seconds if predicted else None,
+        "gain_seconds": band(predicted.gain) if predicted else None,
+        "candidates": candidates_json(lines),
+        "effect": None
+        if effect is None
+        else {
+            "at": effect.at,
+            "samples_per_second": band(effect.measured),
+            "windows": effect.windows,
+            "scale_seconds": effect.scale_seconds,
+            "error": effect.error,
+            "missed": effect.missed,
+            "text": effect.text,
+        },
+    }

@@ -1,0 +1,298 @@
+"""``history``: jobs past and present as the brain knows them, and the story of one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.errors import JobError
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.plan import Plan
+    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, StoredDecision
+
+__all__ = ["find_entry", "history", "open_history"]
+
+_LEAST_FIRST = ("auc", "model", "worker peak", "ps peak", "duration", "samples", "started", "plan")
+"""Columns that give way on a narrow terminal."""
+
+
+@click.command(short_help="List past jobs, and what came of them.")
+@click.argument("job", metavar="[JOB]", default="")
+@click.option(
+    "--filter",
+    "conditions",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only jobs with id, name, owner or model like VALUE (* is anything), in a state, since or until 12h, 7d, … ago. "
+    "A word alone is looked for anywhere. May be repeated: all must hold.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="The newest so many (default: 20).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """List jobs past and present, the newest last: their plan, throughput, outcome and the memory they needed. They stay in the
+    history when their files are gone, for as long as `brain settings` says.
+
+    With JOB (its id, or the start of one, or "last"), tell the story of its plans: what it was given, what was decided and
+    why, what happened to its nodes.
+    """
+    from dlrover_lite.cli.output import emit_json, note
+
+    if job and (conditions or limit is not None):
+        raise click.UsageError("--filter and --limit choose from all jobs; of one job, its whole story is told.")
+    store = open_history()
+    if store is None:
+        if job:
+            raise JobError("There is no history yet.", hint="The brain keeps it: see dlrover-lite brain status")
+        entries: list[tuple[JobEntry, Plan | None]] = []
+    else:
+        with store:
+            if job:
+                _tell(store, find_entry(store, job), as_json)
+                return
+            entries = _entries(store, conditions, limit)
+    if as_json:
+        emit_json({"jobs": [_as_object(entry, plan) for entry, plan in entries]})
+    elif not entries:
+        note("There are no such jobs in the history." if conditions else "There is no history yet.")
+    else:
+        _print_jobs(entries)
+
+
+def open_history() -> ConfigStore | None:
+    """None where there is no history; looking doesn't make one."""
+    from dlrover_lite.jobs.brain_files import BrainFiles
+
+    files = BrainFiles()
+    if not files.database.exists():
+        return None
+    from dlrover_lite.brain.store.database import ConfigStore
+
+    return ConfigStore(files.database)
+
+
+def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None) -> list[tuple[JobEntry, Plan | None]]:
+    """Oldest first, each with the plan it had last."""
+    import msgspec
+
+    from dlrover_lite.brain.store import queries
+
+    which = queries.parse_filter(conditions, now=time.time())
+    if limit is not None or which.limit is None:
+        which = msgspec.structs.replace(which, limit=limit or 20)
+    found = [
+        (_as_it_is(entry), queries.newest_plan(store, entry.id, "granted")) for entry in queries.jobs(store, which)
+    ]
+    return [(entry, record.plan if record else None) for entry, record in found[::-1]]
+
+
+def _as_it_is(entry: JobEntry) -> JobEntry:
+    """A job may have ended without anybody to tell."""
+    import msgspec
+
+    if entry.state not in ("starting", "running", "queued"):
+        return entry
+    from dlrover_lite.brain.daemon import look_at
+    from dlrover_lite.brain.outcome import outcome_of
+
+    ended = look_at(entry.directory)
+    if ended is None:
+        return entry
+    return msgspec.structs.replace(
+        entry, state=ended.state, ended_at=ended.at, message=ended.message, outcome=outcome_of(ended.status)
+    )
+
+
+def find_entry(store: ConfigStore, reference: str) -> JobEntry:
+    """Raises JobError naming the nearest ids."""
+    from difflib import get_close_matches
+
+    from dlrover_lite.brain.store import queries
+
+    if reference == "last":
+        found = queries.jobs(store, queries.JobFilter(limit=1))
+    else:
+        entries = queries.jobs(store)
+        found = [entry for entry in entries if entry.id == reference] or [
+            entry for entry in entries if entry.id.startswith(reference)
+        ]
+    if len(found) == 1:
+        return _as_it_is(found[0])
+    if found:
+        shown = ", ".join(entry.id for entry in found[:5])
+        raise JobError(
+            f"{len(found)} jobs of the history start with {reference!r}: {shown}{', …' if len(found) > 5 else ''}"
+        )
+    near = get_close_matches(reference, [entry.id for entry in queries.jobs(store)], n=3, cutoff=0.5)
+    hint = f"The nearest: {', '.join(near)}" if near else "All: dlrover-lite history"
+    raise JobError(f"The history knows no job {reference!r}", hint=hint)
+
+
+# --- all jobs ---------------------------------------------------------------------------------------------------------------
+
+
+def _print_jobs(entries: list[tuple[JobEntry, Plan | None]]) -> None:
+    from dlrover_lite.cli.output import table
+    from dlrover_lite.cli.words import at_time, count, duration, metric
+
+    rows = []
+    for entry, plan in entries:
+        end = entry.outcome
+        began = entry.started_at or entry.created_at
+        rate = end.samples_per_second
+        rows.append(
+            (
+                entry.id,
+                entry.state,
+                at_time(began),
+                duration((entry.ended_at or time.time()) - began),
+                count(entry.samples),
+                f"{rate:,.0f}" if rate else None,
+                plan.describe() if plan else None,
+                *(_memory(end.peak_memory.get(role)) for role in ("ps", "worker")),
+                entry.model or None,
+                metric(end.auc),
+            )
+        )
+    columns = (
+        "job",
+        "outcome",
+        "started",
+        "duration",
+        "samples",
+        "samples/s",
+        "plan",
+        "ps peak",
+        "worker peak",
+        "model",
+        "auc",
+    )
+    table(columns, rows, drop=_LEAST_FIRST)
+
+
+def _memory(size: int | None) -> str | None:
+    from dlrover_lite.units import format_bytes
+
+    return format_bytes(size) if size else None
+
+
+def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
+    """One entry of ``--json``; its keys are documented and stay."""
+    end = entry.outcome
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "owner": entry.owner,
+        "model": entry.model,
+        "state": entry.state,
+        "message": entry.message,
+        "created_at": entry.created_at,
+        "started_at": entry.started_at,
+        "ended_at": entry.ended_at,
+        "samples": entry.samples,
+        "seconds": end.seconds or None,
+        "samples_per_second": end.samples_per_second or None,
+        "auc": end.auc,
+        "plan": plan,
+        "peak_memory": {role: end.peak_memory.get(role) for role in ("ps", "worker")},
+        "nodes": {role: end.nodes.get(role) for role in ("ps", "worker")},
+        "oom_kills": end.oom_kills,
+        "features": entry.features,
+    }
+
+
+# --- one job ------------------------------------------------------------------------------------------------------------------
+
+
+def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
+    from dlrover_lite.brain.store import queries
+    from dlrover_lite.cli.output import cleaned, emit_json, hanging, terminal_width
+    from dlrover_lite.cli.words import at_time
+
+    plans, decisions = queries.plans(store, entry.id), _decisions(store, entry.id)
+    events = queries.node_events(store, entry.id)
+    granted = [record for record in plans if record.kind == "granted"]
+    if as_json:
+        emit_json(
+            {
+                **_as_object(entry, granted[-1].plan if granted else None),
+                "plans": [
+                    {"at": one.at, "kind": one.kind, "plan": one.plan, "decision": one.decision} for one in plans
+                ],
+                "decisions": [_decision_object(one) for one in decisions],
+                "events": [
+                    {"at": one.at, "node": one.node, "event": one.event, "reason": one.reason, **_details(one)}
+                    for one in events
+                ],
+            }
+        )
+        return
+    click.echo(cleaned(f"{entry.id}: {entry.state}" + (f" ({entry.message.splitlines()[0]})" if entry.message else "")))
+    width = terminal_width()
+    for at, what in sorted(_lines(entry, plans, decisions, events), key=lambda line: line[0]):
+        click.echo("\n".join(hanging(f"{at_time(at)}  ", what, width)))
+
+
+def _decisions(store: ConfigStore, job: str) -> list[StoredDecision]:
+    """None where there are none: reading them takes a moment."""
+    from dlrover_lite.brain.store import queries
+
+    with store.errors():
+        (there,) = store.db.conn.execute("select count(*) from decisions where job = ?", (job,)).fetchone()
+    return queries.decisions(store, job) if there else []
+
+
+def _decision_object(one: StoredDecision) -> dict[str, Any]:
+    decision = one.decision
+    return {
+        "number": one.number,
+        "at": decision.at,
+        "action": decision.action,
+        "reason": decision.reason,
+        "plan": decision.plan,
+        "predicted": decision.predicted,
+        "effect": one.effect,
+    }
+
+
+def _details(event: NodeEvent) -> dict[str, Any]:
+    names = ("role", "follows", "cores", "memory", "detail")
+    return {name: event.data.get(name) for name in names}
+
+
+def _lines(
+    entry: JobEntry, plans: list[PlanRecord], decisions: list[StoredDecision], events: list[NodeEvent]
+) -> list[tuple[float, str]]:
+    lines = [(entry.started_at or entry.created_at, "it began")]
+    for record in plans:
+        by = f" by decision {record.decision}" if record.decision is not None else ""
+        what = "it has" if record.kind == "granted" else "it is to have"
+        lines.append((record.at, f"{what} {record.plan.describe()}{by}"))
+    for one in decisions:
+        lines.append((one.decision.at, f"decision {one.number}: {one.decision.action}: {one.decision.reason}"))
+        if one.effect is not None:
+            lines.append((one.effect.at, f"decision {one.number} brought {one.effect.text}"))
+    lines += [(event.at, f"{event.node} {_event(event)}") for event in events]
+    if entry.ended_at is not None:
+        lines.append((entry.ended_at, f"it has {entry.state}" if entry.state != "lost" else "it was lost"))
+    return lines
+
+
+def _event(event: NodeEvent) -> str:
+    from dlrover_lite.units import format_bytes
+
+    data = event.data
+    size = f"{data['cores']:g} cores and {format_bytes(data['memory'])}" if {"cores", "memory"} <= set(data) else ""
+    match event.event:
+        case "launched":
+            follows = f", in place of {data['follows']}" if data.get("follows") else ""
+            return f"was launched with {size}{follows}"
+        case "resized":
+            return f"was resized to {size}"
+        case "ended":
+            return f"has ended: {event.reason}" + (f": {data['detail']}" if data.get("detail") else "")
+        case _:
+            return "was up"

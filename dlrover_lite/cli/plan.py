@@ -1,0 +1,90 @@
+"""``plan``: what a job would start with, before it does."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlrover_lite.cli.options import overrides, recipe_options
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.explain import Line
+
+__all__ = ["plan"]
+
+EXIT_NONE = 1
+
+
+@click.command(short_help="Show the plan that a job would start with.")
+@recipe_options
+@click.option("--all", "everything", is_flag=True, help="All plans that were weighed, not only some of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everything: bool, as_json: bool) -> int:
+    """Show the plan that a job of RECIPE would start with now, and the others that were weighed: what they cost, how fast they
+    are by the model, when the job would end. Nothing runs.
+
+    The index at the end names the state of the world that this holds for: `run RECIPE --check-index INDEX` refuses if it
+    has moved.
+
+    Exit codes: 0 it can start; 1 it would have to wait, or there is too little for it; 2 the recipe can't be run.
+    """
+    from dlrover_lite.brain.explain import explain, lines_of
+    from dlrover_lite.cli.output import cleaned, emit_json
+    from dlrover_lite.cli.run import prepare_data
+    from dlrover_lite.cli.words import at_time
+    from dlrover_lite.jobs.foresight import foresee
+    from dlrover_lite.jobs.handle import this_machine
+    from dlrover_lite.recipe.load import load_recipe
+
+    loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
+    found = foresee(loaded, prepare_data(loaded))
+    decision, policy = found.decision, found.inputs.policy
+    if as_json:
+        emit_json(plan_json(decision, lines_of(decision, policy=policy, most=None)))
+    else:
+        text = explain(decision, policy=policy, most=None if everything else 12)
+        lines = text.splitlines()
+        if decision.predicted is not None:
+            lines.insert(2, f"It would end at {at_time(time.time() + decision.predicted.seconds)}.")
+        click.echo("\n".join(map(cleaned, lines)))
+    return 0 if decision.acts else EXIT_NONE
+
+
+def plan_json(decision: Decision, lines: list[Line]) -> dict[str, Any]:
+    """Its keys are documented and stay."""
+    predicted = decision.predicted
+    return {
+        "index": decision.index,
+        "action": decision.action,
+        "reason": decision.reason,
+        "plan": decision.plan,
+        "samples_per_second": band(predicted.throughput) if predicted else None,
+        "seconds": predicted.seconds if predicted else None,
+        "candidates": candidates_json(lines),
+    }
+
+
+def band(values: Any) -> dict[str, float]:
+    return {"expected": values.expected, "lower": values.lower, "upper": values.upper}
+
+
+def candidates_json(lines: list[Line]) -> list[dict[str, Any]]:
+    return [
+        {
+            "chosen": line.mark == "*",
+            "present": line.mark == "=" or line.verdict.endswith("the present plan"),
+            "workers": line.workers,
+            "worker_cores": line.worker_cores,
+            "ps": line.servers,
+            "ps_cores": line.ps_cores,
+            "cores": line.cores,
+            "memory": line.memory,
+            "samples_per_second": {"expected": line.throughput, "lower": line.lower, "upper": line.upper},
+            "seconds": line.seconds,
+            "verdict": line.verdict,
+        }
+        for line in lines
+    ]

@@ -1,0 +1,59 @@
+"""What plan a job would start with, if it were started now: nothing runs, and nothing is stored."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from typing import NamedTuple
+
+import msgspec
+
+from dlrover_lite.brain.adviser import Adviser, Arrival, readable
+from dlrover_lite.brain.daemon import look_at
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.demand import demand_of
+from dlrover_lite.brain.features import features_of
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.handle import this_machine
+from dlrover_lite.recipe.schema import Recipe
+
+__all__ = ["Foreseen", "foresee"]
+
+
+class Foreseen(NamedTuple):
+    decision: Decision
+    """With its index."""
+    inputs: RoundInputs
+
+
+def foresee(recipe: Recipe, samples: int) -> Foreseen:
+    """``samples``: of one epoch. Raises HistoryError when the history can't be read."""
+    at, files = time.time(), BrainFiles()
+    files.make()
+    with ConfigStore(files.database) as store:
+        adviser = Adviser(store)
+        directories = {entry.id: entry.directory for entry in queries.jobs(store, queries.JobFilter(state="running"))}
+        for other in readable(store):
+            if other.plan is not None and look_at(directories.get(other.job, "")) is None:
+                adviser.arrived(other, at)
+        adviser.arrived(
+            Arrival(
+                job=recipe.name,
+                features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=_user())),
+                demand=demand_of(recipe, this_machine(), samples=samples),
+                began=at,
+            ),
+            at,
+        )
+        return Foreseen(*adviser.first(recipe.name, at))
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container that runs with any number
+        return str(os.geteuid())

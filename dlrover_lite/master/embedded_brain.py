@@ -1,0 +1,77 @@
+"""The brain in a job's own master: the same service over the same messages, on a thread instead of in a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from dlrover_lite.errors import BrainError, DlroverLiteError
+from dlrover_lite.jobs.brain_files import BrainFiles
+
+__all__ = ["EmbeddedBrain"]
+
+_ENDPOINT = "inproc://brain"
+
+
+class EmbeddedBrain:
+    """Begins at once, and ends with ``close``. Several jobs' brains, and a daemon, share the database."""
+
+    def __init__(
+        self, context: zmq.Context[Any], *, say: Callable[[str], None], files: BrainFiles | None = None
+    ) -> None:
+        self._context = context
+        self._say = say
+        self._files = files or BrainFiles()
+        self._stop = threading.Event()
+        self._why = ""
+        self._thread = threading.Thread(target=self._run, name="brain", daemon=True)
+        self._thread.start()
+
+    def find(self) -> str:
+        """Where it listens, or is about to. Raises BrainError when it has ended."""
+        if self._why:
+            raise BrainError(self._why)
+        return _ENDPOINT
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """What it has answered is in the database already."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        from dlrover_lite.brain.daemon import look_at
+        from dlrover_lite.brain.service import Service
+        from dlrover_lite.brain.store.database import ConfigStore
+        from dlrover_lite.brain.thinking import Thinking
+        from dlrover_lite.wire.brain_messages import BrainRequests
+        from dlrover_lite.wire.server import Server
+
+        try:
+            self._files.make()
+            store = ConfigStore(self._files.database)
+            try:
+                server = Server(_ENDPOINT, BrainRequests, context=self._context, remember_replies=True)
+                thinking = Thinking(self._files.database, say=self._say)
+                service = Service(
+                    server,
+                    store,
+                    look=look_at,
+                    advise=lambda _store, job, _at: thinking.advice(job),
+                    tell=thinking.told,
+                    embedded=True,
+                    say=self._say,
+                )
+            except BaseException:
+                store.close()
+                raise
+            try:
+                self._why = service.run(lambda: "the job has ended" if self._stop.is_set() else "")
+            finally:
+                service.close()
+                thinking.close()
+        except DlroverLiteError as error:
+            self._why = str(error).replace("\n", " ")
+            self._say(f"the brain has ended: {self._why}")

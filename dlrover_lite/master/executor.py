@@ -1,0 +1,317 @@
+"""Carries out what the autoscaler says, with what a person can ask for too; and tells the brain how the job stands, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from dlrover_lite import slots
+from dlrover_lite.brain.demand import Done, Standing, StandingNode
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.autoscaler import (
+    Autoscaler,
+    Drain,
+    Goal,
+    MoveHot,
+    NodeNow,
+    Resize,
+    Scale,
+    SetSize,
+    SmallShards,
+    Step,
+    Turn,
+    World,
+)
+from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.master.reconciler import Reconciler
+from dlrover_lite.master.shards import ShardService
+from dlrover_lite.master.slot_control import SlotControl
+from dlrover_lite.master.story import StoryLog
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.brain_messages import Advice
+from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.messages import (
+    AutoscaleRequest,
+    AutoscaleStatus,
+    DrainRequest,
+    MoveRequest,
+    ResizeRequest,
+    Scaled,
+    ScaleRequest,
+)
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.service import Master
+    from dlrover_lite.master.slot_control import Wish
+
+__all__ = ["Executor", "executor_of"]
+
+BY_HAND = "nodes were changed by hand"
+
+
+class Executor:
+    """``state`` is kept by ``keep`` before anything that follows from it is done; ``tell`` is given what became of decisions."""
+
+    def __init__(
+        self,
+        state: Autoscaler,
+        *,
+        control: SlotControl,
+        reconciler: Reconciler,
+        servers: ParameterServers,
+        shards: ShardService,
+        story: StoryLog,
+        keep: Callable[[Autoscaler], None],
+        tell: Callable[[Done], None],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.state = state
+        self._control = control
+        self._reconciler = reconciler
+        self._servers = servers
+        self._shards = shards
+        self._story = story
+        self._keep = keep
+        self._tell = tell
+        self._wall_clock = wall_clock
+
+    # --- from the brain, and to it --------------------------------------------------------------------------------------
+
+    def advised(self, advice: Advice) -> None:
+        """What it is to do about the job that runs; another version's advice is refused, not guessed at."""
+        if advice.number <= self.state.heard:
+            return
+        goal = self._goal(advice)
+        if goal is None:
+            self._take(msgspec.structs.replace(self.state, heard=advice.number))
+            return
+        state, ended = self.state.advised(goal, self._wall_clock(), self._shards.consumed_samples)
+        how = "is suggested" if self.state.mode == "suggest" else "is carried out"
+        if state.busy:
+            self._say(f"decision {goal.number} {how}: {goal.what}")
+        self._take(state)
+        self._told(ended)
+
+    def standing(self) -> Standing:
+        fleet, on = self._reconciler.fleet, self._reconciler.readings
+        hosts = on[1].on if on is not None else {}
+        leaving = self._servers.leaving
+        return Standing(
+            plan=fleet.plan,
+            nodes=tuple(
+                StandingNode(node.id, "ps" if node.role == "ps" else "worker", hosts.get(node.id, ""), node.resources)
+                for node in fleet.running
+                if node.state == "up" and node.id not in leaving
+            ),
+            paused=self.state.paused,
+            busy=self.state.busy,
+            worker_peak=max(
+                (
+                    usage.peak_memory
+                    for node, usage in self._reconciler.usage.items()
+                    if (known := fleet.by_id.get(node)) is not None and known.role == "worker"
+                ),
+                default=0,
+            ),
+            heard=self.state.heard,
+        )
+
+    def _goal(self, advice: Advice) -> Goal | None:
+        decision = advice.decision
+        what = str(decision.get("reason", ""))
+        if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
+            target = self._no_less(msgspec.convert(decision["plan"], Plan))
+            return Goal(number=advice.number, target=target, what=what)
+        treatment = decision.get("treatment") or {}
+        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {})
+        return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
+
+    def _steps(self, node: str, act: dict[str, Any]) -> tuple[Step, ...]:
+        """Of a treatment (``brain.treatment.Act``, as plain data); empty for what this version doesn't know, or only is told."""
+        match act.get("type"):
+            case "resize":
+                return (Resize(node, msgspec.convert(act["resources"], Resources)),)
+            case "replace":
+                return (Drain(node),)
+            case "move slots":
+                return (MoveHot(node, float(act["share"]), dict(act["to"])),)
+            case "add ps":
+                return (Scale("ps", self._reconciler.fleet.plan.ps.count + 1),)
+            case "smaller shards":
+                return (SmallShards(node, float(act["factor"])),)
+        return ()
+
+    def _no_less(self, target: Plan) -> Plan:
+        """Memory that nodes of a role had too little of isn't taken from those that come."""
+        fleet = self._reconciler.fleet
+
+        def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
+            if not fleet.comebacks.get(name, {}).get("OOMKilled"):
+                return wanted
+            memory = max(wanted.each.memory, planned.each.memory)
+            return msgspec.structs.replace(wanted, each=msgspec.structs.replace(wanted.each, memory=memory))
+
+        return Plan(ps=role("ps", target.ps, fleet.plan.ps), worker=role("worker", target.worker, fleet.plan.worker))
+
+    # --- from people ----------------------------------------------------------------------------------------------------
+
+    def answer(self, wish: AutoscaleRequest) -> AutoscaleStatus | Failure:
+        now, samples = self._wall_clock(), self._shards.consumed_samples
+        match wish.what:
+            case "pause":
+                self._take(self.state.pause("by request"))
+                self._say("autoscaling is paused by request")
+            case "resume":
+                self._take(self.state.resume(now))
+                self._say("autoscaling goes on")
+            case "accept":
+                if self.state.suggestion is None:
+                    return Failure("refused", "nothing is suggested", "See: dlrover-lite explain")
+                self._say(f"decision {self.state.suggestion.number} is accepted")
+                self._take(self.state.accept(now, samples))
+            case "reject":
+                if not self.state.busy:
+                    return Failure("refused", "nothing is suggested or under way", "See: dlrover-lite explain")
+                state, ended = self.state.reject("by request", now, samples)
+                self._take(state)
+                self._told(ended)
+        return self.status()
+
+    def status(self) -> AutoscaleStatus:
+        state = self.state
+        one = state.goal or state.suggestion
+        return AutoscaleStatus(
+            mode=state.mode,
+            paused=state.paused,
+            decision=one.number if one is not None else None,
+            what=one.what if one is not None else "",
+            under_way=state.goal is not None,
+        )
+
+    def by_hand(self, wish: Wish) -> Scaled | Failure:
+        """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
+        answer = self._control.answer(wish)
+        if isinstance(answer, Failure) or not answer.actions or self.state.mode != "on" or self.state.paused:
+            return answer
+        self._take(self.state.pause(BY_HAND))
+        self._say(f"autoscaling is paused: {BY_HAND}")
+        return Scaled([*answer.actions, "autoscaling is paused (dlrover-lite autoscale resume)"])
+
+    # --- each turn ------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """The next step, if it is time for one."""
+        if self.state.goal is None:
+            return
+        found = self.state.turn(self._world(), self._wall_clock())
+        self._follow(found)
+        if found.step is not None:
+            refused = self._do(found.step)
+            if refused:
+                self._say(f"a step is refused: {refused}")
+            self._follow(self.state.answered(refused, self._wall_clock(), self._world()))
+
+    def _follow(self, found: Turn) -> None:
+        self._take(found.state)
+        if found.done is not None:
+            self._told([found.done])
+
+    def _world(self) -> World:
+        fleet, leaving = self._reconciler.fleet, self._servers.leaving
+        nodes = tuple(
+            NodeNow(
+                node.id,
+                "ps" if node.role == "ps" else "worker",
+                node.resources,
+                node.state == "up",
+                node.state in ("draining", "ending") or node.id in leaving,
+                node.wanted is not None,
+            )
+            for node in fleet.running
+        )
+        return World(
+            fleet.plan,
+            nodes,
+            settled=self._servers.settled and not fleet.pending,
+            over=fleet.done or self._shards.trained,
+            samples=self._shards.consumed_samples,
+        )
+
+    def _do(self, step: Step) -> str:
+        """Why it can't be; "" if it is begun."""
+        match step:
+            case SetSize(role, each):
+                self._reconciler.set_size(role, each)
+                return ""
+            case Resize(node, resources):
+                return self._ask(ResizeRequest(node, resources.cores, resources.memory))
+            case Scale(role, count):
+                return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
+            case Drain(node):
+                return self._ask(DrainRequest(node, replace=True))
+            case MoveHot():
+                return self._move(step)
+            case SmallShards(node, factor):
+                self._shards.lease_less(node, factor)
+                return ""
+
+    def _ask(self, wish: Wish) -> str:
+        answer = self._control.answer(wish)
+        return answer.message if isinstance(answer, Failure) else ""
+
+    def _move(self, step: MoveHot) -> str:
+        """The hottest slots first, each to who has most of its part still to get."""
+        owned = np.flatnonzero(self._servers.state.owned(step.node))
+        busy = self._servers.loads.busy[owned]
+        order, total = owned[np.argsort(-busy, kind="stable")], float(busy.sum())
+        due = {target: part * step.share * total for target, part in step.to.items()}
+        given: dict[str, list[int]] = {target: [] for target in due}
+        for slot in order[:-1].tolist():  # one stays
+            load = float(self._servers.loads.busy[slot])
+            target = max(due, key=lambda name: due[name])
+            if load > due[target] or load <= 0:
+                continue
+            due[target] -= load
+            given[target].append(slot)
+        refused = [
+            self._ask(MoveRequest(slots.pack(slots.of(numbers)), target))
+            for target, numbers in given.items()
+            if numbers
+        ]
+        return next((why for why in refused if why), "")
+
+    def _take(self, state: Autoscaler) -> None:
+        if state != self.state:
+            self.state = state
+            self._keep(state)
+
+    def _told(self, ended: list[Done]) -> None:
+        for done in ended:
+            why = f": {done.why}" if done.why else f" after {done.seconds:.1f} s" if done.state == "done" else ""
+            self._say(f"decision {done.number} is {done.state}{why}")
+            self._tell(done)
+
+    def _say(self, what: str) -> None:
+        self._story.node("master", what)
+
+
+def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+    """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
+    brain, facts = master.brain, master.facts
+    found = Executor(
+        facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
+        control=master.slots,
+        reconciler=master.reconciler,
+        servers=master.servers,
+        shards=master.shards,
+        story=master.story,
+        keep=facts.keep_autoscaler,
+        tell=brain.done if brain is not None else lambda _: None,
+        wall_clock=wall_clock,
+    )
+    if brain is not None:
+        brain.standing, brain.advised = found.standing, found.advised
+    return found

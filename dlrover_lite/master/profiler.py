@@ -1,0 +1,310 @@
+"""What a job's nodes do, in intervals in which its plan doesn't change: from totals, told now and then by each, to profiles for the brain.
+
+Nobody tells its totals at the moment an interval ends. So an interval is closed once all have told something later, and each total is
+taken as if it had risen evenly in between: all of a profile is of one and the same window, and what intervals in a row hold adds up.
+
+As pure as the fleet: times are those of the caller's steady clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import msgspec
+
+from dlrover_lite.backends.base import Readings, Role
+from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, TableUse, WorkerUse
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.series import Series, Values
+from dlrover_lite.wire.messages import PsReport, WorkReport
+
+__all__ = ["Pace", "Part", "Profiler", "Situation"]
+
+_WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
+_PART_SECONDS = 2.0
+"""Of the parts of an interval that say how evenly it went."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long intervals are."""
+
+    seconds: float = 10.0
+    least_seconds: float = 4.0
+    """Of one that a change of the plan ends; a shorter one is dropped."""
+    warm_up_seconds: float = 3.0
+    """After a change, before the next one begins."""
+    patience_seconds: float = 3.0
+    """For those that haven't told anything since the end of an interval: then they have done nothing since they did."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A node as the plan has it."""
+
+    node: str
+    role: Role
+    cores: float
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """What must stay the same within an interval."""
+
+    parts: tuple[Part, ...] = ()
+    """Workers and parameter servers (PS) that run."""
+    disturbed: str = ""
+    """Why what is measured now would say nothing of the plan, in words: something starts, moves or ends. Empty: nothing does."""
+
+
+class Profiler:
+    """Told of everything as it comes; ``situation`` and ``tick`` give what has been measured."""
+
+    def __init__(self, job: str, *, batch_size: int, samples_so_far: int, pace: Pace | None = None) -> None:
+        self._job = job
+        self._batch_size = batch_size
+        self._pace = pace or Pace()
+        self._samples_before = float(samples_so_far)
+        """Of workers that there is no series of."""
+        self._situation = Situation(disturbed="nothing is known yet")
+        self._began: float | None = None
+        """The interval under way, or about to be once things have settled."""
+        self._at_beginning: dict[tuple[str, str], Values] | None = None
+        """As the interval before it ended; None: the first one."""
+        self._series: dict[tuple[str, str], Series] = {}
+        """By what it is of (usage, worker, ps, host), and its name."""
+        self._cores: dict[str, float] = {}
+        self._on: dict[str, str] = {}
+        self._dims: dict[str, int] = {}
+
+    @property
+    def disturbed(self) -> str:
+        return self._situation.disturbed
+
+    # --- what is told ---------------------------------------------------------------------------------------------------
+
+    def readings(self, now: float, readings: Readings) -> None:
+        for node, usage in readings.nodes.items():
+            self._of("usage", node).tell(
+                now,
+                {
+                    "cpu": usage.cpu_seconds,
+                    "throttled": usage.throttled_seconds,
+                    "used": usage.memory,
+                    "peak": usage.peak_memory,
+                },
+            )
+        for host in readings.hosts:
+            self._of("host", host.host).tell(now, {"cpu": host.cpu_seconds})
+            self._cores[host.host] = host.cores
+        self._on = readings.on
+
+    def worked(self, now: float, node: str, *, samples: int, minibatches: int, report: WorkReport | None) -> None:
+        """A worker has reported: so many have been consumed since it last did."""
+        series = self._of("worker", node)
+        totals = dict(series.last)
+        _add(totals, "samples", samples)
+        _add(totals, "minibatches", minibatches)
+        for phase, seconds in report.seconds.items() if report else ():
+            _add(totals, _WALL + phase, seconds)
+        for phase, seconds in report.cpu_seconds.items() if report else ():
+            _add(totals, _CPU + phase, seconds)
+        series.tell(now, totals)
+
+    def served(self, now: float, report: PsReport) -> None:
+        """A PS has reported."""
+        counters = report.counters
+        if counters is None:
+            return
+        totals: dict[str, float] = {
+            "minibatches": report.pushes,
+            "rows": report.rows,
+            "busy": counters.busy_seconds,
+            "queue": counters.queue_seconds,
+            "requests": counters.requests,
+            "row_bytes": counters.row_bytes,
+        }
+        for table in counters.tables:
+            totals[_TABLE + table.name] = table.rows
+            self._dims[table.name] = table.dim
+        self._of("ps", report.node).tell(now, totals)
+
+    # --- intervals ------------------------------------------------------------------------------------------------------
+
+    def situation(self, now: float, at: float, situation: Situation) -> Profile | Gap | None:
+        """What is the case from ``now`` on (``at``: the same in seconds since the epoch). If it is something else than before, the
+        interval under way ends with the last that all have told before."""
+        if situation == self._situation:
+            return None
+        found = None
+        if self._began is not None:
+            end = min(now, self._told_until())
+            if end - self._began >= self._pace.least_seconds:
+                found = self._close(end, at - (now - end))
+        self._situation = situation
+        self._at_beginning = None
+        self._began = None if situation.disturbed else now + self._pace.warm_up_seconds
+        self._forget_others()
+        return found
+
+    def tick(self, now: float, at: float) -> Profile | Gap | None:
+        """The interval that is over now, if one is."""
+        for series in self._series.values():  # else they would grow while nothing is measured
+            series.forget(now if self._began is None else min(now, self._began))
+        if self._began is None:
+            return None
+        end = self._began + self._pace.seconds
+        if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
+            return None
+        return self._close(end, at - (now - end))
+
+    def _told_until(self) -> float:
+        """Up to when all have told."""
+        return min((self._of(*source).until for source in self._sources()), default=-math.inf)
+
+    def _sources(self) -> Iterable[tuple[str, str]]:
+        yield from (("host", host) for host in self._hosts())
+        for part in self._situation.parts:
+            yield "usage", part.node
+            yield part.role, part.node
+
+    def _hosts(self) -> list[str]:
+        return sorted({self._on[part.node] for part in self._situation.parts if part.node in self._on})
+
+    def _of(self, kind: str, name: str) -> Series:
+        return self._series.setdefault((kind, name), Series())
+
+    def _forget_others(self) -> None:
+        """Those that don't take part any more; what workers among them have done stays counted."""
+        present = set(self._sources())
+        for source in [source for source in self._series if source not in present and source[0] != "host"]:
+            self._samples_before += self._series.pop(source).last.get("samples", 0.0)
+
+    def _close(self, end: float, at: float) -> Profile | Gap:
+        assert self._began is not None
+        began, seconds = self._began, end - self._began
+        silent = [p.node for p in self._situation.parts if self._of("usage", p.node).until <= began]
+        before = self._at_beginning or self._all_at(began)
+        after = self._all_at(end)
+        relative_sd = self._relative_sd(began, end)
+        self._began, self._at_beginning = end, after
+        if silent or not self._hosts():
+            return Gap(at, seconds, f"nothing is known of the CPU seconds of {', '.join(silent) or 'any node'}")
+        return self._profile(seconds, at, _Window(before, after), relative_sd)
+
+    def _all_at(self, time: float) -> dict[tuple[str, str], Values]:
+        return {source: series.at(time) for source, series in self._series.items()}
+
+    def _samples_so_far(self, values: Mapping[tuple[str, str], Values]) -> int:
+        """Since the job began, by whomever."""
+        told = sum(of.get("samples", 0.0) for (kind, _), of in values.items() if kind == "worker")
+        return round(self._samples_before + told)
+
+    def _workers(self) -> list[tuple[str, str]]:
+        return [("worker", part.node) for part in self._situation.parts if part.role == "worker"]
+
+    def _relative_sd(self, began: float, end: float) -> float:
+        """Standard error of the mean over the mean, of the samples in parts of equal length."""
+        parts = int((end - began) / _PART_SECONDS)
+        if parts < 2:
+            return 0.0
+        workers = [self._of(*source) for source in self._workers()]
+        edges = [began + (end - began) * i / parts for i in range(parts + 1)]
+        totals = [sum(series.at(edge).get("samples", 0.0) for series in workers) for edge in edges]
+        rates = [after - before for before, after in pairwise(totals)]
+        mean = sum(rates) / parts
+        if mean <= 0:
+            return 0.0
+        return math.sqrt(sum((rate - mean) ** 2 for rate in rates) / (parts - 1) / parts) / mean
+
+    # --- a profile ------------------------------------------------------------------------------------------------------
+
+    def _profile(self, seconds: float, at: float, window: _Window, relative_sd: float) -> Profile:
+        parts = self._situation.parts
+        return Profile(
+            job=self._job,
+            at=at,
+            seconds=seconds,
+            batch_size=self._batch_size,
+            samples=sum(window.whole(source, "samples") for source in self._workers()),
+            samples_so_far=self._samples_so_far(window.after),
+            workers=tuple(self._worker(part, window) for part in parts if part.role == "worker"),
+            ps=tuple(self._ps(part, window) for part in parts if part.role == "ps"),
+            hosts=tuple(self._host(host, seconds, window) for host in self._hosts()),
+            relative_sd=relative_sd,
+            tables=self._tables(window),
+        )
+
+    def _worker(self, part: Part, window: _Window) -> WorkerUse:
+        source, usage = ("worker", part.node), ("usage", part.node)
+        return WorkerUse(
+            node=part.node,
+            host=self._on.get(part.node, ""),
+            cores=part.cores,
+            minibatches=window.whole(source, "minibatches"),
+            cpu_seconds=window.risen(usage, "cpu"),
+            throttled_seconds=window.risen(usage, "throttled"),
+            phase_seconds=window.by_name(source, _WALL),
+            phase_cpu_seconds=window.by_name(source, _CPU),
+        )
+
+    def _ps(self, part: Part, window: _Window) -> PsUse:
+        source, usage = ("ps", part.node), ("usage", part.node)
+        return PsUse(
+            node=part.node,
+            host=self._on.get(part.node, ""),
+            cores=part.cores,
+            minibatches=window.whole(source, "minibatches"),
+            cpu_seconds=window.risen(usage, "cpu"),
+            busy_seconds=window.risen(source, "busy"),
+            queue_seconds=window.risen(source, "queue"),
+            throttled_seconds=window.risen(usage, "throttled"),
+            rows=window.now(source, "rows"),
+            row_bytes=window.now(source, "row_bytes"),
+            used_bytes=window.now(usage, "used"),
+            peak_bytes=window.now(usage, "peak"),
+            requests=window.whole(source, "requests"),
+        )
+
+    def _host(self, host: str, seconds: float, window: _Window) -> HostUse:
+        here = [part.node for part in self._situation.parts if self._on.get(part.node) == host]
+        own = sum(window.risen(("usage", node), "cpu") for node in here)
+        others = window.risen(("host", host), "cpu") - own
+        return HostUse(host, self._cores[host], max(0.0, others / seconds))
+
+    def _tables(self, window: _Window) -> tuple[TableUse, ...]:
+        servers = [part.node for part in self._situation.parts if part.role == "ps"]
+        return tuple(
+            TableUse(table, dim, {node: window.now(("ps", node), _TABLE + table) for node in servers})
+            for table, dim in self._dims.items()
+        )
+
+
+class _Window(msgspec.Struct, frozen=True):
+    """Totals at its two ends."""
+
+    before: Mapping[tuple[str, str], Values]
+    after: Mapping[tuple[str, str], Values]
+
+    def risen(self, source: tuple[str, str], name: str) -> float:
+        """A total that never falls."""
+        if source not in self.after:
+            return 0.0
+        return max(0.0, self.after[source].get(name, 0.0) - self.before.get(source, {}).get(name, 0.0))
+
+    def whole(self, source: tuple[str, str], name: str) -> int:
+        """The same of what is counted: each end is rounded, so that windows in a row add up."""
+        if source not in self.after:
+            return 0
+        ends = (of.get(source, {}).get(name, 0.0) for of in (self.after, self.before))
+        return round(next(ends)) - round(next(ends))
+
+    def now(self, source: tuple[str, str], name: str) -> int:
+        return round(self.after.get(source, {}).get(name, 0.0))
+
+    def by_name(self, source: tuple[str, str], prefix: str) -> dict[str, float]:
+        names = [name for name in self.after.get(source, {}) if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.risen(source, name) for name in names}
+
+
+def _add(totals: dict[str, float], name: str, more: float) -> None:
+    totals[name] = totals.get(name, 0.0) + more

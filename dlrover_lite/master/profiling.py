@@ -1,0 +1,127 @@
+"""The profiler of a job within its master: feeds it, says when nothing can be measured, and hands on what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.profiler import Pace, Part, Profiler, Situation
+from dlrover_lite.master.shards import Answer, ShardService
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.wire.frames import MalformedMessage
+from dlrover_lite.wire.messages import LeaseRequest, PsReport
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.service import Master
+
+__all__ = ["Profiling", "Sink"]
+
+
+class Sink(Protocol):
+    """Who is to have what was measured."""
+
+    def keep(self, found: Profile | Gap) -> None:
+        """Raises DlroverLiteError when it can't: it isn't asked again for this one."""
+
+
+class Profiling:
+    """``sinks`` are given each interval when it has ended."""
+
+    def __init__(
+        self,
+        job: str,
+        recipe: Recipe,
+        shards: ShardService,
+        sinks: list[Sink],
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        pace: Pace | None = None,
+    ) -> None:
+        self._profiler = Profiler(
+            job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
+        )
+        self._sinks = sinks
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._at_work: set[str] = set()
+        """Workers that have trained."""
+        self._readings_at = -math.inf
+        self._complained = ""
+
+    @property
+    def disturbed(self) -> str:
+        """Why nothing is measured now, in words; empty while something is."""
+        return self._profiler.disturbed
+
+    def taken_over(self, why: str) -> None:
+        """An earlier master was at an interval, of which nothing is known any more."""
+        self._keep(Gap(self._wall_clock(), None, why))
+
+    def worked(self, request: LeaseRequest, answer: Answer, *, samples: int) -> None:
+        """A worker has reported; ``samples`` are consumed by it that weren't before."""
+        of, newly = answer.consumed.of, answer.consumed.newly
+        if of is not None and of.kind == "train":
+            self._at_work.add(request.node)
+            self._profiler.worked(
+                self._clock(), request.node, samples=samples, minibatches=newly, report=request.report
+            )
+
+    def served(self, report: PsReport) -> None:
+        """A PS has reported. Raises MalformedMessage."""
+        counters = report.counters
+        if counters is None:
+            return
+        if not (0 <= counters.busy_seconds < math.inf and 0 <= counters.queue_seconds < math.inf):
+            raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
+        self._profiler.served(self._clock(), report)
+
+    def turn(self, master: Master) -> None:
+        """What has changed, and what is over by now."""
+        now, at = self._clock(), self._wall_clock()
+        if master.reconciler.readings is not None and master.reconciler.readings[0] > self._readings_at:
+            self._readings_at, readings = master.reconciler.readings
+            self._profiler.readings(self._readings_at, readings)
+        parts = tuple(
+            Part(node.id, node.role, node.resources.cores) for node in master.fleet.running if node.state == "up"
+        )
+        self._keep(self._profiler.situation(now, at, Situation(parts, self._disturbed(master))))
+        self._keep(self._profiler.tick(now, at))
+
+    def _disturbed(self, master: Master) -> str:
+        servers, checkpoints = master.servers, master.checkpoints
+        if master.outcome is not None or master.beginning is not None or master.stopping:
+            return "the job ends"
+        if master.shards.trained:
+            return "training is over"
+        if not servers.state.version or servers.restore is not None:
+            return "the parameter servers aren't ready"
+        for node in master.fleet.running:
+            if node.state != "up":
+                return f"{node.id} is {node.state}"
+            if node.role == "worker" and node.id not in self._at_work:
+                return f"{node.id} has not begun to train"
+            if node.role == "ps" and not servers.tidy(node.id):
+                return f"slots come to {node.id} or leave it"
+        if not servers.settled:
+            return "slots are to move"
+        if master.rounds.open:
+            return "an evaluation is under way"
+        if checkpoints is not None and checkpoints.cuts.phase != "idle":
+            return "a checkpoint is taken"
+        return ""
+
+    def _keep(self, found: Profile | Gap | None) -> None:
+        if found is None:
+            return
+        for sink in self._sinks:
+            try:
+                sink.keep(found)
+            except DlroverLiteError as error:  # training goes on without
+                if error.message != self._complained:
+                    print(f"a profile is lost: {error.message}", flush=True)
+                self._complained = error.message

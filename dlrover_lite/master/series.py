@@ -1,0 +1,56 @@
+"""Totals that rise with time, told now and then: what they were in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+__all__ = ["Series", "Values"]
+
+Values = Mapping[str, float]
+
+
+class Series:
+    """Of several totals of one source, told together. What isn't told of is 0 so far."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._values: list[Values] = []
+
+    @property
+    def last(self) -> Values:
+        return self._values[-1] if self._values else {}
+
+    @property
+    def until(self) -> float:
+        """When it was last told of; before all times, if never."""
+        return self._times[-1] if self._times else float("-inf")
+
+    def tell(self, at: float, values: Values) -> None:
+        """Times don't fall."""
+        if self._times and at <= self._times[-1]:
+            self._values[-1] = values
+            return
+        self._times.append(at)
+        self._values.append(values)
+
+    def at(self, time: float) -> dict[str, float]:
+        """Between two times that it was told of: as if it had risen evenly. Outside of them: the nearest."""
+        after = bisect_right(self._times, time)
+        if after == len(self._times):
+            return dict(self.last)
+        if after == 0:
+            return dict(self._values[0])
+        began, ended = self._times[after - 1], self._times[after]
+        share = (time - began) / (ended - began)
+        before, now = self._values[after - 1], self._values[after]
+        return {name: _between(before.get(name, 0.0), value, share) for name, value in now.items()}
+
+    def forget(self, before: float) -> None:
+        """What isn't needed to know it from then on."""
+        keep = max(0, bisect_right(self._times, before) - 1)
+        del self._times[:keep], self._values[:keep]
+
+
+def _between(before: float, now: float, share: float) -> float:
+    return before + (now - before) * share

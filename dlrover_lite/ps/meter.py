@@ -1,0 +1,51 @@
+"""How busy a parameter server is with pulls and pushes, and how long they wait for it: totals since it started, for the profile of the job.
+
+Nothing says when a request arrived. Those found when the server looks have arrived since it looked last: on average, halfway between; if it
+had been waiting for them, just now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Meter"]
+
+_AT_ONCE_SECONDS = 1e-4
+"""A pause that ended so soon ended because something was there already."""
+
+
+class Meter:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._looked_at = clock()
+        self._arrived_at = self._looked_at
+        """On average, those being answered now."""
+        self.requests = 0
+        """Pulls and pushes answered."""
+        self.busy_seconds = 0.0
+        """In which they were; wall time."""
+        self.queue_seconds = 0.0
+        """That they waited before, all together."""
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Within, the server waits until something arrives."""
+        began = self._clock()
+        yield
+        now = self._clock()
+        if now - began > _AT_ONCE_SECONDS:
+            self._looked_at = now
+
+    def found(self, *, all_of_them: bool) -> None:
+        """The server has taken the requests that are there, or, unless ``all_of_them``, some."""
+        now = self._clock()
+        self._arrived_at = (self._looked_at + now) / 2
+        if all_of_them:
+            self._looked_at = now
+
+    def answered(self, began: float) -> None:
+        """A pull or push has been answered, with which the server began then."""
+        self.requests += 1
+        self.queue_seconds += max(0.0, began - self._arrived_at)
+        self.busy_seconds += self._clock() - began

@@ -1,0 +1,93 @@
+"""The brain's service, turn by turn, and what masters tell it."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import zmq
+
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
+from dlrover_lite.brain.service import Ended, Service
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import NodeEvent
+from dlrover_lite.units import GIB, Resources
+from dlrover_lite.wire.brain_messages import Advice, BrainReplies, BrainRequests, RegisterJob
+from dlrover_lite.wire.client import Client
+from dlrover_lite.wire.server import Server
+
+PATIENCE = 20.0
+_numbers = itertools.count()
+PLAN = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.0, GIB)))
+
+
+class Rig:
+    """A service whose clock stands still, and clients of it. ``ended``: what there is to see in a job's directory."""
+
+    def __init__(self, path, context=None, **options) -> None:
+        self.now = 0.0
+        self.ended: dict[str, Ended] = {}
+        self.advice: dict[str, Advice] = {}
+        self.said: list[str] = []
+        self._own_context = context is None
+        self.context = context or zmq.Context()
+        self.endpoint = f"inproc://service-{next(_numbers)}"
+        self.store = ConfigStore(path, busy_seconds=0.01)
+        server = Server(self.endpoint, BrainRequests, context=self.context, remember_replies=True)
+        self.service = Service(
+            server,
+            self.store,
+            look=self.ended.get,
+            advise=lambda store, job, at: self.advice.pop(job, None),
+            say=self.said.append,
+            clock=lambda: self.now,
+            **{"idle_seconds": 600.0, **options},
+        )
+        self.clients: list[Client] = []
+
+    def client(self) -> Client:
+        self.clients.append(Client(self.endpoint, BrainReplies, context=self.context))
+        return self.clients[-1]
+
+    def ask(self, body, client=None):
+        client = client or self.client()
+        client.send(body)
+        self.service.turn(PATIENCE)
+        reply = client.receive(PATIENCE)
+        assert reply is not None
+        return reply.body
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.service.turn(0.0)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.service.close()
+        if self._own_context:
+            self.context.destroy(linger=0)
+
+
+def registration(job: str = "ads-1", **changes) -> RegisterJob:
+    told = RegisterJob(job, "ads", "ada", "dcn", f"/jobs/{job}", 10.0, 11.0, {"tables": 26})
+    return msgspec.structs.replace(told, **changes)
+
+
+def profile(at: float, job: str = "ads-1", samples: int = 1000) -> Profile:
+    return Profile(
+        job,
+        at,
+        15.0,
+        256,
+        samples,
+        2000,
+        (WorkerUse("worker-0", "h", 1.0, 4, 0.5),),
+        (PsUse("ps-0", "h", 0.5, 4, 0.25, peak_bytes=77),),
+        (HostUse("h", 2.0),),
+    )
+
+
+def event(what: str, at: float, job: str = "ads-1", node: str = "ps-0", reason: str = "") -> NodeEvent:
+    return NodeEvent(job=job, at=at, node=node, event=what, reason=reason)  # type: ignore[arg-type]

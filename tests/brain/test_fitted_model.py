@@ -1,0 +1,65 @@
+"""Fitted models as decisions use them."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from dlrover_lite.brain.fitted_model import Bottleneck, load_model, model_data
+from dlrover_lite.brain.job_view import ModelData
+from dlrover_lite.brain.lattice import Bounds, even_sizes, lattice_of
+from dlrover_lite.brain.pareto import SeparableModel, exact_front
+from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.throughput import Prior, fit
+from dlrover_lite.errors import HistoryError
+
+COSTS = {
+    "worker_sample": 1e-5, "worker_minibatch": 1e-3, "worker_request": 1e-3, "ps_sample": 4e-6, "ps_request": 5e-4,
+    "latency": 5e-3,
+}  # fmt: skip
+ADDED = {"gradient": 1e-5, "update": 1e-3, "synchronise": 1e-3, "embed": 1e-6, "constant": 5e-3}
+LATTICE = lattice_of(Bounds(max_workers=8, max_servers=4, worker_sizes=even_sizes(2, 4), ps_sizes=even_sizes(2, 4)))
+
+
+def a_fit(exponent=6.0):
+    return fit([], prior=Prior(COSTS, exponent=exponent))
+
+
+@pytest.mark.parametrize("exponent", [1.5, 6.0, 20.0, 2.3])
+def test_the_sides_rank_plans_as_predictions_do(exponent):
+    model = load_model(model_data(a_fit(exponent), batch_size=1024, free_cores=4.0))
+    assert isinstance(model, SeparableModel)
+    found = model.sides(LATTICE.servers.astype(float), LATTICE.worker_sizes, LATTICE.ps_cores)
+    of_worker = found.of_worker[:, LATTICE.size_of_side] * LATTICE.workers ** -float(found.power)
+    first = of_worker + found.fixed[:, None]
+    seconds = ((first[:, :, None] + found.of_ps[:, None, :]) ** (1 / exponent)).ravel()
+    rate, lower, upper = model.predict(*LATTICE.parts(np.arange(len(LATTICE))))
+    assert seconds * rate == pytest.approx(1024.0)
+    assert (lower < rate).all() and (rate < upper).all()
+
+
+def test_a_form_without_sides_is_looked_at_point_by_point():
+    fitted = fit([], form=ADDITIVE, prior=Prior(ADDED))
+    model = load_model(model_data(fitted, batch_size=1024, free_cores=4.0))
+    assert not isinstance(model, SeparableModel)
+    front = exact_front(LATTICE, model, most_cores=4.0)
+    assert front is not None
+    rates = model.predict(*LATTICE.parts(np.arange(len(LATTICE))))[0]
+    cores = np.array([LATTICE.candidate(at).cores for at in range(len(LATTICE))])
+    assert front.throughput.max() == pytest.approx(rates[cores <= 4.0].max())
+
+
+def test_stored_models_predict_the_same_again():
+    data = model_data(a_fit(), batch_size=1024, free_cores=4.0, hosts=2.0)
+    again = load_model(msgspec.json.decode(msgspec.json.encode(data), type=ModelData))
+    assert isinstance(again, Bottleneck)
+    assert again == load_model(data)
+    parts = LATTICE.parts(np.arange(5))
+    assert again.extrapolated(*parts).all()  # nothing has been measured
+
+
+@pytest.mark.parametrize("data", [ModelData("fit-0", {}), ModelData("fit-1", {"fit": {"form": BOTTLENECK.name}})])
+def test_models_of_other_versions(data):
+    with pytest.raises(HistoryError, match="throughput model"):
+        load_model(data)

@@ -1,0 +1,189 @@
+"""Sharing: never more than there is, everybody's smallest plan first, more for the more important, the same every time."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.greedy import Walk, stairs_of
+from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.lattice import Candidate, MemoryNeed
+from dlrover_lite.brain.options import options_of
+from dlrover_lite.units import Resources
+from tests.brain.models import data, load, view
+
+models = st.builds(
+    lambda worker, request, server, latency: data(worker=worker, request=request, server=server, latency=latency),
+    st.floats(0.005, 0.05), st.sampled_from([0.0, 0.002]), st.floats(0.002, 0.05), st.sampled_from([0.0, 0.02]),
+)  # fmt: skip
+needs = st.builds(
+    lambda worker, ps, tables: MemoryNeed(worker=worker, ps=ps, tables=tables),
+    st.integers(0, 20), st.integers(0, 20), st.integers(0, 100),
+)  # fmt: skip
+running = st.builds(
+    Candidate,
+    st.integers(1, 6), st.integers(1, 3), st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([0.25, 0.5, 0.6]),
+)  # fmt: skip
+priorities = st.sampled_from([0.5, 1.0, 1.5, 4.0])
+
+
+def jobs(*, running=running):
+    one = st.builds(
+        lambda model, need, priority, samples, now, scale, waited: view(
+            model=model, need=need, priority=priority, remaining_samples=samples, now=now, scale_seconds=scale,
+            waited_seconds=waited,
+        ),
+        models, needs, priorities, st.sampled_from([None, 1e5, 1e7]), st.one_of(st.none(), running), st.sampled_from([0.0, 5.0]),
+        st.sampled_from([0.0, 100.0, 5000.0]),
+    )  # fmt: skip
+    return st.lists(one, min_size=1, max_size=5).map(
+        lambda views: tuple(msgspec.structs.replace(view, job=f"job-{at}") for at, view in enumerate(views))
+    )
+
+
+capacities = st.builds(Resources, st.sampled_from([1.0, 2.0, 5.5, 40.0]), st.sampled_from([100, 300, 10**6]))
+RUNNING = ("start", "stay", "change", "explore")
+
+
+@settings(max_examples=80, deadline=None)
+@given(jobs(), capacities)
+def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
+    found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
+    cores = memory = 0.0
+    for one, decision in zip(views, found.decisions, strict=True):
+        assert (decision.choice is not None) == (decision.action in RUNNING)
+        if decision.choice is None:
+            continue
+        cores += decision.choice.cores
+        memory += one.need.of(decision.choice)
+        if decision.choice != one.now:  # what it has may be outside: it was chosen under other circumstances
+            assert one.bounds.holds(decision.choice)
+    assert cores <= capacity.cores + 1e-9
+    assert memory <= capacity.memory
+    assert found.free.cores == pytest.approx(capacity.cores - cores)
+    assert found.free.memory == capacity.memory - memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs(running=st.nothing()), capacities)
+def test_the_admitted_have_at_least_their_smallest_plan(views, capacity):
+    found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
+    for one, decision in zip(views, found.decisions, strict=True):
+        options = options_of(one, load(one.model), capacity, Policy())
+        if options is None:
+            assert decision.action == "refuse"
+        elif decision.choice is not None:
+            at = options.points.find(decision.choice)
+            assert options.points.throughput[at] >= options.points.throughput[options.minimum]
+
+
+def _walk(views, capacity):
+    options = [options_of(view, load(view.model), capacity, Policy()) for view in views]
+    if None in options:
+        return None
+    walk = Walk(options, capacity, {one.view.job: stairs_of(one) for one in options}, {})
+    return walk if walk.free_milli >= 0 and walk.free_memory >= 0 else None
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), capacities, st.integers(0, 4), st.sampled_from([1.3, 3.0, 50.0]))
+def test_a_higher_priority_never_gets_less(views, capacity, which, factor):
+    at = which % len(views)
+    raised = msgspec.structs.replace(views[at], priority=views[at].priority * factor)
+    before = _walk(views, capacity)
+    if before is None:
+        return
+    after = _walk((*views[:at], raised, *views[at + 1 :]), capacity)
+    job = raised.job
+    gain = before.options[job].gain
+    assert gain[after.chosen[job]] >= gain[before.chosen[job]] - 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(jobs(), capacities, st.randoms())
+def test_the_order_of_the_jobs_does_not_matter(views, capacity, random):
+    mixed = list(views)
+    random.shuffle(mixed)
+    one, other = (
+        {d.job: d for d in decide(RoundInputs(at=0.0, capacity=capacity, jobs=tuple(jobs)), load).decisions}
+        for jobs in (views, mixed)
+    )
+    assert one == other
+
+
+def test_a_job_alone_gets_what_it_ends_soonest_with():
+    inputs = RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=(view(model=data(worker=0.03, server=0.01)),))
+    choice = decide(inputs, load).of("a").choice
+    options = options_of(inputs.jobs[0], load(inputs.jobs[0].model), inputs.capacity, inputs.policy)
+    assert choice is not None
+    best = options.points.throughput.max()
+    assert options.points.throughput[options.points.find(choice)] >= best / 1.0101
+
+
+def test_cost_breaks_ties():
+    """The PS is all that counts, and can't have more than 3 cores: workers beyond that bring nothing."""
+    inputs = RoundInputs(at=0.0, capacity=Resources(9.0, 10**6), jobs=(view(model=data(worker=0.01, server=0.1)),))
+    choice = decide(inputs, load).of("a").choice
+    assert choice is not None
+    assert (choice.servers, choice.ps_cores) == (3, 1.0)
+    assert choice.cores < 5
+
+
+def test_what_a_finished_job_had_goes_to_the_others():
+    jobs = tuple(view(f"job-{i}", model=data(spread=0.02)) for i in range(3))
+    three = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=jobs), load)
+    left = [msgspec.structs.replace(job, now=three.of(job.job).choice) for job in jobs[:2]]
+    two = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=tuple(left)), load)
+    before, after = ([found.of(job.job).predicted.throughput.expected for job in left] for found in (three, two))
+    assert all(now >= was for now, was in zip(after, before, strict=True))
+    assert sum(after) > 1.3 * sum(before)
+
+
+def test_who_is_queued_and_let_in_by_age():
+    """Each takes half a core at least, and there is room for two."""
+    jobs = (
+        view("old", waited_seconds=3000.0),
+        view("important", priority=3.0),
+        view("new"),
+        view("huge", need=MemoryNeed(worker=10**9)),
+    )
+    found = decide(RoundInputs(at=0.0, capacity=Resources(1.2, 10**6), jobs=jobs), load)
+    assert {job.job: found.of(job.job).action for job in jobs} == {
+        "old": "start", "important": "start", "new": "queue", "huge": "refuse",
+    }  # fmt: skip
+    assert "number 1 in the queue" in found.of("new").reason
+    assert "needs more than there is" in found.of("huge").reason
+
+
+def test_small_ones_pass_until_the_first_has_waited_too_long():
+    large = MemoryNeed(worker=80)
+    runs = view("runs", now=Candidate(1, 1, 0.25, 0.25), need=MemoryNeed(worker=30))
+
+    def actions(waited):
+        jobs = (runs, view("large", need=large, waited_seconds=waited), view("small", need=MemoryNeed(worker=10)))
+        found = decide(RoundInputs(at=0.0, capacity=Resources(8.0, 100), jobs=jobs), load)
+        return found.of("large").action, found.of("small").action
+
+    assert actions(60.0) == ("queue", "start")
+    assert actions(1800.0) == ("queue", "queue")
+
+
+def test_a_much_higher_priority_preempts_the_weakest():
+    now = Candidate(1, 1, 0.25, 0.25)
+    jobs = (
+        view("weak", now=now, priority=1.0, ran_seconds=50.0),
+        view("weak-and-new", now=now, priority=1.0, ran_seconds=10.0),
+        view("strong", now=now, priority=3.0),
+        view("new", priority=2.0),
+    )
+    found = decide(RoundInputs(at=0.0, capacity=Resources(1.5, 10**6), jobs=jobs), load)
+    assert {job.job: found.of(job.job).action for job in jobs} == {
+        "weak": "stay", "weak-and-new": "preempt", "strong": "stay", "new": "start",
+    }  # fmt: skip
+    assert "new has a higher priority" in found.of("weak-and-new").reason
+    less = (*jobs[:3], msgspec.structs.replace(jobs[3], priority=1.9))
+    found = decide(RoundInputs(at=0.0, capacity=Resources(1.5, 10**6), jobs=less), load)
+    assert found.of("new").action == "queue"

@@ -1,0 +1,322 @@
+"""Keeping jobs healthy: what is amiss is found and treated, what isn't is left alone, and nothing is given that isn't there."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.explain import explain
+from dlrover_lite.brain.health import heal
+from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
+from dlrover_lite.brain.treatment import (
+    AddPs,
+    Comeback,
+    GiveUp,
+    HealInputs,
+    HealthPolicy,
+    MoveSlots,
+    NodeEnd,
+    NodeNow,
+    Relaunch,
+    Replace,
+    Resize,
+    SmallerShards,
+    Tell,
+)
+from dlrover_lite.units import GIB, MIB, Resources
+
+POLICY = HealthPolicy(comebacks={"Killed": Comeback(3), "OOMKilled": Comeback(2, 1.5), "UserError": Comeback(0)})
+ROWS = 1_000_000
+
+
+def profile(
+    number: int = 0,
+    *,
+    rates: tuple[float, ...] = (1.0, 1.0, 1.0),
+    busy: tuple[float, ...] = (0.5, 0.5),
+    cpu: tuple[float, ...] = (),
+    queue: tuple[float, ...] = (),
+    throttled: float = 0.0,
+    growth: float = 0.0,
+    scale: float = 1.0,
+) -> Profile:
+    """Workers at ``rates``, PS that are ``busy``, in the ``number``-th window of 10 s."""
+    rows = int(ROWS * (1 + growth * number))
+    return Profile(
+        job="job",
+        at=100.0 + 10 * number,
+        seconds=10.0,
+        batch_size=1000,
+        samples=int(100_000 * scale * sum(rates) / len(rates)),
+        samples_so_far=int(1_000_000 * (number + 1) * scale),
+        workers=tuple(
+            WorkerUse(f"worker-{i}", "a", 1.0, int(1000 * rate * scale), 9.0, throttled) for i, rate in enumerate(rates)
+        ),
+        ps=tuple(
+            PsUse(
+                f"ps-{i}", "a", 0.5, int(1000 * scale), (cpu or busy)[i] * 10, share * 10, (queue or busy)[i] * 20, throttled,
+                rows // len(busy), 200 * rows // len(busy), 200 * rows // len(busy) + 80 * MIB,
+            )
+            for i, share in enumerate(busy)
+        ),
+        hosts=(),
+    )  # fmt: skip
+
+
+def inputs(profiles: tuple[Profile, ...], *, limit: int = 4 * GIB, **fields: object) -> HealInputs:
+    last = profiles[-1]
+    nodes = [NodeNow(use.node, "ps", "a", Resources(use.cores, limit)) for use in last.ps]
+    nodes += [NodeNow(use.node, "worker", "a", Resources(use.cores, GIB)) for use in last.workers]
+    known = {
+        "job": "job",
+        "at": last.at,
+        "profiles": profiles,
+        "nodes": tuple(nodes),
+        "free": {"a": Resources(1.0, 2 * GIB), "b": Resources(4.0, 8 * GIB)},
+        "total_samples": 1e9,
+        "policy": POLICY,
+    }
+    return HealInputs(**(known | fields))  # type: ignore[arg-type]
+
+
+def windows(count: int = 4, **fields: object) -> tuple[Profile, ...]:
+    return tuple(profile(number, **fields) for number in range(count))  # type: ignore[arg-type]
+
+
+def treated(found: HealInputs) -> dict[str, object]:
+    return {one.treatment.node: one.treatment.act for one in heal(found) if one.treatment}
+
+
+def effective(found: HealInputs) -> tuple[object, ...]:
+    return tuple(msgspec.structs.replace(one.treatment, done_at=found.at) for one in heal(found))  # type: ignore[type-var]
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.75, 1.25), min_size=1, max_size=6).map(tuple),
+    st.lists(st.floats(0.4, 0.5), min_size=1, max_size=4).map(tuple),
+)
+def test_a_healthy_job_is_left_alone(rates: tuple[float, ...], busy: tuple[float, ...]) -> None:
+    assert heal(inputs(windows(rates=rates, busy=busy))) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 6), st.floats(0.05, 0.55), st.floats(0.2, 50.0))
+def test_a_slow_worker_is_found_however_fast_the_job_is(peers: int, which: int, rate: float, scale: float) -> None:
+    rates = [1.0] * (peers + 1)
+    rates[slow := which % (peers + 1)] = rate
+    found = treated(inputs(windows(rates=tuple(rates), scale=scale)))
+    assert list(found) == [f"worker-{slow}"]
+    act = found[f"worker-{slow}"]
+    assert isinstance(act, SmallerShards) and act.factor == pytest.approx(rate, abs=0.02 / min(1.0, scale))
+
+
+def test_a_moment_of_slowness_is_nothing() -> None:
+    steady, slow = windows(3), profile(3, rates=(1.0, 0.2, 1.0))
+    assert treated(inputs((*steady, slow))) == {}
+    assert treated(inputs((*steady[:1], profile(1, rates=(1.0, 0.2, 1.0)), profile(2), slow))) == {}
+
+
+def test_a_worker_with_fewer_cores_may_be_slower() -> None:
+    halved = [
+        msgspec.structs.replace(one, workers=(msgspec.structs.replace(one.workers[0], cores=0.5), *one.workers[1:]))
+        for one in windows(rates=(0.5, 1.0, 1.0))
+    ]
+    assert treated(inputs(tuple(halved))) == {}
+
+
+def test_smaller_shards_first_then_another_worker() -> None:
+    slow = inputs(windows(rates=(0.3, 1.0, 1.0)))
+    past = effective(slow)
+    assert treated(inputs(slow.profiles, past=past)) == {}  # nothing has been measured since
+    later = windows(8, rates=(0.3, 1.0, 1.0))
+    assert treated(inputs(later, past=past)) == {"worker-0": Replace(Resources(1.0, GIB), "b")}
+    assert treated(inputs(later, past=past, free={})) == {"worker-0": Replace(Resources(1.0, GIB))}
+    held_back = windows(8, rates=(0.3, 1.0, 1.0), throttled=3.0)
+    assert treated(inputs(held_back, past=past)) == {"worker-0": Resize(Resources(2.0, GIB))}
+    near_the_end = inputs(later, past=past, total_samples=later[-1].samples_so_far + 1e5)
+    assert treated(near_the_end) == {"worker-0": Tell()}
+    assert heal(msgspec.structs.replace(near_the_end, past=(*past, *effective(near_the_end)))) == ()  # said once
+
+
+def test_replacements_have_a_budget() -> None:
+    past = effective(inputs(windows(rates=(0.3, 1.0, 1.0))))
+    first = inputs(windows(8, rates=(0.3, 1.0, 1.0)), past=past)
+    replaced = [msgspec.structs.replace(one, node=f"old-{at}") for at, one in enumerate(effective(first) * 3)]
+    assert isinstance(treated(msgspec.structs.replace(first, past=(*past, *replaced)))["worker-0"], Tell)
+
+
+# --- parameter servers ----------------------------------------------------------------------------------------------
+
+
+def test_a_hot_ps_gives_slots_to_its_peers() -> None:
+    found = treated(inputs(windows(busy=(0.9, 0.3, 0.5))))
+    assert list(found) == ["ps-0"]
+    act = found["ps-0"]
+    assert isinstance(act, MoveSlots)
+    assert act.share == pytest.approx(1 - (1 / 3) / (0.9 / 1.7), abs=0.01)
+    assert act.to["ps-1"] > act.to["ps-2"] and sum(act.to.values()) == pytest.approx(1, abs=0.001)
+
+
+def test_one_that_is_held_back_gets_cores() -> None:
+    assert treated(inputs(windows(busy=(0.9, 0.3), throttled=3.0))) == {"ps-0": Resize(Resources(1.0, 4 * GIB))}
+    few = inputs(windows(busy=(0.9, 0.3), throttled=3.0), free={"a": Resources(0.25, 0)})
+    assert treated(few) == {"ps-0": Resize(Resources(0.75, 4 * GIB))}
+    assert isinstance(treated(inputs(windows(busy=(0.9, 0.3), throttled=3.0), resizable=False))["ps-0"], MoveSlots)
+
+
+def test_one_whose_host_gets_slow_is_replaced_elsewhere() -> None:
+    """Alone it has no peers to be compared with: it takes longer than it used to."""
+    before, now = windows(4, busy=(0.3,)), [profile(at, busy=(0.95,), cpu=(0.3,)) for at in range(4, 7)]
+    assert treated(inputs((*before, *now))) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
+    assert treated(inputs((*before, *now), free={})) == {"ps-0": Tell()}
+    assert treated(inputs((*before, *now), total_samples=now[-1].samples_so_far + 1e5)) == {"ps-0": Tell()}
+
+
+def test_without_another_host_its_peers_take_over() -> None:
+    before, now = windows(4, busy=(0.3, 0.3)), [profile(at, busy=(0.9, 0.3), cpu=(0.3, 0.3)) for at in range(4, 7)]
+    act = treated(inputs((*before, *now), free={}))["ps-0"]
+    assert isinstance(act, MoveSlots) and act.to == {"ps-1": 1.0}
+    assert act.share == pytest.approx(1 - 2 * (1 / 3) / (1 + 1 / 3), abs=0.01)
+
+
+def test_busy_without_a_queue_is_no_trouble() -> None:
+    assert treated(inputs(windows(busy=(0.9, 0.3), queue=(0.1, 0.1)))) == {}
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def growing() -> tuple[Profile, ...]:
+    return windows(10, growth=0.4)
+
+
+NOW = growing()[-1].ps[0].used_bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(1.01, 3.0), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.booleans(), st.integers(0, 2), st.floats(1.2, 20.0)
+)  # fmt: skip
+def test_relief_helps_and_takes_no_more_than_there_is(
+    limit: float, here: float, there: float, resizable: bool, cores: int, rest: float
+) -> None:
+    free = {"a": Resources(0.0, int(here * NOW)), "b": Resources(float(cores), int(there * NOW))}
+    total = rest * growing()[-1].samples_so_far
+    found = inputs(growing(), limit=int(limit * NOW), free=free, resizable=resizable, total_samples=total)
+    memory, added, decisions = 0, 0, heal(found)
+    for one in decisions:
+        assert one.treatment is not None and one.memory is not None
+        match act := one.treatment.act:
+            case Resize():
+                assert resizable and act.resources.memory > limit * NOW - 1
+                memory += act.resources.memory - int(limit * NOW)
+                assert one.memory.limit == act.resources.memory
+            case AddPs():
+                added += act.resources.memory
+                assert one.memory.expected < one.memory.limit
+            case MoveSlots():
+                assert 0 < act.share <= 1
+            case _:
+                assert isinstance(act, Tell) and one.action == "tell"
+    assert memory <= free["a"].memory and added <= free["b"].memory
+    nodes = [one.treatment.node for one in decisions if one.treatment]
+    assert len(nodes) == len(set(nodes))
+
+
+def test_after_a_relief_nothing_is_left_to_do() -> None:
+    found = inputs(growing(), limit=int(1.1 * NOW), free={"a": Resources(0.0, 64 * GIB)})
+    acts = treated(found)
+    assert {type(act) for act in acts.values()} == {Resize}
+    nodes = tuple(
+        msgspec.structs.replace(node, resources=acts[node.node].resources) if node.node in acts else node  # type: ignore[attr-defined]
+        for node in found.nodes
+    )
+    assert heal(msgspec.structs.replace(found, nodes=nodes)) == ()
+
+
+def test_nothing_is_done_twice_at_once() -> None:
+    found = inputs(growing(), limit=int(1.1 * NOW))
+    under_way = tuple(one.treatment for one in heal(found) if one.treatment)
+    assert under_way
+    assert heal(msgspec.structs.replace(found, past=under_way)) == ()
+
+
+# --- nodes that ended -----------------------------------------------------------------------------------------------
+
+
+def ended(reason: str, role: str = "worker", memory: int = GIB, **fields: object) -> HealInputs:
+    node = "ps-1" if role == "ps" else "worker-9"
+    one = NodeEnd(node=node, role=role, host="a", reason=reason, resources=Resources(1.0, memory), peak_bytes=memory)  # type: ignore[arg-type]
+    return inputs(growing(), limit=64 * GIB, **({"ended": (one,), "nodes": ()} | fields))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["Killed", "OOMKilled", "UserError", "Other"]), st.sampled_from(["ps", "worker"]), st.integers(0, 4)
+)
+def test_who_comes_back(reason: str, role: str, before: int) -> None:
+    (one,) = heal(ended(reason, role, comebacks={role: {reason: before}}))
+    assert one.treatment is not None
+    comeback = POLICY.comebacks.get(reason)
+    assert isinstance(one.treatment.act, Relaunch if comeback and before < comeback.budget else GiveUp)
+    explain(one)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["ps", "worker"]), st.integers(256, 2048), st.floats(0.0, 4.0))
+def test_out_of_memory_comes_back_with_more_or_not_at_all(role: str, mib: int, free: float) -> None:
+    room = {"a": Resources(0.0, int(free * mib * MIB))}
+    (one,) = heal(ended("OOMKilled", role, mib * MIB, free=room))
+    assert one.treatment is not None
+    act = one.treatment.act
+    if isinstance(act, Relaunch):
+        assert 1.19 * mib * MIB <= act.resources.memory <= mib * MIB + room["a"].memory
+    else:
+        assert isinstance(act, GiveUp) and free < 0.2
+
+
+def test_budgets_count_those_of_the_same_round() -> None:
+    ends = tuple(msgspec.structs.replace(ended("Killed").ended[0], node=f"worker-{at}") for at in range(5))
+    acts = list(treated(ended("Killed", ended=ends)).values())
+    assert [type(act) for act in acts] == [Relaunch] * 3 + [GiveUp] * 2
+
+
+def test_a_reason_that_is_not_known_comes_back_as_an_unknown_one() -> None:
+    policy = HealthPolicy(comebacks={"Unknown": Comeback(1)})
+    assert isinstance(treated(ended("Other", policy=policy))["worker-9"], Relaunch)
+
+
+def test_hosts_that_nodes_keep_ending_on_are_left() -> None:
+    first = ended("Killed")
+    past = effective(first) * 2
+    assert treated(ended("Killed", past=past))["worker-9"] == Relaunch(Resources(1.0, GIB), "b")
+    assert treated(ended("Killed", past=past, free={}))["worker-9"] == Relaunch(Resources(1.0, GIB))
+    assert treated(ended("Killed", past=past, at=first.at + 5000))["worker-9"] == Relaunch(Resources(1.0, GIB))
+
+
+# --- as data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "found",
+    [inputs(windows(rates=(0.3, 1.0))), inputs(windows(busy=(0.9, 0.3))), inputs(growing(), limit=int(1.1 * NOW)), ended("OOMKilled")],
+    ids=["worker", "ps", "memory", "ended"],
+)  # fmt: skip
+def test_stored_inputs_give_the_same_and_are_explained(found: HealInputs) -> None:
+    again = msgspec.json.decode(msgspec.json.encode(found), type=HealInputs)
+    decisions = heal(again)
+    assert decisions == heal(found) and decisions
+    for one in decisions:
+        assert msgspec.json.decode(msgspec.json.encode(one), type=Decision) == one
+        assert one.stage == "heal" and one.treatment is not None
+        assert one.treatment.node in explain(one)

@@ -1,0 +1,261 @@
+"""The memory model: how tables grow, what a parameter server needs for them, and when it runs out."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.memory_model import (
+    PsMemory,
+    TableMemory,
+    base_bytes,
+    decayed_quantile,
+    index_bytes,
+    limit_for,
+    oom_risk,
+    peak_bytes,
+    row_bytes,
+)
+from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows, quantile_rows
+from dlrover_lite.units import MIB
+
+SAMPLES = 200_000
+
+
+def distinct(ids: np.ndarray) -> np.ndarray:
+    """How many different ones there are among the first n."""
+    first = np.zeros(len(ids), np.int64)
+    first[np.unique(ids, return_index=True)[1]] = 1
+    return np.cumsum(first)
+
+
+def zipf(exponent: float, ids: int) -> np.ndarray:
+    chances = 1 / np.arange(1, ids + 1) ** exponent
+    return np.random.default_rng(1).choice(ids, SAMPLES, p=chances / chances.sum())
+
+
+def changing() -> np.ndarray:
+    """A tenth of the samples have an id that never was before: data in the order of time."""
+    rng, order = np.random.default_rng(2), np.arange(SAMPLES)
+    return np.where(rng.random(SAMPLES) < 0.1, 10**9 + order, zipf(1.2, 30_000))
+
+
+CURVES = {
+    "zipf 0.9, of 50,000": lambda: zipf(0.9, 50_000),
+    "zipf 1.05, of 1,000,000": lambda: zipf(1.05, 1_000_000),
+    "zipf 1.2, of 10,000": lambda: zipf(1.2, 10_000),
+    "zipf 1.3, endless": lambda: np.random.default_rng(3).zipf(1.3, SAMPLES),
+    "even, of 2,000": lambda: np.random.default_rng(4).integers(0, 2_000, SAMPLES),
+    "even, of 100,000": lambda: np.random.default_rng(4).integers(0, 100_000, SAMPLES),
+    "even, of 1,000,000": lambda: np.random.default_rng(4).integers(0, 1_000_000, SAMPLES),
+    "in the order of time": changing,
+}
+
+
+@functools.cache
+def curve(name: str) -> np.ndarray:
+    return distinct(CURVES[name]())
+
+
+def seen(rows: np.ndarray, part: float) -> tuple[np.ndarray, np.ndarray]:
+    """What a profiler would have by then: 40 measurements at equal distances."""
+    at = np.linspace(0, len(rows) * part, 41)[1:].astype(int)
+    return at.astype(float), rows[at - 1].astype(float)
+
+
+def fitted(rows: np.ndarray, part: float, **known: object) -> RowFit:
+    found = fit_rows(*seen(rows, part), **known)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_rows_at_the_end_from_three_tenths_of_an_epoch(name: str) -> None:
+    rows = curve(name)
+    low, middle, high = quantile_rows(fitted(rows, 0.3), SAMPLES, [0.05, 0.5, 0.95])[:, 0]
+    assert middle == pytest.approx(rows[-1], rel=0.15)
+    assert low * 0.97 <= rows[-1] <= high * 1.03
+
+
+@pytest.mark.parametrize("name", ["zipf 1.2, of 10,000", "zipf 1.3, endless"])
+def test_later_epochs_bring_nothing_new(name: str) -> None:
+    """A plain power law would be far too high."""
+    rows = curve(name)
+    three = np.concatenate([rows, np.full(2 * SAMPLES, rows[-1])])
+    growth = Growth(epoch_samples=SAMPLES)
+    for part in (0.1, 0.3, 0.5):
+        middle = quantile_rows(fitted(three, part, growth=growth), 3 * SAMPLES, 0.5)[0, 0]
+        assert middle == pytest.approx(rows[-1], rel=0.15), part
+    assert quantile_rows(fitted(three, 0.3), 3 * SAMPLES, 0.5)[0, 0] > 1.1 * rows[-1] or "of" in name
+
+
+def test_with_eviction_a_table_has_what_was_seen_of_late() -> None:
+    """Rows not seen in 30,000 samples are removed: growth ends there, whatever new ids still come."""
+    window, ids = 30_000, changing()
+    rows = np.array([len(np.unique(ids[max(0, n - window) : n])) for n in range(4000, SAMPLES + 1, 4000)], float)
+    at = np.arange(4000, SAMPLES + 1, 4000, dtype=float)
+    found = fit_rows(at[:10], rows[:10], growth=Growth(evict_after_samples=window))
+    assert found is not None
+    assert quantile_rows(found, SAMPLES, 0.5)[0, 0] == pytest.approx(rows[-1], rel=0.15)
+
+
+def test_a_known_bound_holds() -> None:
+    rows = curve("zipf 1.2, of 10,000")
+    early = fitted(rows, 0.02, limit=10_000)
+    assert quantile_rows(early, 100 * SAMPLES, [0.5, 0.99])[:, 0].max() <= 10_000
+    free, bound = (quantile_rows(found, SAMPLES, [0.1, 0.9])[:, 0] for found in (fitted(rows, 0.02), early))
+    assert bound[1] - bound[0] < free[1] - free[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.3, 1.0), st.floats(1.0, 100.0), st.floats(1e3, 1e7), st.integers(1, 60))
+def test_rows_only_rise(seed: int, slope: float, factor: float, limit: float, points: int) -> None:
+    """With samples and with the quantile, from what there is now on, up to what is possible; however few the measurements."""
+    rng = np.random.default_rng(seed)
+    n = np.cumsum(rng.uniform(1, 1000, points))
+    rows = np.ceil(limit * -np.expm1(-factor * n**slope / limit))
+    found = fit_rows(n, rows, limit=limit * 2)
+    assert found is not None
+    ahead = quantile_rows(found, n[-1] * np.array([0.5, 1.0, 1.5, 3.0, 100.0]), [0.05, 0.5, 0.95])
+    assert np.isfinite(ahead).all()
+    assert (np.diff(ahead, axis=0) >= -1e-6).all()
+    assert (np.diff(ahead, axis=1) >= -1e-6 * ahead[:, 1:]).all()
+    assert ahead.min() >= rows[-1] * (1 - 1e-9)
+    assert ahead.max() <= max(limit * 2, rows[-1]) * (1 + 1e-9)
+
+
+def test_no_rows_no_curve() -> None:
+    assert fit_rows([10.0, 20.0], [0.0, 0.0]) is None
+
+
+# --- memory of a server ---------------------------------------------------------------------------------------------
+
+
+def test_rows_and_index_take_what_the_server_says() -> None:
+    """Against the real tables: what they say that they take while they grow is never more than the model's, nor is that much more."""
+    from dlrover_lite.ps.table import TableGroup
+    from dlrover_lite.recipe.schema import Optimizer
+    from dlrover_lite.wire.ps_messages import TableSpec
+
+    group = TableGroup([TableSpec("t", 8, 0.1)], Optimizer(use="adagrad"), seed=1)
+    assert group.row_bytes == row_bytes(8, 1)
+    slack = 2 * MIB  # memory is touched ahead
+    ratios = []
+    for step in range(60):
+        ids = np.arange(step * 2_000, (step + 1) * 2_000, dtype=np.uint64)
+        counts = np.array([len(ids)], np.int64)
+        group.update(ids, counts, np.zeros((len(ids), 8), np.float32))
+        model = group.rows * row_bytes(8, 1) + float(index_bytes(group.rows))
+        assert group.bytes <= model + slack
+        ratios.append(group.bytes / (model + slack / 2))
+    assert 0.8 < np.median(ratios) < 1.1
+
+
+def test_the_old_index_is_there_for_a_while_beside_the_new_one() -> None:
+    size = 1 << 20
+    just_full, growing, grown = index_bytes([0.55 * size, 0.56 * size, 0.71 * size])
+    assert (just_full, growing, grown) == (16 * size, 48 * size, 32 * size)
+
+
+def table(rows: float, *, slope: float = 0.8, dim: int = 16, counted: float = 1e6) -> TableMemory:
+    """All on this server, with the law known for certain."""
+    factor = math.log(rows) - slope * math.log(counted)
+    fit = RowFit(Growth(), rows, counted, math.inf, [1.0], [math.inf], [factor], [slope], [0.0])
+    return TableMemory(dim, fit, 1.0, 1)
+
+
+def test_the_peak_on_the_way_counts() -> None:
+    """From 500,000 rows to 800,000: at 0.7 x 2^20 two indexes were there."""
+    target = 1e6 * 1.6 ** (1 / 0.8)
+    peak = peak_bytes(PsMemory(base=0), [table(5e5, dim=1)], target, 0.5)[0, 0]
+    assert peak > 8e5 * row_bytes(1, 1) + 32 * (1 << 20)
+    assert peak == pytest.approx(0.7 * (1 << 20) * row_bytes(1, 1) + 48 * (1 << 20), rel=0.02)
+    late = peak_bytes(PsMemory(base=0), [table(7.5e5, dim=1)], 1e6 * 1.06, 0.5)[0, 0]
+    assert late < 8e5 * row_bytes(1, 1) + 33 * (1 << 20)
+
+
+def test_everything_beside_rows_is_added() -> None:
+    tables = [table(1e6), table(1e4, dim=4)]
+    rows = peak_bytes(PsMemory(base=0), tables, 1e6, 0.5)[0, 0]
+    full = peak_bytes(PsMemory(base=7, spill_part=0.25, arriving=11, frames=13), tables, 1e6, 0.5)[0, 0]
+    spill = 0.25 * (1e6 * row_bytes(16, 1) + 1e4 * row_bytes(4, 1))
+    assert full - rows == pytest.approx(31 + spill, rel=1e-6)
+
+
+def risk(limit: float, **changes: float) -> tuple[float, float, float | None]:
+    values = {"samples": 1e6, "total_samples": 4e6, "samples_per_second": 1e4, "seconds_to_act": 5.0} | changes
+    found = oom_risk(PsMemory(base=100 * MIB), [table(4e5)], limit=int(limit), **values)
+    return found.soon, found.by_end, found.seconds_left
+
+
+def test_chances_of_running_out() -> None:
+    now = peak_bytes(PsMemory(base=100 * MIB), [table(4e5)], 1e6, 0.5)[0, 0]
+    end = peak_bytes(PsMemory(base=100 * MIB), [table(4e5)], 4e6, 0.5)[0, 0]
+    soon, by_end, left = risk(end * 1.2)
+    assert (soon < 0.01, by_end < 0.01, left) == (True, True, None)
+    soon, by_end, left = risk((now + end) / 2)
+    assert soon < 0.01
+    assert by_end > 0.99
+    assert left is not None and 50 < left < 250  # of 300 s
+    assert risk((now + end) / 2, seconds_to_act=80.0)[0] > 0.9, "relief would come too late"
+    assert risk(now * 0.8)[2] == 0.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.7, 2.5), st.floats(1.0, 1.5), st.floats(1.0, 60.0), st.floats(1.0, 3.0))
+def test_a_higher_limit_is_never_riskier_nor_a_quicker_relief(
+    part: float, more: float, act: float, slower: float
+) -> None:
+    limit = part * 150 * MIB
+    soon, by_end, _ = risk(limit, seconds_to_act=act)
+    higher_soon, higher_end, _ = risk(limit * more, seconds_to_act=act)
+    assert higher_soon <= soon + 1e-9 and higher_end <= by_end + 1e-9
+    assert risk(limit, seconds_to_act=act * slower)[0] >= soon - 1e-9
+    assert soon <= by_end + 1e-9
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_limits_are_enough_and_no_waste(name: str) -> None:
+    rows = curve(name)
+    memory, parts = PsMemory(base=60 * MIB), 1
+    limit = limit_for(memory, [TableMemory(64, fitted(rows, 0.5), 1.0, parts)], SAMPLES)
+    # its peak on the way from half of the samples to the end, now that it is known
+    half = float(rows[SAMPLES // 2 - 1])
+    slope = math.log2(float(rows[-1]) / half)
+    known = RowFit(
+        Growth(),
+        half,
+        SAMPLES / 2,
+        math.inf,
+        [1.0],
+        [math.inf],
+        [math.log(half) - slope * math.log(SAMPLES / 2)],
+        [slope],
+        [0.0],
+    )
+    peak = peak_bytes(memory, [TableMemory(64, known, 1.0, parts)], SAMPLES, 0.5)[0, 0]
+    assert peak <= limit <= 1.4 * peak
+
+
+def test_a_limit_is_never_below_what_is_used() -> None:
+    assert limit_for(PsMemory(base=0), [table(1e4)], 2e6, used=3 * 10**9) >= 3 * 10**9
+
+
+def test_what_a_server_takes_beside_rows() -> None:
+    assert base_bytes([], []) == 0
+    assert base_bytes([100, 210, 320], [0, 100, 200]) == pytest.approx(119, abs=1)
+
+
+def test_old_values_fade() -> None:
+    assert decayed_quantile([10.0, 20.0, 30.0], [0.0, 0.0, 0.0], half_life=1.0) == 30.0
+    assert decayed_quantile([10.0, 20.0, 30.0], [0.0, 0.0, 20.0], half_life=1.0) == 20.0
+    with pytest.raises(ValueError, match="no values"):
+        decayed_quantile([], [], half_life=1.0)

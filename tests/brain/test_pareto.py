@@ -1,0 +1,124 @@
+"""The front is exactly that of all points, whichever way it is found."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.lattice import Bounds, Candidate, Lattice, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.brain.pareto import SeparableModel, exact_front
+from dlrover_lite.errors import UsageError
+from tests.brain.models import SMALL, Bumpy, Sides
+
+sizes = st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.5, 1.0, 1.5]), min_size=1, max_size=3, unique=True).map(tuple)
+bounds = st.builds(
+    lambda w, more_w, p, more_p, a, b: Bounds(
+        min_workers=w, max_workers=w + more_w, min_servers=p, max_servers=p + more_p, worker_sizes=a, ps_sizes=b
+    ),
+    st.integers(1, 3), st.integers(0, 4), st.integers(1, 2), st.integers(0, 3), sizes, sizes,
+)  # fmt: skip
+sides = st.builds(
+    lambda worker, request, server, latency, host: Sides(
+        worker=worker, request=request, server=server, latency=latency, host=host
+    ),
+    st.floats(0.001, 0.1), st.floats(0, 0.02), st.floats(0.001, 0.1), st.floats(0, 0.1), st.sampled_from([0.5, 2.0, 1e9]),
+)  # fmt: skip
+models = st.one_of(sides, st.builds(lambda seed: Bumpy(seed=seed), st.integers(0, 1000)))
+needs = st.builds(
+    lambda worker, ps, tables, most: MemoryNeed(worker=worker, ps=ps, tables=tables, most_per_ps=most),
+    st.integers(0, 100), st.integers(0, 50), st.integers(0, 500), st.sampled_from([None, 120, 300]),
+)  # fmt: skip
+
+
+def all_of(bounds):
+    counts = itertools.product(
+        range(bounds.min_workers, bounds.max_workers + 1), range(bounds.min_servers, bounds.max_servers + 1)
+    )
+    return [Candidate(w, p, a, b) for w, p in counts for a in bounds.worker_sizes for b in bounds.ps_sizes]
+
+
+def brute_force(bounds, model, cores, need, most_bytes):
+    """(cost, throughput) of the points that none other is better than or equal to."""
+    points = sorted(
+        (one.milli, -float(model.predict(*one.parts())[0][0]))
+        for one in all_of(bounds)
+        if one.milli <= cores * 1000 and need.fits(one, most_bytes)
+    )
+    front, best = [], 0.0
+    for milli, slower in points:
+        if slower < best * (1 + 1e-12):
+            front.append((milli, -slower))
+            best = slower
+    return front
+
+
+@settings(max_examples=150, deadline=None)
+@given(bounds, models, st.sampled_from([0.4, 1.0, 2.5, 1e6]), needs, st.sampled_from([None, 300, 900]))
+def test_the_front_is_that_of_all_points(bounds, model, cores, need, most_bytes):
+    front = exact_front(lattice_of(bounds), model, most_cores=cores, need=need, most_bytes=most_bytes)
+    wanted = brute_force(bounds, model, cores, need, most_bytes)
+    if front is None:
+        assert wanted == []
+        return
+    assert front.on_front.all()
+    assert [(int(c), pytest.approx(t)) for c, t in zip(front.milli, front.throughput, strict=True)] == wanted
+    for at in range(len(front.milli)):
+        one = front.candidate(at)
+        assert bounds.holds(one)
+        assert one.milli == front.milli[at]
+        assert need.fits(one, most_bytes)
+        assert front.memory(need)[at] == need.of(one)
+
+
+@settings(max_examples=40, deadline=None)
+@given(bounds, sides)
+def test_both_ways_find_the_same(bounds, model):
+    class AsAWhole:
+        predict = staticmethod(model.predict)
+
+    assert isinstance(model, SeparableModel) and not isinstance(AsAWhole(), SeparableModel)
+    by_sides = exact_front(lattice_of(bounds), model, most_cores=100)
+    by_points = exact_front(lattice_of(bounds), AsAWhole(), most_cores=100)
+    assert by_sides is not None and by_points is not None
+    assert by_sides.milli.tolist() == by_points.milli.tolist()
+    assert by_sides.throughput == pytest.approx(by_points.throughput)
+
+
+@settings(max_examples=60, deadline=None)
+@given(bounds, needs, st.sampled_from([0.4, 1.0, 1e6]), st.sampled_from([None, 300, 900]))
+def test_the_smallest_plan(bounds, need, cores, most_bytes):
+    fitting = [one for one in all_of(bounds) if one.milli <= cores * 1000 and need.fits(one, most_bytes)]
+    smallest = (lattice := Lattice(bounds)).smallest(lattice.fitting(need, most_bytes), cores)
+    if not fitting:
+        assert smallest is None
+        return
+    assert smallest in fitting
+    assert smallest.milli == min(one.milli for one in fitting)
+
+
+def test_lattices_are_shared():
+    assert lattice_of(SMALL) is lattice_of(Bounds(**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}))
+
+
+def test_the_whole_lattice():
+    large = Lattice(Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(8)))
+    assert len(large) == 524_288
+    assert large.unit_milli == 500
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_workers": 0}, "from 1 to 0 workers"),
+        ({"min_servers": 4}, "from 4 to 3 parameter servers"),
+        ({"ps_sizes": ()}, "at least one"),
+        ({"worker_sizes": (0.0001,)}, "at least 0.001"),
+    ],
+)
+def test_bounds_that_hold_nothing(changes, words):
+    fields = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__} | changes
+    with pytest.raises(UsageError, match=words):
+        Lattice(Bounds(**fields))

@@ -1,0 +1,142 @@
+"""The plan a job starts with, and a running one as it is measured."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.fitted_model import load_model
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
+from dlrover_lite.brain.observed import candidate_of, observed_view
+from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_plan, initial_view
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.queueing import Costs
+from tests.brain.scenarios import FEATURES, base_view, past, replace_features, starting
+from tests.brain.simulated import START, Job
+
+
+@functools.cache
+def yesterday() -> PastJob:
+    return past("yesterday", Costs(), FEATURES, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.5, 200.0), st.integers(1, 256), st.integers(1, 4), st.integers(0, 8), st.integers(1, 3),
+    st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=1, unique=True).map(tuple),
+)  # fmt: skip
+def test_a_cold_start_fits_and_is_within_bounds(cores, memory, workers, more, servers, sizes) -> None:
+    bounds = Bounds(
+        min_workers=workers,
+        max_workers=workers + more,
+        min_servers=servers,
+        max_servers=4,
+        worker_sizes=sizes,
+        ps_sizes=(0.25, 1.0),
+    )
+    capacity = Resources(cores, memory * GIB)
+    found = initial_plan(starting(bounds=bounds, capacity=capacity))
+    assert found.stage == "initial" and "cold start" in found.reason
+    least = workers * min(sizes) + servers * 0.25
+    if found.choice is None:
+        assert found.action == "refuse" and least > cores
+        return
+    assert bounds.holds(found.choice) and found.choice.cores <= max(4.0, least)
+    assert found.plan is not None
+    assert sum(role.count * role.each.memory for role in (found.plan.ps, found.plan.worker)) <= capacity.memory
+
+
+def test_a_job_like_it_says_what_it_needs() -> None:
+    found = initial_plan(starting(history=(yesterday(),), capacity=Resources(4.0, 16 * GIB)))
+    assert "warm start" in found.reason and "yesterday" in found.reason
+    assert found.predicted is not None and found.choice is not None and found.memory is not None
+    job = Job(found.choice, host_cores=4.0)
+    measured = job.window()
+    assert measured.samples_per_second == pytest.approx(found.predicted.throughput.expected, rel=0.25)
+    rows = 3.0 * 2e7**0.72
+    assert found.memory.lower <= rows / found.choice.servers * 190 + 95 * MIB * 1.06 <= found.memory.limit
+    assert found.plan is not None and found.plan.worker.each.memory == int(520 * MIB * 1.06)
+
+
+def test_jobs_that_are_nothing_alike_say_nothing() -> None:
+    unlike = past("unlike", Costs(), replace_features(model="other", tables=2, dims=4, batch_size=64, rows=1000), 1)
+    found = initial_plan(starting(history=(unlike,)))
+    assert "cold start" in found.reason and "unlike, is at a distance of" in found.reason
+    assert found.choice == initial_plan(starting()).choice
+
+
+def test_more_data_needs_more_memory() -> None:
+    needs = [
+        initial_view(
+            starting(history=(yesterday(),), features=replace_features(rows=rows), total_samples=None)
+        ).need.tables
+        for rows in (1_000_000, 20_000_000, 100_000_000)
+    ]
+    assert needs == sorted(needs) and needs[0] < needs[2] / 5
+
+
+def test_new_jobs_take_part_in_rounds() -> None:
+    views = tuple(
+        msgspec.structs.replace(initial_view(starting(history=history)), job=name)
+        for name, history in (("cold", ()), ("warm", (yesterday(),)))
+    )
+    found = decide(RoundInputs(at=START, capacity=Resources(6.0, 32 * GIB), jobs=views))
+    assert [one.action for one in found.decisions] == ["start", "start"]
+    assert sum(one.choice.cores for one in found.decisions if one.choice) <= 6.0
+
+
+def test_what_is_stored_gives_the_same_plan() -> None:
+    inputs = starting(history=(yesterday(),))
+    again = msgspec.json.decode(msgspec.json.encode(inputs), type=StartInputs)
+    assert initial_plan(again) == initial_plan(inputs)
+
+
+def test_a_running_job_as_it_was_measured() -> None:
+    job = Job(Candidate(1, 1, 1.0, 0.5), seed=1)
+    profiles = list(job.windows(3))
+    job.plan = Candidate(3, 2, 0.5, 0.5)
+    profiles += job.windows(4)
+    view = observed_view(base_view("job"), profiles, free_cores=16.0, total_samples=5e6)
+    rate = np.mean([profile.samples_per_second for profile in profiles[3:]])
+    assert view.now == job.plan == candidate_of(profiles[-1])
+    assert view.measured is not None and view.measured.expected == pytest.approx(rate)
+    assert view.measured.lower < rate < view.measured.upper
+    assert view.last_change is not None and view.last_change.left == Candidate(1, 1, 1.0, 0.5)
+    assert view.last_change.fresh_windows == 4
+    assert view.remaining_samples == 5e6 - profiles[-1].samples_so_far
+    predicted = load_model(view.model).predict(*job.plan.parts())[0][0]
+    assert predicted == pytest.approx(rate, rel=0.15)
+    assert view.need.worker == base_view("job").need.worker and view.need.tables_band is not None
+    lower, expected, upper = view.need.tables_band
+    assert lower <= expected <= upper <= view.need.tables * 1.01
+    assert observed_view(base_view("job"), [], free_cores=16.0) == base_view("job")
+
+
+def test_brain_alone_scales_a_job_to_near_what_is_best() -> None:
+    """Cold, with eight cores and two decisions."""
+    capacity, small = (
+        Resources(8.0, 64 * GIB),
+        Bounds(max_workers=8, max_servers=3, worker_sizes=even_sizes(1.0, 4), ps_sizes=(0.5, 1.0)),
+    )
+    start = initial_plan(starting(bounds=small, capacity=capacity, features=replace_features(batch_size=1024)))
+    assert start.choice is not None
+    job, profiles = Job(start.choice, host_cores=8.0, progress=4), []
+    base = msgspec.structs.replace(base_view("job"), bounds=small)
+    for _ in range(3):
+        profiles += job.windows(3)
+        view = observed_view(base, profiles, free_cores=8.0, total_samples=1e8)
+        (one,) = decide(RoundInputs(at=job.at, capacity=capacity, jobs=(view,))).decisions
+        job.plan = one.choice or job.plan
+    reached = job.window().samples_per_second
+    best = max(
+        Job(plan, host_cores=8.0).window().samples_per_second
+        for plan in (Candidate(6, 2, 1.0, 1.0), Candidate(5, 3, 1.0, 1.0))
+    )
+    assert reached >= 0.85 * best

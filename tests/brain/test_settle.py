@@ -1,0 +1,152 @@
+"""When a plan is changed, and when not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.fitted_model import load_model, model_data
+from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.throughput import fit
+from dlrover_lite.units import Resources
+from tests.brain import queueing
+from tests.brain.models import data, load, view
+from tests.brain.queueing import Costs, observations
+
+SMALLEST = Candidate(1, 1, 0.25, 0.25)
+CAPACITY = Resources(3.0, 10**6)
+
+
+def decided(job, *, capacity=CAPACITY, policy=None):
+    return decide(RoundInputs(at=0.0, capacity=capacity, jobs=(job,), policy=policy or Policy()), load).of(job.job)
+
+
+def test_what_surely_pays_is_done():
+    found = decided(view(now=SMALLEST, scale_seconds=5.0))
+    assert found.action == "change"
+    assert found.predicted.gain.lower > 0
+    assert found.predicted.seconds < found.predicted.stay_seconds
+    assert found.before == SMALLEST
+    assert "80% band" in found.reason
+
+
+def test_a_change_that_costs_more_than_it_saves_is_not_made():
+    assert decided(view(now=SMALLEST, remaining_samples=1e5, scale_seconds=50.0)).action == "stay"
+
+
+def test_a_gain_that_is_not_certain_is_not_enough():
+    """Three quarters faster by the model, which may be wrong by a factor of two."""
+    job = view(now=Candidate(4, 1, 0.5, 0.75), model=data(spread=0.7), scale_seconds=5.0)
+    no_trials = Policy(exploration_share=0.0)
+    found = decided(job, policy=no_trials)
+    assert found.action == "stay"
+    assert "isn't certain" in found.reason
+    surer = msgspec.structs.replace(job, model=data(spread=0.02))
+    assert decided(surer, policy=no_trials).action == "change"
+
+
+def test_predictions_that_missed_widen_the_band():
+    job = view(now=Candidate(4, 1, 0.5, 0.5), model=data(spread=0.05), scale_seconds=5.0)
+    no_trials = Policy(exploration_share=0.0)
+    assert decided(job, policy=no_trials).action == "change"
+    assert decided(msgspec.structs.replace(job, doubt=10.0), policy=no_trials).action == "stay"
+
+
+def test_undoing_a_change_needs_new_evidence():
+    """A worker fewer, and a larger PS: the last change added that worker."""
+    now = Candidate(2, 1, 0.75, 0.25)
+    job = view(
+        now=now, model=data(spread=0.01), last_change=LastChange(left=Candidate(2, 1, 1.0, 0.25), fresh_windows=1)
+    )
+    wanted = decided(msgspec.structs.replace(job, last_change=None)).choice
+    assert wanted.worker_cores > now.worker_cores or wanted.workers != now.workers
+    back = LastChange(left=wanted, fresh_windows=1)
+    found = decided(msgspec.structs.replace(job, last_change=back))
+    assert found.action == "stay"
+    assert "undo the last change, of which 1 windows" in found.reason
+    assert decided(msgspec.structs.replace(job, last_change=LastChange(left=wanted, fresh_windows=4))).choice == wanted
+
+
+def test_trying_has_a_budget():
+    job = view(now=Candidate(4, 1, 0.5, 0.75), model=data(spread=0.7), scale_seconds=5.0, remaining_samples=1e8)
+    found = decided(job)
+    assert found.action == "explore"
+    here, there = job.now, found.choice
+    assert there.workers <= 2 * here.workers and there.ps_cores <= 2 * here.ps_cores
+    spent = 0.05 * found.predicted.stay_seconds
+    assert decided(msgspec.structs.replace(job, explored_seconds=spent)).action == "stay"
+    assert decided(msgspec.structs.replace(job, remaining_samples=1e5)).action == "stay"
+
+
+def test_what_was_measured_counts_for_more_than_what_was_predicted():
+    """It runs at half of the predicted speed: all plans are then expected to."""
+    job = view(now=Candidate(2, 1, 1.0, 0.5))
+    predicted = decided(job).predicted
+    measured = Band(*(float(x[0]) / 2 for x in load(job.model).predict(*job.now.parts())))
+    half = decided(msgspec.structs.replace(job, measured=measured)).predicted
+    assert half.stay_seconds == pytest.approx(2 * predicted.stay_seconds)
+    assert half.throughput.expected == pytest.approx(predicted.throughput.expected / 2)
+
+
+def test_a_fixed_plan_stays_and_its_room_is_kept():
+    fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True)
+    other = view("other")
+    found = decide(RoundInputs(at=0.0, capacity=CAPACITY, jobs=(fixed, other)), load)
+    assert found.of("fixed").action == "stay"
+    assert "autoscaling is off" in found.of("fixed").reason
+    assert found.of("other").choice.cores <= 1.0
+
+
+def test_unknown_work_is_taken_as_the_horizon():
+    job = view(now=SMALLEST, remaining_samples=None)
+    assert decided(job, policy=Policy(horizon_seconds=500.0)).predicted.stay_seconds == 500.0
+
+
+def test_nobody_is_slowed_down_for_what_gains_less():
+    """Both have the same model; one that is nearly done would be worth more by its share of time, if it were certain."""
+    jobs = tuple(view(f"job-{i}", now=Candidate(1, 1, 1.0, 0.5), scale_seconds=30.0) for i in range(2))
+    found = decide(RoundInputs(at=0.0, capacity=CAPACITY, jobs=jobs), load)
+    assert {d.action for d in found.decisions} == {"stay"}
+
+
+def test_a_plan_from_outside_the_lattice_can_be_kept():
+    odd = Candidate(3, 1, 0.6, 1.1)
+    found = decided(view(now=odd, scale_seconds=1e9))
+    assert (found.action, found.choice) == ("stay", odd)
+
+
+def test_less_capacity_shrinks_what_runs():
+    found = decided(view(now=Candidate(4, 1, 1.0, 1.0)), capacity=Resources(2.0, 10**6))
+    assert found.action == "change"
+    assert found.choice.cores <= 2.0
+    assert "less than there was" in found.reason
+
+
+def test_cores_that_make_no_difference_are_given_back():
+    """The PS is all that counts: most of the workers only wait for it."""
+    costs, capacity = {"worker": 0.002, "request": 0.0, "latency": 0.001, "server": 0.05}, Resources(9.0, 10**6)
+    now = Candidate(6, 3, 1.0, 1.0)
+    job = view(now=now, model=data(**costs, spread=0.02), scale_seconds=5.0, remaining_samples=1e8)
+    found = decided(job, capacity=capacity)
+    assert found.action == "change" and found.choice.cores < 5
+    assert found.predicted.throughput.expected >= 0.99 * float(load(job.model).predict(*now.parts())[0][0])
+    assert "cores less make no difference" in found.reason
+    unsure = msgspec.structs.replace(job, model=data(**costs, spread=0.3))
+    assert decided(unsure, policy=Policy(exploration_share=0.0), capacity=capacity).action == "stay"
+    nearly_done = msgspec.structs.replace(job, remaining_samples=1e6)
+    assert decided(nearly_done, capacity=capacity).action == "stay"
+
+
+def test_a_surer_plan_is_taken_where_the_best_is_not_certain():
+    """Fewer, larger steps from what is known: the best plan by the model is far from the present one."""
+    fitted = fit(observations(Costs(), 3, [queueing.Plan(2, 1, 1.0, 0.5, 16.0)]))
+    bounds = Bounds(max_workers=16, max_servers=4, worker_sizes=even_sizes(2.0, 8), ps_sizes=even_sizes(1.0, 4))
+    job = JobView(
+        job="a", bounds=bounds, model=model_data(fitted, batch_size=1024, free_cores=16.0), remaining_samples=4e7,
+        now=Candidate(2, 1, 1.0, 0.5), scale_seconds=5.0,
+    )  # fmt: skip
+    found = decide(RoundInputs(at=0.0, capacity=Resources(4.0, 10**12), jobs=(job,)), load_model).of("a")
+    assert found.action == "change" and found.predicted.gain.lower > 0

@@ -1,0 +1,331 @@
+"""The throughput model: it finds known costs again, predicts what it hasn't seen, and says how sure it is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.nnls import nnls
+from dlrover_lite.brain.profiles import HostUse, Observation, Profile, PsUse, WorkerUse, host_speeds, observe
+from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK, Engine, Form, Setting
+from dlrover_lite.brain.throughput import Fit, Prior, fit, predict, times
+from dlrover_lite.errors import DlroverLiteError
+from tests.brain.queueing import PLANS, Costs, Plan, observations, replace, simulate
+
+COSTS = Costs()
+TRUE = {
+    "worker_sample": 0.018 / 1024,
+    "worker_minibatch": 0.002,
+    "worker_request": 0.0008,
+    "ps_sample": 0.008 / 1024,
+    "ps_request": 0.0012,
+    "latency": 0.003,
+}
+
+
+@functools.cache
+def simulated() -> list[Observation]:
+    return observations(COSTS, seed=1)
+
+
+def rates(measured: Sequence[Observation]) -> np.ndarray:
+    return np.array([o.samples_per_second for o in measured])
+
+
+def setting(**changes: float) -> Setting:
+    values = {"workers": 2, "ps": 1, "worker_cores": 0.5, "ps_cores": 0.5, "batch_size": 1024, "free_cores": 4.0}
+    return Setting.even(**(values | changes))
+
+
+def exact(true: Fit, plan: Setting, rng: np.random.Generator, noise: float) -> list[Observation]:
+    """What would be measured if the form held, but for noise."""
+    flat = Setting(*(np.atleast_1d(values) for values in np.broadcast_arrays(*plan)))
+    found = []
+    for i, rate in enumerate(predict(true, flat).samples_per_second):
+        c, at = true.coefficients, {name: float(values[i]) for name, values in flat._asdict().items()}
+        worker = c["worker_sample"] * at["batch_size"] + c["worker_minibatch"] + c["worker_request"] * at["ps"]
+        server = c["ps_sample"] * at["batch_size"] / at["ps"] + c["ps_request"]
+        errors = np.exp(rng.normal(0, noise, 3))
+        cpu = {"worker_cpu_seconds": worker * errors[1], "ps_cpu_seconds": server * errors[2]}
+        found.append(Observation(samples_per_second=float(rate * errors[0]), **at, **cpu))
+    return found
+
+
+def true_fit(coefficients: dict[str, float], exponent: float = 6.0) -> Fit:
+    return msgspec.structs.replace(fit([], prior=Prior(coefficients, 0.0, exponent)), noise=0.0)
+
+
+# --- solving --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 8))
+def test_least_squares_without_negative_coefficients(seed: int, k: int) -> None:
+    """Karush, Kuhn and Tucker's conditions: what is above 0 has no gradient, and what is 0 none that would raise it."""
+    rng = np.random.default_rng(seed)
+    rows, right = rng.normal(size=(k + 6, k)), rng.normal(size=k + 6)
+    found = nnls(rows.T @ rows, rows.T @ right)
+    gradient = rows.T @ (right - rows @ found)
+    assert (found >= 0).all()
+    assert np.allclose(gradient[found > 0], 0, atol=1e-8)
+    assert (gradient <= 1e-8).all()
+
+
+# --- fitting --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.3, 3.0), st.floats(0.3, 3.0), st.floats(0.3, 3.0))
+def test_known_costs_are_found_again(seed: int, workers: float, servers: float, requests: float) -> None:
+    factors = {"worker": workers, "ps_sample": servers, "ps_request": requests, "latency": 1.0}
+    known = {
+        name: value * next(f for prefix, f in factors.items() if name.startswith(prefix))
+        for name, value in TRUE.items()
+    }
+    rng = np.random.default_rng(seed)
+    plans = setting(
+        workers=rng.integers(1, 5, 24),
+        ps=rng.integers(1, 4, 24),
+        worker_cores=rng.choice([0.25, 0.5, 1.0], 24),
+        ps_cores=rng.choice([0.1, 0.25, 1.0], 24),
+        batch_size=rng.choice([512, 1024, 2048], 24),
+    )
+    found = fit(exact(true_fit(known), plans, rng, 0.02)).coefficients
+    for cost in (
+        lambda c: c["worker_sample"] * 1024 + c["worker_minibatch"] + c["worker_request"],
+        lambda c: c["ps_sample"] * 1024,
+        lambda c: c["ps_request"],
+    ):
+        assert cost(found) == pytest.approx(cost(known), rel=0.2)
+    assert found["worker_sample"] == pytest.approx(known["worker_sample"], rel=0.25)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.fixed_dictionaries({name: st.floats(0.0, 5.0) for name in TRUE}),
+    st.sampled_from(BOTTLENECK.exponents),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.floats(0.1, 4.0),
+    st.floats(0.1, 2.0),
+    st.floats(0.2, 8.0),
+    st.floats(1.0, 4.0),
+)
+def test_more_cores_are_never_slower(
+    parts: dict[str, float], exponent: float, w: int, p: int, w_cores: float, p_cores: float, free: float, more: float
+) -> None:
+    model = true_fit({name: TRUE[name] * (part + 1e-3) for name, part in parts.items()}, exponent)
+    base = {"workers": w, "ps": p, "worker_cores": w_cores, "ps_cores": p_cores, "free_cores": free}
+    before = predict(model, setting(**base)).samples_per_second
+    for axis in ("worker_cores", "ps_cores", "free_cores"):
+        after = predict(model, setting(**(base | {axis: base[axis] * more}))).samples_per_second
+        assert after >= before * (1 - 1e-9), axis
+
+
+def errors_of(form: Form) -> tuple[np.ndarray, float]:
+    """Relative errors on two thirds of the simulated plans, fitted on the rest, and the part of them within the band."""
+    measured, rng = simulated(), np.random.default_rng(3)
+    found, inside = [], []
+    for _ in range(6):
+        order = rng.permutation(len(measured))
+        known, rest = ([measured[i] for i in part] for part in (order[:12], order[12:]))
+        predicted = predict(fit(known, form=form), Setting.of(rest))
+        found.append(np.abs(predicted.samples_per_second / rates(rest) - 1))
+        inside.append((predicted.low <= rates(rest)) & (rates(rest) <= predicted.high))
+    return np.concatenate(found), float(np.mean(inside))
+
+
+def test_plans_not_seen_are_predicted() -> None:
+    errors, inside = errors_of(BOTTLENECK)
+    assert np.median(errors) < 0.04
+    assert np.quantile(errors, 0.9) < 0.12
+    assert inside > 0.75
+
+
+def test_adding_phases_up_is_the_wrong_shape_for_overlapping_ones() -> None:
+    assert np.median(errors_of(ADDITIVE)[0]) > 2 * np.median(errors_of(BOTTLENECK)[0])
+
+
+def test_another_job_is_predicted_too() -> None:
+    """Where the PS do most of the work."""
+    measured = observations(replace(COSTS, worker=0.006, ps=0.012, ps_request=0.003), 5, PLANS[::2])
+    predicted = predict(fit(measured[::2]), Setting.of(measured[1::2]))
+    assert np.median(np.abs(predicted.samples_per_second / rates(measured[1::2]) - 1)) < 0.06
+
+
+def test_two_measurements_give_a_usable_fit() -> None:
+    rng = np.random.default_rng(2)
+    seen = [simulate(plan, COSTS, rng) for plan in (Plan(1, 1, 0.5, 0.5, 4), Plan(2, 1, 0.5, 0.5, 4))]
+    measured = simulated()
+    predicted = predict(fit(seen), Setting.of(measured))
+    errors = np.abs(predicted.samples_per_second / rates(measured) - 1)
+    assert np.median(errors) < 0.15
+    assert errors.max() < 0.8
+    inside = (predicted.low <= rates(measured)) & (rates(measured) <= predicted.high)
+    assert inside.mean() > 0.7
+
+
+def test_a_prior_counts_as_long_as_little_is_measured() -> None:
+    prior = Prior({name: value * 1.5 for name, value in TRUE.items()}, relative_sd=0.1)
+    guess = predict(fit([], prior=prior), setting()).samples_per_second
+    assert guess == pytest.approx(predict(true_fit(prior.coefficients), setting()).samples_per_second, rel=0.01)
+    far = fit(simulated()[:2], prior=prior).coefficients["ps_request"]
+    near = fit(simulated(), prior=prior).coefficients["ps_request"]
+    assert abs(near - TRUE["ps_request"]) < 0.7 * abs(far - TRUE["ps_request"])
+
+
+def test_a_disturbed_measurement_doesnt_spoil_the_others() -> None:
+    measured = simulated()
+    spoilt = [msgspec.structs.replace(o, samples_per_second=o.samples_per_second / 4) for o in measured[:3]]
+    predicted = predict(fit([*spoilt, *measured[3:]]), Setting.of(measured))
+    assert np.median(np.abs(predicted.samples_per_second / rates(measured) - 1)) < 0.05
+
+
+def test_a_host_that_is_slow_at_times() -> None:
+    """All CPU work takes longer then, here by 20% up or down: what is predicted is the usual throughput, with a wider band. Of one draw of
+    18 such paces even the mean is off by 5%, so that a single fit says little: the usual one of many does."""
+    errors, noises = [], []
+    for seed in range(11):
+        rng, slow = np.random.default_rng(seed), []
+        for o, pace in zip(simulated(), np.exp(rng.normal(0, 0.2, len(PLANS))), strict=True):
+            assert o.worker_cpu_seconds is not None and o.ps_cpu_seconds is not None
+            slow.append(
+                msgspec.structs.replace(
+                    o,
+                    samples_per_second=o.samples_per_second / pace,
+                    worker_cpu_seconds=o.worker_cpu_seconds * pace,
+                    ps_cpu_seconds=o.ps_cpu_seconds * pace,
+                )
+            )
+        found = fit(slow[::2])
+        predicted = predict(found, Setting.of(simulated()))
+        errors.append(np.median(np.abs(predicted.samples_per_second / rates(simulated()) - 1)))
+        noises.append(found.noise)
+    assert np.median(errors) < 0.06
+    assert min(noises) > 0.09 > fit(simulated()[::2]).noise
+
+
+def test_without_measured_cpu_the_shape_is_fitted_to_throughput_alone() -> None:
+    blind = [msgspec.structs.replace(o, worker_cpu_seconds=None, ps_cpu_seconds=None) for o in simulated()]
+    predicted = predict(fit(blind), Setting.of(blind))
+    assert np.median(np.abs(predicted.samples_per_second / rates(blind) - 1)) < 0.08
+
+
+def test_what_cant_be_told_apart_is_named() -> None:
+    rng = np.random.default_rng(0)
+    same_ps = exact(true_fit(TRUE), setting(workers=np.array([1, 2, 3, 4])), rng, 0.01)
+    found = fit(same_ps)
+    assert {"worker_sample", "worker_minibatch", "worker_request"} in [set(group) for group in found.merged]
+    assert {"ps_sample", "ps_request"} in [set(group) for group in found.merged]
+    several_ps = exact(
+        true_fit(TRUE), setting(ps=np.array([1, 2, 3, 4]), batch_size=np.array([512, 1024, 2048, 512])), rng, 0.01
+    )
+    assert not any("ps_sample" in group for group in fit(several_ps).merged)
+    assert "latency" in fit(exact(true_fit(TRUE), setting(worker_cores=np.array([0.05, 0.06])), rng, 0.01)).unseen
+
+
+def test_outside_of_what_was_seen_the_band_is_wider_and_says_so() -> None:
+    found = fit(simulated())
+    predicted = predict(found, setting(workers=np.array([2, 6, 12, 48]), free_cores=1000.0))
+    assert predicted.extrapolated.tolist() == [False, False, True, True]
+    width = predicted.high / predicted.low
+    assert width[0] < width[2] < width[3]
+
+
+def test_the_longest_time_is_what_limits() -> None:
+    found = fit(simulated()[:8])
+    lattice = setting(workers=np.arange(1, 9)[:, None], ps_cores=np.array([0.25, 1.0]))
+    limits = times(found, lattice)
+    assert limits.shape == (4, 8, 2)
+    seconds = (limits**found.exponent).sum(axis=0) ** (1 / found.exponent)
+    assert np.allclose(1024 / seconds, predict(found, lattice).samples_per_second)
+
+
+def test_a_fit_is_plain_data() -> None:
+    found = fit(simulated()[:4], engine=Engine(depth=3.0))
+    again = msgspec.json.decode(msgspec.json.encode(found), type=Fit)
+    assert again == found
+    assert predict(again, setting()).low == predict(found, setting()).low
+
+
+def test_more_cores_than_a_node_has_threads_for_are_of_no_use() -> None:
+    model = true_fit({"worker_sample": 2e-5, "ps_sample": 1e-7, "ps_request": 1e-4})
+    one, and_a_half, two, more_ps = (
+        predict(model, setting(**plan)).samples_per_second
+        for plan in (
+            {"worker_cores": 1},
+            {"worker_cores": 1.5},
+            {"worker_cores": 2},
+            {"worker_cores": 2, "ps_cores": 4},
+        )
+    )
+    assert and_a_half < 1.3 * one
+    assert two > 1.7 * one
+    busy_ps = true_fit({"worker_sample": 1e-7, "ps_sample": 2e-5})
+    assert (
+        predict(busy_ps, setting(ps_cores=4)).samples_per_second
+        == predict(busy_ps, setting(ps_cores=1)).samples_per_second
+    )
+    assert more_ps >= two
+
+
+def test_nothing_to_predict_from() -> None:
+    with pytest.raises(DlroverLiteError, match="nothing was measured"):
+        fit([])
+
+
+# --- profiles -------------------------------------------------------------------------------------------------------
+
+
+def profile(speeds: dict[str, float], *, other: float = 0.0, ps_cpu: tuple[float, ...] = (1.0,)) -> Profile:
+    """A worker on each host, whose minibatches cost 10 ms at speed 1; the PS are on the first host."""
+    hosts = list(speeds)
+    return Profile(
+        job="j",
+        at=0.0,
+        seconds=10.0,
+        batch_size=100,
+        samples=40_000,
+        samples_so_far=40_000,
+        workers=tuple(WorkerUse(f"w-{h}", h, 0.5, 400 // len(hosts), 4.0 / len(hosts) / speeds[h]) for h in hosts),
+        ps=tuple(PsUse(f"ps-{i}", hosts[0], 0.5, 400, cpu) for i, cpu in enumerate(ps_cpu)),
+        hosts=tuple(HostUse(h, 4.0, other) for h in hosts),
+    )
+
+
+def test_hosts_of_different_speed() -> None:
+    found = host_speeds([profile({"a": 1.0, "b": 2.0, "c": 0.5})] * 20)
+    assert found["b"] / found["a"] == pytest.approx(2.0, rel=0.15)
+    assert found["c"] / found["a"] == pytest.approx(0.5, rel=0.15)
+    assert 1 < host_speeds([profile({"a": 1.0, "b": 2.0})])["b"] < 1.3
+    assert host_speeds([profile({"a": 3.0})]) == {"a": 1.0}
+
+
+def test_a_profile_as_the_model_takes_it() -> None:
+    seen = observe(profile({"a": 1.0}, other=1.0, ps_cpu=(3.0, 1.0)))
+    assert seen is not None
+    assert (seen.workers, seen.ps, seen.free_power) == (1, 2, 3.0)
+    assert seen.worker_cpu_seconds == pytest.approx(0.01)
+    assert seen.ps_cpu_seconds == pytest.approx(0.005)
+    assert seen.ps_share == 0.75
+    fast = observe(profile({"a": 1.0, "b": 2.0}), {"a": 1.0, "b": 2.0})
+    assert fast is not None
+    assert fast.worker_speed == 1.5
+    assert fast.worker_cpu_seconds == pytest.approx(0.01)
+    assert (fast.host_workers, fast.host_ps) == (0.5, 1.0)  # the first host has the PS as well
+
+
+def test_what_nodes_used_was_free_whatever_others_took() -> None:
+    seen = observe(profile({"a": 1.0}, other=4.0))
+    assert seen is not None
+    assert seen.free_power == pytest.approx(0.5)
+
+
+def test_an_interval_without_training_tells_nothing() -> None:
+    assert observe(msgspec.structs.replace(profile({"a": 1.0}), samples=0)) is None

@@ -1,0 +1,256 @@
+"""``history`` and ``brain``: of a job that was trained, of jobs that are only in the database, and of one that loses its brain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.decision import Decision, Round
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord
+from dlrover_lite.cli.main import main
+from dlrover_lite.jobs import brains
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.backends.support import until
+from tests.cli.conftest import ENDLESS, start, write_recipe
+from tests.cli.documented import check
+
+Capture = pytest.CaptureFixture[str]
+SMALL = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(1, Resources(0.5, GIB)))
+LARGE = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(3, Resources(0.5, GIB)))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    brains.stop(kill=True)
+
+
+@pytest.fixture
+def past(home: Path) -> None:
+    """Two jobs whose files are gone: one that was scaled, and one that failed."""
+    files = BrainFiles()
+    files.make()
+    outcome = JobOutcome(
+        seconds=100.0, samples_per_second=5000.0, auc=0.75, peak_memory={"ps": 300 * MIB, "worker": 400 * MIB}
+    )
+    common: dict[str, Any] = {"owner": "ada", "created_at": 1e9, "started_at": 1e9}
+    with ConfigStore(files.database) as store:
+        store.put_job(
+            JobEntry(
+                id="ads-1",
+                name="ads",
+                model="dcn",
+                state="succeeded",
+                ended_at=1e9 + 100,
+                samples=500_000,
+                outcome=outcome,
+                **common,
+            )
+        )
+        failed = {**common, "created_at": 1e9 + 500, "message": "worker-0: no such file\nand more"}
+        store.put_job(JobEntry(id="news-1", name="news", model="dlrm", state="failed", ended_at=1e9 + 600, **failed))
+        for at, plan, decision in ((1.0, SMALL, None), (40.0, LARGE, 1)):
+            store.add_plan(PlanRecord(job="ads-1", at=1e9 + at, kind="granted", plan=plan, decision=decision))
+        size = {"cores": 0.5, "memory": GIB}
+        for at, what, reason, data in (
+            (1.0, "launched", "", size),
+            (50.0, "ended", "OOMKilled", {"detail": "over 1 GiB"}),
+        ):
+            event = NodeEvent(job="ads-1", at=1e9 + at, node="worker-0", event=what, reason=reason, data=data)  # type: ignore[arg-type]
+            store.add_node_event(event)
+        store.commit()
+        decision = Decision(job="ads-1", at=1e9 + 30, action="change", plan=LARGE, reason="it changes to more workers")
+        inputs = RoundInputs(at=1e9 + 30, capacity=Resources(4.0, GIB), jobs=())
+        store.add_round(Round(inputs, (decision,), Resources(1.0, GIB)), ["ads-1"])
+
+
+def as_json(arguments: list[str], capsys: Capture) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+# --- history --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_trained_is_in_the_history(trained: dict[str, Any], capsys: Capture) -> None:
+    (job,) = as_json(["history", "--filter", f"id={trained['job']}"], capsys)["jobs"]
+    assert (job["state"], job["samples"], job["auc"]) == ("succeeded", 4000, trained["auc"])
+    assert job["samples_per_second"] == pytest.approx(trained["samples_per_second"], rel=0.5)
+    assert (job["plan"]["worker"]["count"], job["nodes"]) == (1, {"ps": 1, "worker": 1})
+    assert job["peak_memory"]["worker"] > 10 * MIB
+    assert (job["features"]["tables"], job["features"]["dims"], job["features"]["rows"]) == (26, 130, 4000)
+    story = as_json(["history", trained["job"]], capsys)
+    happened = {(event["node"], event["event"], event["reason"]) for event in story["events"]}
+    assert happened == {
+        (node, *what)
+        for node in ("ps-0", "worker-0")
+        for what in (("launched", ""), ("up", ""), ("ended", "Succeeded"))
+    }
+    assert [plan["plan"] for plan in story["plans"]] == [job["plan"]]
+
+
+def test_the_list(past: None, capsys: Capture) -> None:
+    assert main(["history"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["ads-1", "succeeded"], ["news-1", "failed"]]
+    for word in ("500,000", "5,000", "1 ps x 0.5 cores, 3 worker x 0.5 cores", "300 MiB", "400 MiB", "0.7500"):
+        assert word in lines[1]
+    value = as_json(["history"], capsys)
+    check("## history", value)
+    check("### a job of the history", value["jobs"][0])
+    assert [job["id"] for job in value["jobs"]] == ["ads-1", "news-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--filter", "model=dc*"], ["ads-1"]),
+        (["--filter", "state=failed,lost", "--filter", "owner=ada"], ["news-1"]),
+        (["--filter", "no such file"], ["news-1"]),
+        (["--filter", "since=1d"], []),
+        (["--limit", "1"], ["news-1"]),
+    ],
+)
+def test_choosing(past: None, capsys: Capture, options: list[str], found: list[str]) -> None:
+    assert [job["id"] for job in as_json(["history", *options], capsys)["jobs"]] == found
+
+
+def test_the_story_of_a_job(past: None, capsys: Capture) -> None:
+    assert main(["history", "ads"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "ads-1: succeeded"
+    assert [line[21:] for line in lines[1:]] == [
+        "it began",
+        "it has 1 ps x 0.5 cores, 1 worker x 0.5 cores",
+        "worker-0 was launched with 0.5 cores and 1 GiB",
+        "decision 1: change: it changes to more workers",
+        "it has 1 ps x 0.5 cores, 3 worker x 0.5 cores by decision 1",
+        "worker-0 has ended: OOMKilled: over 1 GiB",
+        "it has succeeded",
+    ]
+    value = as_json(["history", "ads-1"], capsys)
+    check("## history JOB", {name: value[name] for name in ("plans", "decisions", "events")})
+    check("### a plan", value["plans"][0])
+    check("### a decision", value["decisions"][0])
+    check("### an event", value["events"][0])
+    assert main(["history", "news-1"]) == 0
+    assert capsys.readouterr().out.startswith("news-1: failed (worker-0: no such file)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["history", "adz-1"], 1, "The nearest: ads-1"),
+        (["history", "--filter", "colour=red"], 2, "can't be filtered by 'colour'"),
+        (["history", "ads-1", "--limit", "3"], 2, "its whole story is told"),
+    ],
+)
+def test_what_can_not_be_told(past: None, capsys: Capture, arguments: list[str], code: int, says: str) -> None:
+    assert main(arguments) == code
+    assert says in capsys.readouterr().err
+
+
+def test_no_history(home: Path, capsys: Capture) -> None:
+    assert main(["history"]) == 0
+    assert capsys.readouterr().err == "There is no history yet.\n"
+    assert main(["history", "last"]) == 1
+    assert as_json(["history"], capsys) == {"jobs": []}
+    assert not home.exists()
+
+
+# --- brain ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_no_brain(past: None, capsys: Capture) -> None:
+    assert main(["brain", "status"]) == 1
+    text = capsys.readouterr().out
+    assert "No brain runs" in text and "history of 2 jobs" in text
+    assert main(["brain", "status", "--json"]) == 1
+    check("## brain status", json.loads(capsys.readouterr().out))
+    assert main(["brain", "stop"]) == 0
+    assert capsys.readouterr().out == "No brain runs.\n"
+
+
+def test_settings(home: Path, capsys: Capture) -> None:
+    assert main(["brain", "settings", "keep-jobs=500"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "idle-minutes=15",
+        "keep-jobs=500",
+        "keep-days=365",
+        "profile-days=30",
+    ]
+    value = as_json(["brain", "settings"], capsys)
+    check("## brain settings", value)
+    assert value["keep_jobs"] == 500
+    assert main(["brain", "settings", "keep=1"]) == 2
+
+
+def has_told(job: JobHandle, what: str) -> bool:
+    return any(what in entry.text for entry in job.story("master").entries)
+
+
+def test_a_job_goes_on_while_its_brain_is_killed(
+    home: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
+    done = start(["run", str(write_recipe(tmp_path, "going", ENDLESS)), "--detach"])
+    out, said = done.communicate(timeout=100)
+    assert done.returncode == 0, said
+    job = JobHandle.find(out.strip())
+    try:
+        now = brains.ask_status()
+        assert now is not None and f"started the brain (pid {now.pid}, idle exit after 15 min)" in said.splitlines()
+        until(lambda: job.status().samples > 0, "some samples", 60.0)
+        value = as_json(["brain", "status"], capsys)
+        check("### registered jobs", value["jobs"][0])
+        assert value["jobs"][0]["job"] == job.id
+        os.kill(now.pid, signal.SIGKILL)
+        before = job.status().samples
+        until(lambda: has_told(job, "the brain is lost"), "a word about the loss")
+        until(lambda: job.status().samples > before, "more samples")
+        brains.ensure()
+        until(lambda: has_told(job, "the brain is there"), "a word about the new one", 60.0)
+        assert main(["brain", "stop"]) == 0
+        capsys.readouterr()
+    finally:
+        job.stop(kill=True)
+        job.wait(60)
+    (entry,) = as_json(["history"], capsys)["jobs"]  # though nobody was there to be told
+    assert (entry["id"], entry["state"], entry["plan"]) == (job.id, "stopped", msgspec.to_builtins(SMALL))
+
+
+def test_numbers_of_a_band_are_kept(past: None, capsys: Capture) -> None:
+    """What a decision predicted and brought is part of its object."""
+    from dlrover_lite.brain.decision import Predicted
+    from dlrover_lite.brain.effect import judge
+
+    with ConfigStore(BrainFiles().database) as store:
+        predicted = Predicted(
+            throughput=Band(100.0, 90.0, 110.0), seconds=5.0, stay_seconds=9.0, gain=Band(4.0, 3.0, 5.0)
+        )
+        decision = Decision(job="news-1", at=1e9 + 510, action="change", reason="it may", predicted=predicted)
+        inputs = RoundInputs(at=1e9, capacity=Resources(1.0, GIB), jobs=())
+        store.add_round(Round(inputs, (decision,), Resources(1.0, GIB)), ["news-1"])
+        store.put_effect("news-1", 1, judge(decision, Band(104.0, 100.0, 108.0), windows=3, at=1e9 + 550))
+        store.commit()
+    (one,) = as_json(["history", "news-1"], capsys)["decisions"]
+    assert one["predicted"]["throughput"] == [100.0, 90.0, 110.0]
+    assert one["effect"]["error"] == pytest.approx(0.04)
+    assert main(["history", "news-1"]) == 0
+    assert "decision 1 brought 104 samples/s measured, 100 predicted (+4%)" in capsys.readouterr().out

@@ -1,0 +1,234 @@
+"""The brain's daemon, for real: found, started once, killed, followed, stopped; and nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from dlrover_lite.brain.daemon import look_at
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.errors import BrainError, UsageError
+from dlrover_lite.jobs import brains
+from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
+from dlrover_lite.jobs.processes import identify, wait_for_end
+from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.brain_start import find_daemon
+from dlrover_lite.recipe.load import parse_recipe
+from tests.brain.service_rig import PATIENCE, profile, registration
+
+RECIPE = "version: 1\nname: ads\nmodel: dcn\ndata: {format: synthetic, samples: 1000}\n"
+ENSURE = """
+import sys
+from dlrover_lite.jobs import brains
+sys.stdin.readline()
+brain = brains.ensure()
+print(brain.pid, int(brain.started), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    brains.stop(kill=True)
+
+
+def runtime_directories() -> list[Path]:
+    return list((Path(os.environ["XDG_RUNTIME_DIR"]) / "dlrover-lite").glob("brain*"))
+
+
+def test_one_is_started_found_and_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_CALLER", "secret")
+    brain = brains.ensure(idle_seconds=90.0)
+    assert (
+        brain.started and brains.announcement(brain) == f"started the brain (pid {brain.pid}, idle exit after 1.5 min)"
+    )
+    again = brains.ensure()
+    assert (again.pid, again.started, brains.announcement(again)) == (brain.pid, False, "")
+    process = psutil.Process(brain.pid)
+    assert "OF_THE_CALLER" not in process.environ() and process.cwd() == "/"
+    assert process.ppid() != os.getpid() and os.getsid(brain.pid) != os.getsid(0)
+    now = brains.ask_status()
+    assert now is not None and (now.pid, now.jobs, now.embedded) == (brain.pid, [], False)
+    assert (home / "state" / "brain" / "brain.sqlite").exists()
+    assert brains.stop() == brain.pid
+    assert identify(brain.pid) is None
+    assert brains.stop() is None and brains.ask_status() is None
+    assert runtime_directories() == []
+    assert "ends: stopped by request" in BrainFiles().log.read_text()
+
+
+def test_those_who_start_one_at_once_get_the_same_one() -> None:
+    starters = [
+        subprocess.Popen([sys.executable, "-c", ENSURE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for starter in starters:
+        assert starter.stdin is not None
+        starter.stdin.write("\n")
+        starter.stdin.flush()
+    said = [starter.communicate(timeout=100)[0].split() for starter in starters]
+    assert len({pid for pid, _ in said}) == 1
+    assert sum(int(started) for _, started in said) == 1
+
+
+def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
+    """kill -9 between reports: all that was answered is there, and what wasn't is told to the brain that comes next."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    said: list[str] = []
+    first = brains.ensure()
+    link = BrainLink(registration(), find_daemon, context=context, say=said.append)
+
+    def until_told() -> None:
+        end = time.monotonic() + PATIENCE
+        while link.state != "open" or link.unsent or link._asked:
+            assert time.monotonic() < end, said
+            link._serve(0.1)
+
+    try:
+        for at in range(5):
+            link.keep(profile(float(at)))
+        until_told()
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_for_end_of(first.pid)
+        with ConfigStore(BrainFiles().database) as store:
+            assert len(queries.profiles(store, "ads-1")) == 5
+            assert store.db.conn.execute("pragma integrity_check").fetchone()[0] == "ok"
+        assert not BrainFiles().lives()
+        link.keep(profile(5.0))
+        link._next_at = 0.0
+        end = time.monotonic() + PATIENCE
+        while not said:
+            assert time.monotonic() < end
+            link._serve(0.1)
+        assert said == ["the brain is lost (none runs): training goes on without its advice"]
+        second = brains.ensure()
+        assert second.started and len(runtime_directories()) == 1
+        link._next_at = 0.0
+        until_told()
+        assert said[1:] == ["the brain is there"]
+        now = brains.ask_status()
+        assert now is not None and [one.job for one in now.jobs] == ["ads-1"]
+        with ConfigStore(BrainFiles().database) as store:
+            assert [one.at for one in queries.profiles(store, "ads-1")] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    finally:
+        link.close()
+        context.destroy(linger=0)
+
+
+def wait_for_end_of(pid: int) -> bool:
+    process = identify(pid)
+    return process is None or wait_for_end(process, PATIENCE)
+
+
+def test_a_newer_one_follows_an_older_one_and_never_the_other_way() -> None:
+    old = brains.ensure(version="0.0.9")
+    new = brains.ensure(version="0.10.0")
+    assert new.started and new.replaced == "0.0.9" and new.pid != old.pid
+    assert f"in place of version 0.0.9 (pid {new.pid}" in brains.announcement(new)
+    assert identify(old.pid) is None
+    assert brains.ensure(version="0.1.0")[:2] == (new.pid, "0.10.0")
+    assert "hands over to version 0.10.0" in BrainFiles().log.read_text()
+
+
+def test_it_ends_by_itself_when_nobody_needs_it() -> None:
+    brain = brains.ensure(idle_seconds=0.01)
+    assert wait_for_end_of(brain.pid)
+    assert runtime_directories() == []
+    assert "ends: no job for" in BrainFiles().log.read_text()
+
+
+def test_it_ends_when_its_directory_is_removed(home: Path) -> None:
+    brain = brains.ensure()
+    shutil.rmtree(home)
+    assert wait_for_end_of(brain.pid)
+    assert runtime_directories() == []
+
+
+def test_a_database_that_can_not_be_used_stops_no_job() -> None:
+    files = BrainFiles()
+    files.make()
+    files.database.write_bytes(b"no database at all" * 100)
+    with pytest.raises(BrainError, match="damaged or no database") as error:
+        brains.ensure()
+    assert "Move it away" in error.value.hint
+    said: list[str] = []
+    brains.begin("daemon", said.append)
+    assert len(said) == 1 and "damaged or no database" in said[0] and "runs without its advice" in said[0]
+    assert not files.lives() and runtime_directories() == []
+
+
+def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brains, "_ANSWER_SECONDS", 0.3)
+    brain = brains.ensure()
+    os.kill(brain.pid, signal.SIGSTOP)
+    with pytest.raises(BrainError, match="did not answer") as error:
+        brains.ensure()
+    assert "brain stop --kill" in error.value.hint
+    assert brains.stop(kill=True) == brain.pid
+    assert runtime_directories() == []
+
+
+def test_in_the_foreground() -> None:
+    command = [sys.executable, "-m", "dlrover_lite", "brain", "serve"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"the brain listens (pid {process.pid})\n"
+        assert brains.ensure().pid == process.pid
+        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        assert second.returncode == 1 and "A brain runs already" in second.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().endswith("the brain has ended: stopped by a signal\n")
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert runtime_directories() == []
+
+
+# --- without a process ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("variable", "mode"), [("", "daemon"), ("embedded", "embedded"), ("off", "off")])
+def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, variable: str, mode: str) -> None:
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", variable)
+    assert brain_mode() == mode
+    assert brain_mode("embedded") == "embedded"
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", "on")
+    with pytest.raises(UsageError, match="'on'"):
+        brain_mode()
+
+
+def test_how_a_job_has_ended_is_seen_in_its_files(tmp_path: Path) -> None:
+    job = create_job(parse_recipe(RECIPE), RECIPE)
+    assert look_at(str(job.directory)) is None  # we run it
+    assert look_at("") is None
+    job.write_result(Result("failed", 5.0, "no data", status={"samples": 3}))
+    ended = look_at(str(job.directory))
+    assert (ended.state, ended.at, ended.message, ended.status) == ("failed", 5.0, "no data", {"samples": 3})
+    gone = look_at(str(tmp_path / "removed"))
+    assert (gone.state, "removed" in gone.message) == ("lost", True)
+
+
+def test_a_job_whose_keeper_was_killed_is_lost() -> None:
+    job = create_job(parse_recipe(RECIPE), RECIPE)
+    record = json.loads((job.directory / "job.json").read_text())
+    record["launcher"]["pid"] = 2**22 + 1
+    (job.directory / "job.json").write_text(json.dumps(record))
+    job.write_status({"samples": 10, "elapsed_seconds": 4.0})
+    ended = look_at(str(Job(job.directory).directory))
+    assert (ended.state, ended.status["samples"], ended.at) == ("lost", 10, record["created_at"] + 4.0)

@@ -1,0 +1,297 @@
+"""Carrying out decisions: one change at a time, to the target whatever fails in between, and nothing while it is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master import autoscaler
+from dlrover_lite.master.autoscaler import (
+    Autoscaler,
+    Drain,
+    Goal,
+    NodeNow,
+    Resize,
+    Scale,
+    SetSize,
+    Step,
+    World,
+)
+from dlrover_lite.units import GIB, Resources
+
+MODES = ("off", "suggest", "on")
+
+
+def plan(workers: int, worker_cores: float, ps: int, ps_cores: float, memory: int = GIB) -> Plan:
+    return Plan(ps=RolePlan(ps, Resources(ps_cores, memory)), worker=RolePlan(workers, Resources(worker_cores, memory)))
+
+
+plans = st.builds(
+    plan,
+    st.integers(1, 4),
+    st.sampled_from((0.25, 0.5, 1.0)),
+    st.integers(1, 3),
+    st.sampled_from((0.25, 0.5, 1.0)),
+    st.sampled_from((GIB, 2 * GIB)),
+)
+
+
+class Machine:
+    """Nodes that do what is asked of them, some time later; and an autoscaler over them. ``luck`` decides what fails."""
+
+    def __init__(self, now: Plan, luck: Callable[[int], int], mode: Any = "on") -> None:
+        self.plan, self.luck, self.now, self.made = now, luck, 0.0, 0
+        self.nodes: dict[str, NodeNow] = {}
+        self.wanted: dict[str, Resources] = {}
+        self.settled = True
+        self.state = Autoscaler(job="a", mode=mode)
+        self.done: list[Done] = []
+        self.asked: list[Step] = []
+        self.refusals = 0
+        self.fill()
+        self.settle()
+
+    def fill(self) -> None:
+        for role, planned in (("ps", self.plan.ps), ("worker", self.plan.worker)):
+            staying = [node for node in self.nodes.values() if node.role == role and not node.leaving]
+            for node in staying[planned.count :]:
+                self.nodes[node.id] = node._replace(leaving=True)
+            for _ in range(planned.count - len(staying)):
+                name = f"{role}-{self.made}"
+                self.made += 1
+                self.nodes[name] = NodeNow(name, role, planned.each, up=False)  # type: ignore[arg-type]
+
+    def world(self) -> World:
+        return World(self.plan, tuple(self.nodes.values()), settled=self.settled, samples=int(self.now))
+
+    def settle(self) -> None:
+        """Everything under way is done."""
+        for node in list(self.nodes.values()):
+            if node.leaving:
+                del self.nodes[node.id]
+            else:
+                size = self.wanted.pop(node.id, node.resources)
+                self.nodes[node.id] = node._replace(up=True, resizing=False, resources=size)
+        self.settled = True
+
+    def do(self, step: Step) -> str:
+        self.asked.append(step)
+        if self.refusals < autoscaler.TRIES - 1 and self.luck(4) == 0:
+            self.refusals += 1
+            return "not now"
+        self.refusals = 0
+        match step:
+            case SetSize(role, each):
+                self.plan = msgspec.structs.replace(
+                    self.plan, **{role: msgspec.structs.replace(getattr(self.plan, role), each=each)}
+                )
+            case Resize(name, resources):
+                if name in self.nodes:
+                    self.wanted[name] = resources
+                    self.nodes[name] = self.nodes[name]._replace(resizing=True)
+            case Scale(role, count):
+                self.plan = msgspec.structs.replace(
+                    self.plan, **{role: msgspec.structs.replace(getattr(self.plan, role), count=count)}
+                )
+                self.settled = role != "ps"
+                self.fill()
+            case Drain(name):
+                if name in self.nodes:
+                    self.nodes[name] = self.nodes[name]._replace(leaving=True)
+                    self.fill()
+        return ""
+
+    def turn(self) -> Step | None:
+        """A second of it."""
+        self.now += 1.0
+        calm = self.world().calm
+        found = self.state.turn(self.world(), self.now)
+        self.state = found.state
+        if found.done:
+            self.done.append(found.done)
+        if found.step is not None:
+            assert calm, "a step is begun while another one is under way"
+            answered = self.state.answered(self.do(found.step), self.now, self.world())
+            self.state = answered.state
+            if answered.done:
+                self.done.append(answered.done)
+        return found.step
+
+    def disturb(self) -> None:
+        """Now and then a node dies, and another one takes its place; sometimes all settles."""
+        if self.luck(6) == 0 and self.nodes:
+            name = sorted(self.nodes)[self.luck(len(self.nodes))]
+            del self.nodes[name]
+            self.wanted.pop(name, None)
+            self.fill()
+        if self.luck(2) == 0:
+            self.settle()
+
+    def advise(self, target: Plan | None, number: int = 1, steps: tuple[Step, ...] = ()) -> None:
+        goal = Goal(number=number, target=target, steps=steps, what="because")
+        self.state, ended = self.state.advised(goal, self.now, int(self.now))
+        self.done += ended
+
+    def sizes(self, role: str) -> list[Resources]:
+        return [node.resources for node in self.nodes.values() if node.role == role]
+
+
+def no_luck(_: int) -> int:
+    return 1
+
+
+def reached(machine: Machine, target: Plan) -> None:
+    assert machine.plan == target and machine.world().calm
+    for role, planned in (("ps", target.ps), ("worker", target.worker)):
+        sizes = machine.sizes(role)
+        assert len(sizes) == planned.count
+        assert all(size.cores == planned.each.cores and size.memory >= planned.each.memory for size in sizes)
+
+
+@given(plans, plans, st.randoms(use_true_random=False))
+def test_it_ends_at_the_target_whatever_fails_and_does_one_thing_at_a_time(before, target, random) -> None:
+    machine = Machine(before, random.randrange)
+    machine.advise(target)
+    for _ in range(400):
+        machine.turn()
+        machine.disturb()
+        if machine.state.goal is None:
+            break
+    else:
+        machine.luck = no_luck
+        while machine.state.goal is not None:
+            machine.settle()
+            machine.turn()
+    assert [one.state for one in machine.done] == ["done"], machine.done
+    # who died in the last moment comes back by the plan
+    machine.luck = no_luck
+    machine.settle()
+    reached(machine, target)
+
+
+@given(plans, plans, st.randoms(use_true_random=False), st.integers(0, 30))
+def test_nothing_is_begun_while_it_is_paused(before, target, random, turns) -> None:
+    machine = Machine(before, random.randrange)
+    machine.advise(target)
+    for _ in range(turns):
+        machine.turn()
+        machine.disturb()
+    machine.state = machine.state.pause("by request")
+    asked = len(machine.asked)
+    for _ in range(50):
+        assert machine.turn() is None
+        machine.disturb()
+    machine.now += autoscaler.STEP_SECONDS + autoscaler.WAIT_SECONDS
+    machine.turn()
+    assert len(machine.asked) == asked
+    machine.state = machine.state.resume(machine.now)
+    machine.luck = no_luck
+    while machine.state.goal is not None:
+        machine.settle()
+        machine.turn()
+    machine.settle()
+    reached(machine, target)
+
+
+@given(plans, plans, st.randoms(use_true_random=False), st.integers(0, 30))
+def test_a_restarted_master_goes_on_with_what_was_kept(before, target, random, turns) -> None:
+    machine = Machine(before, random.randrange)
+    machine.advise(target)
+    for _ in range(turns):
+        machine.turn()
+        machine.disturb()
+    machine.state = msgspec.json.decode(msgspec.json.encode(machine.state), type=Autoscaler)
+    machine.luck = no_luck
+    while machine.state.goal is not None:
+        machine.settle()
+        machine.turn()
+    machine.settle()
+    reached(machine, target)
+
+
+def test_what_is_released_goes_before_what_is_taken() -> None:
+    machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
+    machine.advise(plan(1, 1.0, 1, 1.0))
+    while machine.state.goal is not None:
+        machine.turn()
+        machine.settle()
+    kinds = [(type(step), getattr(step, "role", getattr(step, "node", ""))) for step in machine.asked]
+    assert kinds.index((Scale, "worker")) < min(at for at, (kind, _) in enumerate(kinds) if kind is Resize)
+    assert machine.done[0].state == "done" and machine.done[0].seconds > 0
+
+
+def test_memory_is_never_taken_from_a_node_that_runs() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5, 2 * GIB), no_luck)
+    machine.advise(plan(2, 0.5, 1, 0.5, GIB))
+    while machine.state.goal is not None:
+        machine.turn()
+        machine.settle()
+    assert sorted(size.memory for size in machine.sizes("worker")) == [GIB, 2 * GIB]
+
+
+def test_what_is_always_refused_is_given_up_and_said() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
+    machine.do = lambda step: "no room"  # type: ignore[method-assign]
+    machine.advise(plan(2, 0.5, 1, 0.5))
+    for _ in range(200):
+        machine.turn()
+    assert [(one.state, one.why) for one in machine.done] == [("given up", "scaling to 2 worker: no room")]
+
+
+def test_a_step_that_never_ends_is_given_up() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
+    machine.advise(plan(2, 0.5, 1, 0.5))
+    machine.turn()
+    machine.now += autoscaler.STEP_SECONDS
+    machine.turn()
+    assert machine.done[0].state == "given up" and "not done after" in machine.done[0].why
+
+
+def test_training_that_is_over_is_not_changed() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
+    machine.advise(plan(2, 0.5, 1, 0.5))
+    found = machine.state.turn(machine.world()._replace(over=True), 5.0)
+    assert found.step is None and found.done is not None and found.state.goal is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: str) -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck, mode)
+    machine.advise(plan(2, 0.5, 1, 0.5), number=3)
+    machine.advise(plan(2, 0.5, 1, 0.5), number=3)  # told twice
+    assert machine.state.heard == 3
+    machine.turn()
+    assert bool(machine.asked) == (mode == "on")
+    assert [one.state for one in machine.done] == (["rejected"] if mode == "off" else [])
+    if mode == "suggest":
+        machine.state = machine.state.accept(machine.now, 0)
+        machine.turn()
+        assert machine.asked
+
+
+def test_a_newer_decision_takes_the_place_of_an_older_one_and_a_person_can_reject_either() -> None:
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck)
+    machine.advise(plan(2, 0.5, 1, 0.5), number=1)
+    machine.advise(plan(3, 0.5, 1, 0.5), number=2)
+    assert [(one.number, one.state) for one in machine.done] == [(1, "superseded")]
+    machine.state, ended = machine.state.reject("by request", 9.0, 5)
+    assert [(one.number, one.state) for one in ended] == [(2, "rejected")]
+    assert not machine.state.busy and machine.turn() is None
+
+
+def test_steps_without_a_target_are_done_in_their_order() -> None:
+    machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
+    steps = (Resize("ps-0", Resources(1.0, GIB)), Drain("worker-1"))
+    machine.advise(None, steps=steps)
+    while machine.state.goal is not None:
+        machine.turn()
+        machine.settle()
+    assert machine.asked == list(steps) and machine.done[0].state == "done"
+    assert machine.nodes["ps-0"].resources.cores == 1.0 and "worker-1" not in machine.nodes

@@ -1,0 +1,296 @@
+"""Profiles of intervals: from totals that everybody tells at other moments, through changes of the plan."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.backends.base import HostUsage, Readings, Usage
+from dlrover_lite.brain.profiles import Profile, table_growth
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.profiler import Pace, Part, Profiler, Situation
+from dlrover_lite.master.series import Series
+from dlrover_lite.wire.messages import PsCounters, PsReport, TableCount, WorkReport
+
+EPOCH = 1_000_000.0
+"""Seconds since the epoch at 0 of the steady clock."""
+PACE = Pace(seconds=10, least_seconds=4, warm_up_seconds=3, patience_seconds=3)
+WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")
+HOST = "here"
+
+
+class Told(NamedTuple):
+    """By one source at one moment: how much has come since it last told."""
+
+    at: float
+    source: str
+    more: float
+
+
+class World:
+    """Feeds a profiler, and remembers what each source has told: totals, as points of a curve."""
+
+    def __init__(self, pace: Pace = PACE) -> None:
+        self.profiler = Profiler("job", batch_size=100, samples_so_far=1_000, pace=pace)
+        self.now = 0.0
+        self.curves: dict[str, list[tuple[float, float]]] = {}
+        self.profiles: list[Profile] = []
+        self.gaps: list[Gap] = []
+        self.situations: list[tuple[float, Situation]] = []
+
+    def tell(self, told: Told) -> None:
+        self.now = told.at
+        curve = self.curves.setdefault(told.source, [])
+        total = (curve[-1][1] if curve else 0.0) + told.more
+        curve.append((told.at, total))
+        if told.source.startswith("worker"):
+            samples, seconds = round(100 * told.more), {"compute": told.more / 10}
+            report = WorkReport(seconds=seconds, cpu_seconds={"compute": told.more / 20})
+            whole = round(told.more)
+            self.profiler.worked(self.now, told.source, samples=samples, minibatches=whole, report=report)
+        elif told.source.startswith("ps"):
+            counters = PsCounters(total / 100, total / 50, round(2 * total), 7, [TableCount("t", 4, round(total))])
+            self.profiler.served(self.now, PsReport(told.source, 5, 9, round(total), counters=counters))
+        else:  # the backend: of all nodes at once
+            nodes = {node: Usage(total, 1000, 2000, 0, total / 8) for node in (*WORKERS, *SERVERS)}
+            readings = Readings(nodes, dict.fromkeys(nodes, HOST), [HostUsage(HOST, 4.0, 6 * total)])
+            self.profiler.readings(self.now, readings)
+        self.take(self.profiler.tick(self.now, EPOCH + self.now))
+
+    def change(self, at: float, situation: Situation) -> None:
+        self.now = at
+        self.situations.append((at, situation))
+        self.take(self.profiler.situation(at, EPOCH + at, situation))
+
+    def take(self, found: Profile | Gap | None) -> None:
+        if isinstance(found, Profile):
+            self.profiles.append(found)
+        elif found is not None:
+            self.gaps.append(found)
+
+    def total(self, source: str, at: float) -> float:
+        times, totals = zip(*self.curves[source], strict=True)
+        return float(np.interp(at, times, totals))
+
+    def risen(self, source: str, profile: Profile) -> float:
+        end = profile.at - EPOCH
+        return self.total(source, end) - self.total(source, end - profile.seconds)
+
+
+def plan(workers: int = 2, ps: int = 2, cores: float = 1.0, disturbed: str = "") -> Situation:
+    parts = [Part(node, "ps", 0.5) for node in SERVERS[:ps]] + [Part(n, "worker", cores) for n in WORKERS[:workers]]
+    return Situation(tuple(parts), disturbed)
+
+
+def evenly(world: World, until: float, *, step: float = 0.5, rate: float = 10.0, sources: Any = None) -> None:
+    """All tell at once, and do as much each second; ``sources``: those of the plan, if nothing else is said."""
+    sources = sources or ("backend", *(part.node for part in world.situations[-1][1].parts))
+    for source in sources:
+        if source not in world.curves:
+            world.tell(Told(world.now, source, 0.0))
+    while world.now < until - 1e-9:
+        at = world.now + step
+        for source in sources:
+            world.tell(Told(at, source, rate * step))
+
+
+def test_an_interval_holds_what_was_done_in_it() -> None:
+    world = World()
+    world.change(0.0, plan(cores=1.5))
+    evenly(world, 14.0)
+    (profile,) = world.profiles
+    assert (profile.job, profile.batch_size, profile.seconds) == ("job", 100, 10.0)
+    assert profile.at == pytest.approx(EPOCH + 13.0)
+    assert profile.samples == 2 * 10 * 100 * 10  # of the two workers that the plan has, for 10 s
+    worker, server = profile.workers[0], profile.ps[0]
+    assert [each.node for each in (*profile.workers, *profile.ps)] == ["worker-0", "worker-1", "ps-0", "ps-1"]
+    assert (worker.host, worker.cores, worker.minibatches) == (HOST, 1.5, 100)
+    assert (worker.cpu_seconds, worker.throttled_seconds) == (pytest.approx(100), pytest.approx(12.5))
+    assert worker.phase_seconds == {"compute": pytest.approx(10)}
+    assert worker.phase_cpu_seconds == {"compute": pytest.approx(5)}
+    assert (server.minibatches, server.requests, server.rows, server.row_bytes) == (100, 200, 5, 7)
+    assert (server.busy_seconds, server.queue_seconds) == (pytest.approx(1), pytest.approx(2))
+    assert (server.used_bytes, server.peak_bytes) == (1000, 2000)
+    (host,) = profile.hosts
+    assert (host.host, host.cores) == (HOST, 4.0)
+    assert host.other_cores == pytest.approx((6 - 4) * 10)  # of six times what a node takes, four nodes' own
+    (table,) = profile.tables
+    assert (table.table, table.dim, table.rows) == ("t", 4, {"ps-0": 130, "ps-1": 130})
+    assert (table.total_rows, table.share("ps-1")) == (260, 0.5)
+    assert table_growth([profile]) == {"t": ([profile.samples_so_far], [260])}
+    assert profile.relative_sd == pytest.approx(0, abs=1e-9)
+
+
+def test_throughput_that_varies_is_said_to() -> None:
+    world = World()
+    world.change(0.0, plan())
+    evenly(world, 3.0)
+    for second in range(3, 14):
+        evenly(world, second + 1.0, rate=20.0 if second < 8 else 5.0)
+    (profile,) = world.profiles
+    assert profile.relative_sd > 0.05
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.floats(0.5, 25.0), st.integers(1, 3), st.integers(1, 2), st.booleans()), max_size=6),
+)
+def test_intervals_are_of_one_plan_and_add_up(seed: int, changes: list[tuple[float, int, int, bool]]) -> None:
+    """Sources tell when they like, up to 2 s apart, and nodes come and go."""
+    random = np.random.default_rng(seed)
+    world = World()
+    told = [
+        Told(float(at), name, float(more))
+        for name in (*WORKERS, *SERVERS, "backend")
+        for at, more in zip(random.uniform(0.05, 2.0, 80).cumsum(), random.integers(0, 30, 80), strict=True)
+    ]
+    due = list(itertools.accumulate(after for after, *_ in changes))
+    events: list[tuple[float, Any]] = [(each.at, each) for each in told]
+    events += [
+        (at, plan(workers, ps, disturbed="slots move" if disturbed else ""))
+        for at, (_, workers, ps, disturbed) in zip(due, changes, strict=True)
+    ]
+    world.change(0.0, plan())
+    last = min(max(each.at for each in told if each.source == name) for name in {each.source for each in told})
+    for at, event in sorted(events, key=lambda each: each[0]):
+        if at > last:  # somebody is silent from then on
+            break
+        if isinstance(event, Told):
+            world.tell(event)
+        elif event != world.situations[-1][1]:
+            world.change(at, event)
+    assert not world.gaps
+    check_each(world)
+    check_together(world)
+
+
+def check_each(world: World) -> None:
+    ends = [at for at, _ in world.situations[1:]] + [world.now]
+    for profile in world.profiles:
+        end, began = profile.at - EPOCH, profile.at - EPOCH - profile.seconds
+        assert PACE.least_seconds - 1e-6 <= profile.seconds <= PACE.seconds + 1e-6
+        ((changed, situation),) = [
+            each for each, until in zip(world.situations, ends, strict=True) if each[0] <= began and end <= until + 1e-6
+        ]
+        assert not situation.disturbed
+        assert began >= changed + PACE.warm_up_seconds - 1e-6
+        nodes = [part.node for part in situation.parts]
+        assert sorted(each.node for each in (*profile.workers, *profile.ps)) == sorted(nodes)
+        for use in (*profile.workers, *profile.ps):
+            assert use.minibatches == pytest.approx(world.risen(use.node, profile), abs=1.01)
+            assert use.cpu_seconds == pytest.approx(world.risen("backend", profile), abs=1e-6)
+        for worker in profile.workers:
+            assert worker.phase_seconds["compute"] == pytest.approx(world.risen(worker.node, profile) / 10, abs=1e-6)
+        samples = 100 * sum(world.risen(worker.node, profile) for worker in profile.workers)
+        assert profile.samples == pytest.approx(samples, abs=3.1)
+
+
+def check_together(world: World) -> None:
+    """None overlap, and those in a row are as one: no minibatch is lost between them, or is in both."""
+    for first, second in itertools.pairwise(world.profiles):
+        assert second.at - second.seconds >= first.at - 1e-6
+        assert second.samples_so_far >= first.samples_so_far
+    for row in rows(world.profiles):
+        began, end = row[0].at - row[0].seconds - EPOCH, row[-1].at - EPOCH
+        for i, worker in enumerate(row[0].workers):
+            total = world.total(worker.node, end) - world.total(worker.node, began)
+            assert sum(profile.workers[i].minibatches for profile in row) == pytest.approx(total, abs=1.01)
+    last = {node: curve[-1][1] for node, curve in world.curves.items() if node in WORKERS}
+    assert all(profile.samples_so_far <= 1_000 + 100 * sum(last.values()) for profile in world.profiles)
+
+
+def rows(profiles: list[Profile]) -> list[list[Profile]]:
+    found: list[list[Profile]] = []
+    for profile in profiles:
+        if found and abs(profile.at - profile.seconds - found[-1][-1].at) < 1e-6:
+            found[-1].append(profile)
+        else:
+            found.append([profile])
+    return found
+
+
+def test_a_change_ends_an_interval_sooner_and_what_settles_after_it_is_left_out() -> None:
+    world = World()
+    world.change(0.0, plan(workers=2))
+    evenly(world, 9.0)
+    world.change(9.0, plan(workers=3))
+    (first,) = world.profiles
+    assert (first.seconds, len(first.workers)) == (pytest.approx(6.0), 2)
+    evenly(world, 23.0)
+    second = world.profiles[1]
+    assert second.at - second.seconds == pytest.approx(EPOCH + 9.0 + 3.0)
+    assert (len(second.workers), second.seconds) == (3, 10.0)
+
+
+@pytest.mark.parametrize("until", [4.0, 6.5])
+def test_a_short_interval_is_dropped(until: float) -> None:
+    world = World()
+    world.change(0.0, plan())
+    evenly(world, until)
+    world.change(until, plan(cores=2.0))
+    assert not world.profiles
+
+
+def test_nothing_is_measured_while_something_moves() -> None:
+    world = World()
+    world.change(0.0, plan(disturbed="slots move"))
+    evenly(world, 30.0)
+    assert not world.profiles
+    assert world.profiler.disturbed == "slots move"
+    world.change(30.0, plan())
+    evenly(world, 44.0)
+    assert [profile.seconds for profile in world.profiles] == [10.0]
+
+
+def test_a_silent_worker_has_done_nothing() -> None:
+    """It isn't waited for longer than patience allows, and what it tells later is counted later."""
+    world = World()
+    world.change(0.0, plan(workers=2))
+    evenly(world, 8.0)
+    evenly(world, 15.5, sources=("worker-0", *SERVERS, "backend"))
+    assert not world.profiles
+    evenly(world, 16.5, sources=("worker-0", *SERVERS, "backend"))
+    (profile,) = world.profiles
+    assert [worker.minibatches for worker in profile.workers] == [100, 50]
+    world.tell(Told(17.0, "worker-1", 30.0))
+    evenly(world, 24.0)
+    second = world.profiles[1]
+    assert second.workers[1].minibatches == 30 + 6 * 10
+
+
+def test_without_cpu_seconds_there_is_no_profile_but_word_of_it() -> None:
+    world = World()
+    world.change(0.0, plan())
+    evenly(world, 16.5, sources=(*WORKERS, *SERVERS))
+    assert not world.profiles
+    (gap,) = world.gaps
+    assert gap.at == pytest.approx(EPOCH + 13.0)
+    assert (gap.seconds, gap.why) == (10.0, "nothing is known of the CPU seconds of ps-0, ps-1, worker-0, worker-1")
+
+
+def test_samples_of_a_worker_that_has_gone_stay_counted() -> None:
+    world = World()
+    world.change(0.0, plan(workers=2))
+    evenly(world, 14.0)
+    world.change(14.0, plan(workers=1))
+    evenly(world, 28.0)
+    first, second = world.profiles
+    assert (first.samples, first.samples_so_far) == (20_000, 1_000 + 2 * 13_000)
+    assert (second.samples, second.samples_so_far) == (10_000, 1_000 + 14_000 + 27_000)
+
+
+def test_a_series_forgets_only_what_is_not_needed() -> None:
+    series = Series()
+    for at in range(6):
+        series.tell(float(at), {"n": at * at})
+    series.forget(3.5)
+    assert series.at(3.5) == {"n": 12.5}
+    assert series.at(9.0) == {"n": 25}
+    assert series.at(0.0) == {"n": 9}
+    assert Series().at(1.0) == {}

@@ -1,0 +1,81 @@
+"""When a master measures its job, and when it doesn't."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.errors import DeadlineExceeded, JobError
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.profiling import Profiling
+from dlrover_lite.wire.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
+from tests.master.rig import PATIENCE, Rig, done
+
+
+@pytest.fixture
+def rig(make: Any) -> Rig:
+    made: Rig = make(workers=1, samples=40_000)
+    return made
+
+
+def until(rig: Rig, text: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while (found := rig.master.profiling.disturbed) != text:
+        assert time.monotonic() < end, found
+        if rig.master.servers.state.version:
+            rig.report("ps-0", version=rig.master.servers.state.version)
+
+
+def test_nothing_is_measured_before_all_are_at_work_and_while_something_changes(rig: Rig) -> None:
+    until(rig, "the parameter servers aren't ready")
+    rig.up("ps-0")
+    rig.follow("ps-0", until=lambda status: status.slots_settled and status.slot_map_version)
+    until(rig, "worker-0 is started")
+    rig.up("worker-0")
+    until(rig, "worker-0 has not begun to train")
+    rig.lease("worker-0", **done(rig.lease("worker-0")))
+    until(rig, "")
+    rig.ask("cli", ScaleRequest(workers=2))
+    until(rig, "worker-1 is started")
+    rig.up("worker-1")
+    rig.lease("worker-1", **done(rig.lease("worker-1")))
+    until(rig, "")
+    rig.backend.ends("worker-1")
+    until(rig, "worker-2 is started")
+    rig.ask("cli", DrainRequest("worker-2"))
+    rig.backend.ends("worker-2")
+
+
+def test_a_master_that_was_killed_has_lost_an_interval(rig: Rig) -> None:
+    rig.up("ps-0", "worker-0")
+    rig.kill()
+    rig.start()
+    (gap,) = rig.profiles
+    assert isinstance(gap, Gap)
+    assert (gap.seconds, gap.why) == (None, "the master was killed")
+
+
+def test_counters_that_cannot_be_are_no_message(rig: Rig) -> None:
+    rig.up("ps-0")
+    with pytest.raises(DeadlineExceeded):
+        bad = PsCounters(math.nan, 0.0, 0, 0)
+        rig.ask("ps-0", PsReport("ps-0", 0, 0, 0, counters=bad), patience_seconds=0.2)
+    assert rig.server.malformed
+
+
+def test_a_sink_that_fails_stops_nobody(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full:
+        def keep(self, found: Profile | Gap) -> None:
+            raise JobError("the disk is full")
+
+    profiling = Profiling(
+        "rig-1", rig.recipe, rig.master.shards, [Full(), rig.profiles], clock=time.monotonic, wall_clock=time.time
+    )
+    profiling.taken_over("why")
+    profiling.taken_over("why")
+    assert len(rig.profiles) == 2
+    assert capsys.readouterr().out == "a profile is lost: the disk is full\n"

@@ -1,0 +1,64 @@
+"""How busy a parameter server says it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlrover_lite.ps.meter import Meter
+
+
+class Server:
+    """One on a clock that only moves when it does something."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meter = Meter(lambda: self.now)
+
+    def pause(self, seconds: float) -> None:
+        with self.meter.pausing():
+            self.now += seconds
+
+    def serve(self, *seconds: float, all_of_them: bool = True) -> None:
+        self.meter.found(all_of_them=all_of_them)
+        for each in seconds:
+            began = self.now
+            self.now += each
+            self.meter.answered(began)
+
+
+def test_one_that_waits_for_requests_begins_with_them_at_once() -> None:
+    server = Server()
+    for _ in range(10):
+        server.pause(0.9)
+        server.serve(0.1)
+    assert server.meter.requests == 10
+    assert server.meter.busy_seconds == pytest.approx(1.0)
+    assert server.meter.queue_seconds == pytest.approx(0.0)
+
+
+def test_those_that_come_together_wait_for_each_other() -> None:
+    server = Server()
+    server.pause(1.0)
+    server.serve(0.1, 0.2, 0.3)
+    assert server.meter.queue_seconds == pytest.approx(0.1 + 0.3)
+    assert server.meter.busy_seconds == pytest.approx(0.6)
+
+
+def test_those_that_come_while_it_is_busy_have_waited_half_of_that_on_average() -> None:
+    server = Server()
+    server.pause(1.0)
+    server.serve(0.4)
+    server.pause(0.0)  # something was there already
+    server.serve(0.1)
+    assert server.meter.queue_seconds == pytest.approx(0.2)
+
+
+def test_those_that_were_left_over_have_waited_since_before() -> None:
+    server = Server()
+    server.pause(1.0)
+    server.serve(0.4, all_of_them=False)
+    before = server.meter.queue_seconds
+    server.serve(0.4)
+    assert server.meter.queue_seconds - before == pytest.approx(0.2)
+    server.serve(0.0)
+    assert server.meter.queue_seconds - before == pytest.approx(0.2 + 0.2)
