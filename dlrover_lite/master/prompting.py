@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dlrover_lite.master.checkpoints import Checkpoints
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.master.recovery import facts_for
+from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.wire.frames import Request
 from dlrover_lite.wire.messages import PsReport
 from dlrover_lite.wire.server import Server
 
-__all__ = ["Prompting"]
+if TYPE_CHECKING:
+    from dlrover_lite.master.service import Master
+
+__all__ = ["Prompting", "checkpoints_of"]
 
 
 class Prompting:
@@ -47,3 +53,27 @@ class Prompting:
             self._is_open = False
             self._server.unwatch(self._checkpoints.fileno())
             self._checkpoints.close()
+
+
+def checkpoints_of(
+    master: Master, where: str, clock: Callable[[], float], wall_clock: Callable[[], float]
+) -> Checkpoints | None:
+    """Of a master that is being made, kept at ``where``, a directory or URL; None if that is empty, or its recipe wants none."""
+    recipe, shards, facts = master.recipe, master.shards, master.facts
+    if not where or not isinstance(recipe.checkpoint, Checkpoint):
+        return None
+    return Checkpoints(
+        recipe.checkpoint,
+        where,
+        job=master.job,
+        servers=master.servers,
+        shards=shards,
+        story=master.story,
+        keep=facts.keep_cuts,
+        known=facts.cuts(),
+        facts_of=lambda: facts_for(recipe, shards, master.evaluations, master.progress, now=clock()),
+        usage=master.reconciler.usage,
+        generation=facts.generation.number,
+        clock=clock,
+        wall_clock=wall_clock,
+    )

@@ -14,7 +14,7 @@ from dlrover_lite.jobs.store import Beginning
 from dlrover_lite.master.answer_points import AnswerPoints
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.brain_link import BrainLink
-from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.checkpoints import OFF
 from dlrover_lite.master.executor import executor_of
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts, Generation
@@ -23,16 +23,15 @@ from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late,
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.profiling import Profiling, Sink
 from dlrover_lite.master.progress import Evaluations, Progress, metrics_of
-from dlrover_lite.master.prompting import Prompting
+from dlrover_lite.master.prompting import Prompting, checkpoints_of
 from dlrover_lite.master.reconciler import Reconciler
-from dlrover_lite.master.recovery import facts_for
 from dlrover_lite.master.rounds import OpenRounds
 from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.recipe.schema import Checkpoint, Recipe
+from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
@@ -154,24 +153,9 @@ class Master:
         """Why the job is to stop, while it takes a last checkpoint."""
         if self.stopping:
             self.reconciler.finish()
-        self.checkpoints: Checkpoints | None = None
+        self.checkpoints = checkpoints_of(self, checkpoints, clock, wall_clock)
         self._prompting: Prompting | None = None
-        if checkpoints and isinstance(recipe.checkpoint, Checkpoint):
-            self.checkpoints = Checkpoints(
-                recipe.checkpoint,
-                checkpoints,
-                job=job,
-                servers=self.servers,
-                shards=shards,
-                story=story,
-                keep=self.facts.keep_cuts,
-                known=self.facts.cuts(),
-                facts_of=lambda: facts_for(recipe, shards, self.evaluations, self.progress, now=clock()),
-                usage=self.reconciler.usage,
-                generation=self.facts.generation.number,
-                clock=clock,
-                wall_clock=wall_clock,
-            )
+        if self.checkpoints is not None:
             self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
         self.profiling = Profiling(job, recipe, shards, profiles or [], clock=clock, wall_clock=wall_clock)
         self._remember()
