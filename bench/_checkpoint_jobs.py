@@ -39,7 +39,7 @@ __all__ = [
 NEVER = 1e9
 """Seconds: saves are on demand."""
 USUAL_SECONDS = 3.0
-LOOK_SECONDS = 0.002
+LOOK_SECONDS = 0.005
 PATIENCE_SECONDS = 120.0
 SETTLE_SECONDS = 0.5
 _TAKEN_UP = re.compile(r"has taken up ([\d,]+) rows of \S+ in ([\d.]+) s")
