@@ -1,0 +1,111 @@
+"""What ``bench/model_fit.py`` measures, as rows of a file, and how well models fitted to a part of them predict the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.profiles import Observation, Profile, host_speeds, observe
+from dlrover_lite.brain.settings import Form, Setting
+from dlrover_lite.brain.throughput import fit, predict
+
+__all__ = ["Errors", "Row", "errors_of", "load", "predictions", "save"]
+
+SPLITS = 40
+PART = 3
+"""One in so many is fitted to."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A window of a job with a plan."""
+
+    model: str
+    round: int
+    plan: Candidate
+    fits: bool
+    """The limits of its nodes leave the daemons room on the machine; else it is oversubscribed."""
+    profile: Profile
+    others: float
+    """Share of the machine's CPU that others took."""
+    slower: float
+    """A calibration run beside it, over the best."""
+    why: str = ""
+    """It doesn't count."""
+
+
+class Errors(NamedTuple):
+    """Relative, of predictions of plans that weren't fitted to: over all splits."""
+
+    within: list[float]
+    oversubscribed: list[float]
+    covered: float
+    """Part of those within that their band of 80% held."""
+
+
+class Prediction(NamedTuple):
+    row: Row
+    predicted: float
+    held: bool
+    """By its band."""
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.row.profile.samples_per_second - 1
+
+
+def save(path: Path, rows: Sequence[Row]) -> None:
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
+def load(path: Path) -> list[Row]:
+    decoder = msgspec.json.Decoder(Row)
+    return [decoder.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
+
+
+def predictions(rows: Sequence[Row], form: Form, *, splits: int = SPLITS) -> Iterator[list[Prediction]]:
+    """Of each split: the plans within the machine that weren't fitted to, and those oversubscribed. ``rows``: of one model and round."""
+    within = [row for row in rows if row.fits]
+    beyond = [row for row in rows if not row.fits]
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(within))
+        taken = [within[i] for i in order[: max(2, len(within) // PART)]]
+        yield list(_predicted(taken, [*(within[i] for i in order[len(taken) :]), *beyond], form))
+
+
+def errors_of(rows: Sequence[Row], form: Form, *, splits: int = SPLITS) -> Errors:
+    found = [one for split in predictions(rows, form, splits=splits) for one in split]
+    within = [one for one in found if one.row.fits]
+    return Errors(
+        [abs(one.error) for one in within],
+        [abs(one.error) for one in found if not one.row.fits],
+        sum(one.held for one in within) / max(1, len(within)),
+    )
+
+
+def _predicted(taken: Sequence[Row], rest: Sequence[Row], form: Form) -> Iterator[Prediction]:
+    """By the plans alone, and by what the host's strangers and daemons took while the fitted ones were measured: nothing of ``rest`` is
+    known."""
+    seen = observations([row.profile for row in taken])
+    free = median(host.cores - host.other_cores for row in taken for host in row.profile.hosts)
+    setting = Setting.even(
+        workers=[row.plan.workers for row in rest],
+        ps=[row.plan.servers for row in rest],
+        worker_cores=[row.plan.worker_cores for row in rest],
+        ps_cores=[row.plan.ps_cores for row in rest],
+        batch_size=seen[0].batch_size,
+        free_cores=free,
+    )
+    found = predict(fit(seen, form=form), setting)
+    for row, rate, low, high in zip(rest, found.samples_per_second, found.low, found.high, strict=True):
+        yield Prediction(row, float(rate), bool(low <= row.profile.samples_per_second <= high))
+
+
+def observations(profiles: Sequence[Profile]) -> list[Observation]:
+    speeds = host_speeds(profiles)
+    return [one for profile in profiles if (one := observe(profile, speeds)) is not None]
