@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
     others: float
     """Share of the machine's CPU that others took."""
     slower: float
-    """A calibration run beside it, over the best."""
+    """The best calibration run over the slower one of those before and after it, less 1."""
     why: str = ""
     """It doesn't count."""
 

@@ -7,7 +7,7 @@
     figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s")] if figure]
 
 A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
-and after it, took longer than it has at best. Such a round is told, and isn't averaged in: a figure without any other round is left out.
+and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any other round is left out.
 
 Others are all but this process and what it has started: CPU seconds of the whole machine less those of our own control group (version 1,
 ``cpuacct``: what we start is below it, and what has ended stays counted). Where none can be made, those of our process tree.
@@ -118,7 +118,7 @@ class Quiet:
     """``heed``: whether disturbed rounds don't count; without, they do, which is told once at the beginning."""
 
     def __init__(self, *, heed: bool = True) -> None:
-        self._heed = heed
+        self.heeds = heed
         self._cores = os.cpu_count() or 1
         self._group: Path | None = None
         self._best = float("inf")
@@ -168,7 +168,7 @@ class Quiet:
         why = verdict(others, slower)
         if why:
             say(f"{name}: disturbed, {why}")
-        return Round(value, after.at - before.at, others, slower, why if self._heed else "")
+        return Round(value, after.at - before.at, others, slower, why if self.heeds else "")
 
     def _own(self) -> float:
         if self._group is not None:

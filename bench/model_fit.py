@@ -17,16 +17,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 import numpy as np
 from _model_fit_rows import Errors, Row, errors_of, load, predictions, save
 from _plan_job import PlannedJob, on_our_path, recipe_of, words
-from _quiet import Quiet, Round, of_rounds, say
+from _quiet import Quiet, Round, of_rounds, say, verdict
 from _train_worker import make_batches
 from common import Figure, arguments, emit
 
@@ -65,6 +67,9 @@ OVERSUBSCRIBED = [
         (2, 2, 1.0, 0.5), (3, 2, 1.0, 0.5), (4, 3, 0.5, 0.5), (2, 3, 1.0, 1.0),
     )
 ]  # fmt: skip
+CALIBRATION = Candidate(1, 1, 0.9, 0.6)
+BETWEEN = 10
+"""Configurations from one calibration to the next."""
 QUICK = 4
 """Every so many of each list."""
 
@@ -76,12 +81,8 @@ def measured(
     home: Path, model: str, number: int, plans: Sequence[Candidate], quiet: Quiet, seconds: float
 ) -> list[Row]:
     """A job goes through the plans; those that were disturbed again at its end."""
-    recipe = recipe_of(
-        home,
-        f"bench-fit-{model.replace('_', '-')}",
-        model={"use": model, "options": MODELS[model]},
-        data={"samples": 10**9},
-    )
+    name, use = f"bench-fit-{model.replace('_', '-')}", {"use": model, "options": MODELS[model]}
+    recipe = recipe_of(home, name, model=use, data={"samples": 10**9})
     rows: dict[Candidate, Row] = {}
     with PlannedJob(recipe, plans[0], from_memory=True) as job:
         left = list(plans)
@@ -97,20 +98,40 @@ def measured(
 
 def _through(
     job: PlannedJob, model: str, number: int, plans: Sequence[Candidate], quiet: Quiet, seconds: float
-) -> Iterator[Row]:
-    for plan in plans:
-        job.change(plan)
-        slower, before, began = quiet.calibrate(), quiet.now(), time.time()
-        job.train(seconds)
-        after = quiet.now()
-        slower = max(slower, quiet.calibrate())
-        of_plan = [profile for profile in job.end_interval() if candidate_of(profile) == plan and profile.at > began]
-        if not of_plan:
-            continue
-        profile = max(of_plan, key=lambda profile: profile.seconds)
-        found: Round[None] = quiet.judged(f"{model}, {words(plan)}", None, before, after, slower)
-        yield Row(model, number, plan, plan in WITHIN, profile, found.others, slower, found.why)
-        say(f"  {model} {words(plan)}: {profile.samples_per_second:,.0f} samples/s over {profile.seconds:.1f} s")
+) -> list[Row]:
+    """One plan after the other. Before each few of them and at the end comes the plan for calibration: its throughput says how fast the
+    machine was."""
+    groups = [plans[start : start + BETWEEN] for start in range(0, len(plans), BETWEEN)]
+    found: list[list[Row]] = []
+    pace: list[float] = []
+    for group in [*groups, []]:
+        reference = _row(job, model, number, CALIBRATION, quiet, seconds)
+        pace.append(reference.profile.samples_per_second if reference is not None else 0.0)
+        of_group = [_row(job, model, number, plan, quiet, seconds) for plan in group]
+        found.append([row for row in of_group if row is not None])
+    say(f"{model}, calibration: {', '.join(f'{each:,.0f}' for each in pace)} samples/s")
+    best = max(pace)
+    rows = []
+    for of_group, beside in zip(found, pairwise(pace), strict=False):  # nothing is measured after the last one
+        slower = best / max(min(beside), 1.0) - 1
+        why = verdict(0.0, slower) if quiet.heeds else ""
+        rows += [msgspec.structs.replace(row, slower=slower, why=row.why or why) for row in of_group]
+    return rows
+
+
+def _row(job: PlannedJob, model: str, number: int, plan: Candidate, quiet: Quiet, seconds: float) -> Row | None:
+    """None if nothing could be measured."""
+    job.change(plan)
+    before, began = quiet.now(), time.time()
+    job.train(seconds)
+    after = quiet.now()
+    of_plan = [profile for profile in job.end_interval() if candidate_of(profile) == plan and profile.at > began]
+    if not of_plan:
+        return None
+    profile = max(of_plan, key=lambda profile: profile.seconds)
+    found: Round[None] = quiet.judged(f"{model}, {words(plan)}", None, before, after, 0.0)
+    say(f"  {model} {words(plan)}: {profile.samples_per_second:,.0f} samples/s over {profile.seconds:.1f} s")
+    return Row(model, number, plan, plan in WITHIN, profile, found.others, 0.0, found.why)
 
 
 def collect(options: argparse.Namespace) -> list[Row]:
