@@ -7,7 +7,8 @@
     figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s")] if figure]
 
 A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
-and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any other round is left out.
+and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any
+other round is left out.
 
 Others are all but this process and what it has started: CPU seconds of the whole machine less those of our own control group (version 1,
 ``cpuacct``: what we start is below it, and what has ended stays counted). Where none can be made, those of our process tree.
