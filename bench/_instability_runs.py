@@ -1,4 +1,4 @@
-"""The jobs of ``bench/instability.py``: one whose parameter servers are the bottleneck, one whose workers are; with a host that turns slow."""
+"""The jobs of ``bench/instability.py``: one whose parameter servers are the bottleneck, one whose workers are; and a slow host."""
 
 from __future__ import annotations
 
