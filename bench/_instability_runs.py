@@ -19,8 +19,10 @@ from dlrover_lite.brain.lattice import Candidate
 
 __all__ = ["CASES", "Case", "How", "Run", "prepare", "rate_of", "run"]
 
-How = Literal["undisturbed", "none", "ours", "restart"]
-"""Nothing happens; nothing is done about it; the brain's stage 3; stopped, and begun again elsewhere from a checkpoint."""
+How = Literal["undisturbed", "none", "restart", "undisturbed, ours", "ours"]
+"""Nothing happens; nothing is done about it; stopped, and begun again elsewhere from a checkpoint. With the brain: nothing happens; and it
+does what it does."""
+WITH_BRAIN = ("undisturbed, ours", "ours")
 SLOWED_AT = 0.3
 """Of the samples."""
 SLOWED_TO = 0.25
@@ -42,7 +44,7 @@ class Case:
 
     @property
     def cores(self) -> float:
-        """Of the node, before."""
+        """Of the node, at first."""
         return self.plan.ps_cores if self.slow.startswith("ps") else self.plan.worker_cores
 
 
@@ -61,9 +63,9 @@ class Run:
     seconds: float
     """From the launch to the end."""
     acted_after: float | None = None
-    """Seconds from the slowing down until the first thing was done about it."""
+    """Seconds from the slowing down until the first thing was done."""
     story: list[str] = field(default_factory=list)
-    """What was done, with the seconds since the slowing down."""
+    """What was done, with the seconds since the slowing down, or since the beginning."""
     phases: dict[str, float] = field(default_factory=dict)
     """Of a restart, in seconds."""
 
@@ -117,24 +119,23 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
     """``noticed_after``: a restart begins so many seconds after the host has turned slow."""
     from dlrover_lite.jobs import brains
 
-    options = keeper_options(from_memory=True, brain="daemon" if how == "ours" else "off")
-    recipe = _recipe(case, directory, samples, ours=how == "ours")
+    ours = how in WITH_BRAIN
+    options = keeper_options(from_memory=True, brain="daemon" if ours else "off")
+    recipe = _recipe(case, directory, samples, ours=ours)
     try:
-        if how == "ours":
+        if ours:
             brains.ensure()  # its start is no part of what an intervention costs
         began = time.monotonic()
         handle = start(recipe, options)
         try:
-            if how == "undisturbed":
-                return _ended(how, began, handle)
+            if how.startswith("undisturbed"):
+                return _ended(how, began, handle, time.time())
             Patient(handle).until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
-            keeper = handle.job.record().keeper
-            slow_down(pid_of(keeper.pid, case.slow), case.cores * SLOWED_TO)
-            slowed = time.time()
+            slowed = _slow_down(handle, case.slow)
             if how != "restart":
                 return _ended(how, began, handle, slowed)
             handle, phases = _restarted(handle, options, noticed_after)
-            found = _ended(how, began, handle)
+            found = _ended(how, began, handle, slowed)
             found.phases = phases
             return found
         except BaseException:
@@ -142,8 +143,16 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
             handle.wait()
             raise
     finally:
-        if how == "ours":
+        if ours:
             brains.stop()
+
+
+def _slow_down(handle: Any, name: str) -> float:
+    """When: seconds since the epoch."""
+    keeper = handle.job.record().keeper
+    node = next(node for node in handle.status().nodes if node.id == name)
+    slow_down(pid_of(keeper.pid, name), node.cores * SLOWED_TO)
+    return time.time()
 
 
 class Patient(Watch):
@@ -157,15 +166,14 @@ class Patient(Watch):
                 return time.monotonic()
 
 
-def _ended(how: How, began: float, handle: Any, slowed: float = 0.0) -> Run:
+def _ended(how: How, began: float, handle: Any, since: float) -> Run:
+    """``since``: when something happened, or could have."""
     result = handle.wait()
     seconds = time.monotonic() - began
     if not result.ok:
         raise SystemExit(f"{how}: {result.message}\n{result.hint}\n{result.traceback}")
-    said = [(entry.at - slowed, entry.text) for entry in handle.story("master").entries if "decision" in entry.text]
+    said = [(entry.at - since, entry.text) for entry in handle.story("master").entries if "decision" in entry.text]
     after = [at for at, text in said if at >= 0 and "carried out" in text]
-    if not slowed:
-        return Run(how, seconds)
     return Run(how, seconds, min(after, default=None), [f"{at:+.1f} s: {text}" for at, text in said])
 
 
