@@ -5,7 +5,7 @@ can't be resized (``_slow_host`` says how that is emulated). ``straggler``: thre
 plan is fixed, and cores that no node has are stated. Each is run undisturbed, without intervention, with the brain, and (hot PS)
 stopped with a checkpoint and begun again on another host.
 
-Lost time is a run's, from the launch to the end, less the undisturbed one's; with the brain, less that of an undisturbed run with the brain,
+Lost time is a run's, from the launch to the end, less the undisturbed one's; with the brain, less that of an undisturbed run with it,
 whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: ours over that without intervention;
 ``hot_ps.lost_vs_restart``: ours over the restart's. The restart begins when ours began to act, as if one observer had ordered either (at
 once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
