@@ -89,10 +89,10 @@ def errors_of(rows: Sequence[Row], form: Form, *, splits: int = SPLITS) -> Error
 
 
 def _predicted(taken: Sequence[Row], rest: Sequence[Row], form: Form) -> Iterator[Prediction]:
-    """By the plans alone, and by what the host's strangers and daemons took while the fitted ones were measured: nothing of ``rest`` is
+    """By the plans alone, and by what strangers and daemons left of the host while the fitted ones were measured: nothing of ``rest`` is
     known."""
     seen = observations([row.profile for row in taken])
-    free = median(host.cores - host.other_cores for row in taken for host in row.profile.hosts)
+    free = median(one.free_power for one in seen)
     setting = Setting.even(
         workers=[row.plan.workers for row in rest],
         ps=[row.plan.servers for row in rest],

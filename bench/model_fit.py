@@ -107,8 +107,8 @@ def _through(
     for group in [*groups, []]:
         reference = _row(job, model, number, CALIBRATION, quiet, seconds)
         pace.append(reference.profile.samples_per_second if reference is not None else 0.0)
-        of_group = [_row(job, model, number, plan, quiet, seconds) for plan in group]
-        found.append([row for row in of_group if row is not None])
+        of_plans = [_row(job, model, number, plan, quiet, seconds) for plan in group]
+        found.append([row for row in of_plans if row is not None])
     say(f"{model}, calibration: {', '.join(f'{each:,.0f}' for each in pace)} samples/s")
     best = max(pace)
     rows = []
