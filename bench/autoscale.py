@@ -18,10 +18,11 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -154,7 +155,7 @@ def figures_of(found: Found) -> list[Figure]:
     detail = {"oracle": words(plan), "oracle_s": [round(one.value.seconds, 1) for one in best]}
     of_users = {"each": {name: [one.value for one in each] for name, each in zip(found.users, users, strict=True)}}
     of_warm = {"plans": [one.value.plans for one in warm]}
-    wanted: list[tuple[str, Sequence[Round[float]], str, str, dict[str, object]]] = [
+    wanted: list[tuple[str, Sequence[Round[float]], str, str, Mapping[str, Any]]] = [
         ("cold_ratio", cold, "x", "<= 1.3", {"plans": [one.value.plans for one in found.full["cold"]]}),
         ("warm_ratio", [_over(one, other) for one, other in zip(warm, best, strict=True)], "x", "<= 1.12", of_warm),
         ("user_ratio", [_together(each) for each in zip(*users, strict=True)], "x", "", of_users),

@@ -144,7 +144,9 @@ def collect(options: argparse.Namespace) -> list[Row]:
         home = Path(name)
         make_batches(home / "batches.npz")
         for number in range(rounds):
-            for model in list(MODELS) if number % 2 == 0 else list(MODELS)[::-1]:
+            for model in MODELS if number % 2 == 0 else [*MODELS][::-1]:
+                if options.only not in (None, model):
+                    continue
                 say(f"round {number + 1} of {rounds}, {model}: {len(plans)} configurations")
                 rows += measured(home, model, number, plans, quiet, options.seconds)
                 if options.save is not None:
@@ -228,6 +230,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help=f"(default {ROUNDS}; 1 with --quick)")
+    parser.add_argument("--only", choices=list(MODELS), help="one of the models")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a configuration is measured for")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was measured")
     parser.add_argument("--load", type=Path, metavar="FILE", help="evaluate what was kept, without training")
