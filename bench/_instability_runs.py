@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,4 +199,4 @@ def _restarted(handle: Any, options: Any, noticed_after: float) -> tuple[Any, di
     )
     marks.append(watch.until(lambda status: status.samples > done, "it went on"))
     names = ("last checkpoint and stop", "keeper", "master and nodes", "restore until the first minibatch")
-    return handle, {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=True)}
+    return handle, {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}
