@@ -93,11 +93,8 @@ def scan(home: Path, workload: Workload, plans: Sequence[Candidate], seconds: fl
     with PlannedJob(workload.recipe(home, 10**9), plans[0], from_memory=False) as job:
         for plan in plans:
             job.change(plan)
-            began = time.time()
-            job.train(seconds)
-            of_plan = [each for each in job.end_interval() if candidate_of(each) == plan and each.at > began]
-            if of_plan:
-                found[plan] = max(of_plan, key=lambda each: each.seconds).samples_per_second
+            if (profile := job.measured(plan, seconds)) is not None:
+                found[plan] = profile.samples_per_second
                 say(f"  {words(plan)}: {found[plan]:,.0f} samples/s")
     return found
 

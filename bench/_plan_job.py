@@ -131,13 +131,26 @@ class PlannedJob(Watch, AbstractContextManager["PlannedJob"]):
         self.until(done, what)
         return self.handle.status()
 
-    def train(self, seconds: float) -> None:
-        """Measure for so long, without a look."""
+    def measured(self, plan: Candidate, seconds: float) -> Profile | None:
+        """Its longest profile of the plan that it has, over about so many seconds; over twice as many where nodes hadn't told enough by
+        then, and None if they still hadn't."""
+        from dlrover_lite.brain.observed import candidate_of
+
+        for so_long in (seconds, 2 * seconds):
+            began = time.time()
+            self._train(so_long)
+            found = [each for each in self._end_interval() if candidate_of(each) == plan and each.at > began]
+            if found:
+                return max(found, key=lambda each: each.seconds)
+            self.change(plan)
+        return None
+
+    def _train(self, seconds: float) -> None:
         time.sleep(WARM_UP_SECONDS + seconds)
         if (state := self.handle.state()) != "running":
             raise SystemExit(f"the job has {state}; see {self.handle.directory}")
 
-    def end_interval(self) -> list[Profile]:
+    def _end_interval(self) -> list[Profile]:
         """Those that were measured since this was asked last. A worker is resized by a hair, which ends the profiler's interval."""
         worker = next(node for node in running(self.handle.status()) if node.role == "worker")
         self.handle.resize(worker.id, cores=worker.cores + HAIR_CORES)

@@ -16,7 +16,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +32,6 @@ from _train_worker import make_batches
 from common import Figure, arguments, emit
 
 from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.observed import candidate_of
 from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -122,14 +120,11 @@ def _through(
 def _row(job: PlannedJob, model: str, number: int, plan: Candidate, quiet: Quiet, seconds: float) -> Row | None:
     """None if nothing could be measured."""
     job.change(plan)
-    before, began = quiet.now(), time.time()
-    job.train(seconds)
-    after = quiet.now()
-    of_plan = [profile for profile in job.end_interval() if candidate_of(profile) == plan and profile.at > began]
-    if not of_plan:
+    before = quiet.now()
+    profile = job.measured(plan, seconds)
+    found: Round[None] = quiet.judged(f"{model}, {words(plan)}", None, before, quiet.now(), 0.0)
+    if profile is None:
         return None
-    profile = max(of_plan, key=lambda profile: profile.seconds)
-    found: Round[None] = quiet.judged(f"{model}, {words(plan)}", None, before, after, 0.0)
     say(f"  {model} {words(plan)}: {profile.samples_per_second:,.0f} samples/s over {profile.seconds:.1f} s")
     return Row(model, number, plan, plan in WITHIN, profile, found.others, 0.0, found.why)
 
