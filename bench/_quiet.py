@@ -2,9 +2,9 @@
 
 ::
 
-    with Quiet(heed=not options.disturbed) as quiet:
+    with Quiet() as quiet:
         rounds = [quiet.measure("oracle", run_oracle) for _ in range(3)]
-    figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s")] if figure]
+    figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s", heed=not options.disturbed)] if figure]
 
 A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
 and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any
@@ -16,6 +16,7 @@ Others are all but this process and what it has started: CPU seconds of the whol
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -65,7 +66,7 @@ class Round(Generic[T]):
     slower: float
     """Of the calibration runs beside it, the longer one over the best there has been, less 1."""
     why: str = ""
-    """It doesn't count; empty: it does."""
+    """It shouldn't count; empty: it should."""
 
 
 def share_of_others(before: Moment, after: Moment, cores: int) -> float:
@@ -75,7 +76,7 @@ def share_of_others(before: Moment, after: Moment, cores: int) -> float:
 
 
 def verdict(others: float, slower: float) -> str:
-    """Why a round doesn't count; empty: it does."""
+    """Why a round shouldn't count; empty: it should."""
     if others >= MOST_OTHERS:
         return f"others took {others:.0%} of the CPU"
     if slower > MOST_SLOWER:
@@ -95,19 +96,27 @@ def of_rounds(
     unit: str,
     target: str = "",
     *,
+    heed: bool = True,
     baseline: float | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> Figure | None:
-    """The median of the rounds that count, with their spread; None, which is told, if there are none."""
+    """The median of the rounds that count, with their spread; None, which is told, if there are none. Without ``heed`` disturbed ones count
+    too, and the detail says so; what is no number never does."""
     from common import Figure
 
-    counted = [each.value for each in rounds if not each.why]
+    counted = [each.value for each in rounds if math.isfinite(each.value) and not (heed and each.why)]
     if not counted:
         say(
             f"{name} is left out: no round counts ({'; '.join(sorted({each.why for each in rounds})) or 'there was none'})"
         )
         return None
-    about = {"rounds": counted, "spread": spread(counted), "disturbed_rounds": len(rounds) - len(counted)}
+    about: dict[str, Any] = {
+        "rounds": counted,
+        "spread": spread(counted),
+        "disturbed_rounds": sum(bool(each.why) for each in rounds),
+    }
+    if not heed:
+        about["disturbed_rounds_count"] = True
     return Figure(name, statistics.median(counted), unit, target, baseline, {**about, **(detail or {})})
 
 
@@ -116,16 +125,13 @@ def say(what: str) -> None:
 
 
 class Quiet:
-    """``heed``: whether disturbed rounds don't count; without, they do, which is told once at the beginning."""
+    """Measures rounds, while its block lasts."""
 
-    def __init__(self, *, heed: bool = True) -> None:
-        self.heeds = heed
+    def __init__(self) -> None:
         self._cores = os.cpu_count() or 1
         self._group: Path | None = None
         self._best = float("inf")
         self._work = np.random.default_rng(0).random(_SORTED)
-        if not heed:
-            say("disturbed rounds count too: the figures say whether the bench works, and nothing else")
 
     def __enter__(self) -> Quiet:
         self._group = _make_group()
@@ -169,7 +175,7 @@ class Quiet:
         why = verdict(others, slower)
         if why:
             say(f"{name}: disturbed, {why}")
-        return Round(value, after.at - before.at, others, slower, why if self.heeds else "")
+        return Round(value, after.at - before.at, others, slower, why)
 
     def _own(self) -> float:
         if self._group is not None:

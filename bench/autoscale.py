@@ -143,7 +143,7 @@ def _past(home: Path, size: Size, rate: float, history: History) -> None:
 # --- figures --------------------------------------------------------------------------------------------------------------
 
 
-def figures_of(found: Found) -> list[Figure]:
+def figures_of(found: Found, *, heed: bool) -> list[Figure]:
     oracle = min(found.oracle, key=lambda name: statistics.median(_seconds(found.full[name])))
     best, warm = found.full[oracle], found.full["warm"]
     cold = [_over(one, other) for one, other in zip(found.full["cold"], best, strict=True)]
@@ -164,7 +164,7 @@ def figures_of(found: Found) -> list[Figure]:
         ("memory_used", [_with(one, one.value.memory_used) for one in warm], "", ">= 0.7", {}),
     ]
     figures = [
-        of_rounds(f"autoscale.{name}", rounds, unit, target, detail={**detail, **more})
+        of_rounds(f"autoscale.{name}", rounds, unit, target, heed=heed, detail={**detail, **more})
         for name, rounds, unit, target, more in wanted
     ]
     return [figure for figure in figures if figure is not None]
@@ -233,7 +233,7 @@ def main() -> None:
     on_our_path()
     size = QUICK if options.quick else Size()
     size = replace(size, oracle=options.seconds or size.oracle, rounds=options.rounds or size.rounds)
-    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet(heed=not options.disturbed) as quiet:
+    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
         os.environ["DLROVER_LITE_HOME"] = name
         history = History(Path(name))
         try:
@@ -241,7 +241,7 @@ def main() -> None:
         finally:
             history.forget()
     table(found)
-    emit(options, figures_of(found))
+    emit(options, figures_of(found, heed=not options.disturbed))
 
 
 if __name__ == "__main__":

@@ -79,13 +79,15 @@ def tell(case: Case, number: int, one: Round[Run]) -> None:
 # --- figures --------------------------------------------------------------------------------------------------------------
 
 
-def figures_of(case: Case, rounds: Sequence[Runs]) -> list[Figure]:
+def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure]:
     found = []
     for name, other in (("lost_vs_none", "none"), ("lost_vs_restart", "restart")):
         if other not in HOWS[case.name]:
             continue
         ratios = [_ratio(of_round, other) for of_round in rounds]
-        figure = of_rounds(f"{case.name}.{name}", ratios, "x", TARGETS[name], detail=_detail(case, rounds, other))
+        figure = of_rounds(
+            f"{case.name}.{name}", ratios, "x", TARGETS[name], heed=heed, detail=_detail(case, rounds, other)
+        )
         found += [figure] if figure is not None else []
     return found
 
@@ -144,11 +146,12 @@ def main() -> None:
     figures: list[Figure] = []
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     rounds = options.rounds or (1 if options.quick else ROUNDS)
-    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet(heed=not options.disturbed) as quiet:
+    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
         os.environ["DLROVER_LITE_HOME"] = name
         for case in CASES.values():
             if options.only in (None, case.name):
-                figures += figures_of(case, measure(case, Path(name), seconds, rounds, quiet))
+                found = measure(case, Path(name), seconds, rounds, quiet)
+                figures += figures_of(case, found, heed=not options.disturbed)
     emit(options, figures)
 
 

@@ -76,7 +76,7 @@ QUICK = 4
 
 
 def measured(
-    home: Path, model: str, number: int, plans: Sequence[Candidate], quiet: Quiet, seconds: float
+    home: Path, model: str, number: int, plans: Sequence[Candidate], quiet: Quiet, options: argparse.Namespace
 ) -> list[Row]:
     """A job goes through the plans; those that were disturbed again at its end."""
     name, use = f"bench-fit-{model.replace('_', '-')}", {"use": model, "options": MODELS[model]}
@@ -85,8 +85,8 @@ def measured(
     with PlannedJob(recipe, plans[0], from_memory=True) as job:
         left = list(plans)
         for _ in range(1 + RETRIES):
-            rows |= {row.plan: row for row in _through(job, model, number, left, quiet, seconds)}
-            left = [plan for plan in plans if plan not in rows or rows[plan].why]
+            rows |= {row.plan: row for row in _through(job, model, number, left, quiet, options.seconds)}
+            left = [plan for plan in plans if plan not in rows or (rows[plan].why and not options.disturbed)]
             if not left:
                 break
     if missing := [words(plan) for plan in plans if plan not in rows]:
@@ -112,8 +112,7 @@ def _through(
     rows = []
     for of_group, beside in zip(found, pairwise(pace), strict=False):  # nothing is measured after the last one
         slower = best / max(min(beside), 1.0) - 1
-        why = verdict(0.0, slower) if quiet.heeds else ""
-        rows += [msgspec.structs.replace(row, slower=slower, why=row.why or why) for row in of_group]
+        rows += [msgspec.structs.replace(row, slower=slower, why=row.why or verdict(0.0, slower)) for row in of_group]
     return rows
 
 
@@ -134,7 +133,7 @@ def collect(options: argparse.Namespace) -> list[Row]:
     plans = [*WITHIN[::every], *OVERSUBSCRIBED[::every]]
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet(heed=not options.disturbed) as quiet:
+    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
         os.environ["DLROVER_LITE_HOME"] = name
         home = Path(name)
         make_batches(home / "batches.npz")
@@ -143,7 +142,7 @@ def collect(options: argparse.Namespace) -> list[Row]:
                 if options.only not in (None, model):
                     continue
                 say(f"round {number + 1} of {rounds}, {model}: {len(plans)} configurations")
-                rows += measured(home, model, number, plans, quiet, options.seconds)
+                rows += measured(home, model, number, plans, quiet, options)
                 if options.save is not None:
                     save(options.save, rows)
     return rows
@@ -174,8 +173,8 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Errors]], float], Any]] = {
 """Of each its target, what it is for a round of a model, and which of two models is the worse."""
 
 
-def figures_of(rows: Sequence[Row]) -> list[Figure]:
-    counted = [row for row in rows if not row.why]
+def figures_of(rows: Sequence[Row], *, heed: bool) -> list[Figure]:
+    counted = [row for row in rows if not (heed and row.why)]
     groups = sorted({(row.round, row.model) for row in counted})
     found: dict[tuple[int, str], dict[str, Errors]] = {}
     for key in groups:
@@ -185,7 +184,12 @@ def figures_of(rows: Sequence[Row]) -> list[Figure]:
             continue
         found[key] = {form.name: errors_of(of_key, form) for form in (BOTTLENECK, ADDITIVE)}
         show(of_key)
-    detail = {"configurations": len(counted), "disturbed_configurations": len(rows) - len(counted)}
+    detail: dict[str, Any] = {
+        "configurations": len(counted),
+        "disturbed_configurations": sum(bool(row.why) for row in rows),
+    }
+    if not heed:
+        detail["disturbed_configurations_count"] = True
     figures = []
     for name, (target, value, worse_of) in FIGURES.items():
         by_model: dict[str, list[float]] = {}
@@ -235,7 +239,8 @@ def extend(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     options = arguments(__doc__ or "", extend)
     on_our_path()
-    emit(options, figures_of(load(options.load) if options.load is not None else collect(options)))
+    rows = load(options.load) if options.load is not None else collect(options)
+    emit(options, figures_of(rows, heed=not options.disturbed))
 
 
 if __name__ == "__main__":

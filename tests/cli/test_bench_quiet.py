@@ -41,6 +41,15 @@ def test_disturbed_rounds_are_not_averaged_in(monkeypatch: pytest.MonkeyPatch) -
     assert found["detail"] == {"rounds": [1.0, 3.0], "spread": spread([1.0, 3.0]), "disturbed_rounds": 1, "more": 1}
 
 
+def test_disturbed_rounds_count_where_nobody_heeds_them_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rounds = [Round(value, 1.0, 0.0, 0.0, "others took 50%") for value in (1.0, float("nan"), 3.0)]
+    figure = of_rounds("a.b", rounds, "x", heed=False)
+    assert figure is not None
+    assert figure.value == 2.0
+    assert figure.detail["disturbed_rounds_count"]
+
+
 def test_a_figure_without_a_round_that_counts_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
