@@ -52,6 +52,8 @@ class FullRun:
     plans: list[str]
     """That it has had, with the seconds from its launch on."""
     first: Candidate | None
+    why: str
+    """The brain's reason for it."""
     cpu_used: float
     """CPU seconds of its nodes over what they were given."""
     memory_used: float
@@ -180,19 +182,20 @@ def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 36
     if not result.ok and not (result.state == "stopped" and seconds > most_seconds):
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
     profiles = [each for each in handle.profiles() if isinstance(each, Profile)]
-    plans = _granted(handle.id) if brain else []
+    plans, why = _granted(handle.id) if brain else ([], "")
     return FullRun(
         seconds=seconds,
         plans=[f"{at - wall:.0f} s: {words(plan)}" for at, plan in plans],
         first=plans[0][1] if plans else None,
+        why=why,
         cpu_used=use.cpu / use.given if use.given else float("nan"),
         memory_used=use.peak / use.memory if use.memory else float("nan"),
         profiles=profiles,
     )
 
 
-def _granted(job: str) -> list[tuple[float, Candidate]]:
-    """The plans that the brain knows it to have had, and when."""
+def _granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
+    """The plans that the brain knows it to have had, and when; and why the first one."""
     from dlrover_lite.brain.registered import candidate
     from dlrover_lite.brain.store import queries
     from dlrover_lite.brain.store.database import ConfigStore
@@ -200,7 +203,9 @@ def _granted(job: str) -> list[tuple[float, Candidate]]:
 
     with ConfigStore(BrainFiles().database) as store:
         found = [(record.at, candidate(record.plan)) for record in queries.plans(store, job, kind="granted")]
-    return [one for i, one in enumerate(found) if i == 0 or one[1] != found[i - 1][1]]
+        decided = queries.decisions(store, job, number=1)
+    changes = [one for i, one in enumerate(found) if i == 0 or one[1] != found[i - 1][1]]
+    return changes, decided[0].decision.reason if decided else ""
 
 
 def user_run(home: Path, workload: Workload, samples: int, plan: Candidate) -> float:

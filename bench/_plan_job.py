@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +25,10 @@ __all__ = [
     "MIB",
     "PlannedJob",
     "keeper_options",
-    "on_our_path",
     "recipe_of",
     "resources_of",
     "running",
+    "set_up",
     "start",
     "words",
 ]
@@ -42,8 +43,9 @@ PROFILE_SECONDS = 3.0
 """From the end of an interval until its profile is there, at most; there is none where nodes hadn't told enough."""
 
 
-def on_our_path() -> None:
-    """Nodes find the bench's own modules."""
+def set_up() -> None:
+    """Nodes find the bench's own modules, and when this process is asked to end it ends its jobs, and deletes their files."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     paths = [str(Path(__file__).parent), str(Path(__file__).resolve().parent.parent)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, os.environ.get("PYTHONPATH", "")]))
 

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _autoscale_runs import CEILING, FullRun, History, Workload, full_run, plans_within, scan, user_run
-from _plan_job import on_our_path, resources_of, words
+from _plan_job import set_up, resources_of, words
 from _quiet import Quiet, Round, of_rounds, say
 from common import Figure, arguments, emit
 
@@ -63,7 +63,7 @@ class Size:
     rounds: int = ROUNDS
 
 
-QUICK = Size(oracle=60.0, history=25.0, plans=8, best=2, related=2, decoys=1, rounds=1)
+QUICK = Size(oracle=60.0, history=30.0, plans=8, best=2, related=2, decoys=1, rounds=1)
 
 
 @dataclass
@@ -107,7 +107,9 @@ def measure(home: Path, size: Size, quiet: Quiet) -> Found:
         for name in list(subjects)[:: 1 if number % 2 == 0 else -1]:
             one = quiet.measure(name, subjects[name])
             found.full.setdefault(name, []).append(one)
-            say(f"  {name}: {one.value.seconds:.1f} s{'; ' + ', '.join(one.value.plans) if one.value.plans else ''}")
+            say(
+                f"  {name}: {'; '.join([f'{one.value.seconds:.1f} s', *one.value.plans, *filter(None, [one.value.why])])}"
+            )
         for name, plan in USERS.items():
             of_user = quiet.measure(name, partial(user_run, home, WORKLOAD, samples, plan))
             found.users.setdefault(name, []).append(of_user)
@@ -154,7 +156,7 @@ def figures_of(found: Found, *, heed: bool) -> list[Figure]:
     plan = found.oracle[oracle]
     detail = {"oracle": words(plan), "oracle_s": [round(one.value.seconds, 1) for one in best]}
     of_users = {"each": {name: [one.value for one in each] for name, each in zip(found.users, users, strict=True)}}
-    of_warm = {"plans": [one.value.plans for one in warm]}
+    of_warm = {"plans": [one.value.plans for one in warm], "why": [one.value.why for one in warm]}
     wanted: list[tuple[str, Sequence[Round[float]], str, str, Mapping[str, Any]]] = [
         ("cold_ratio", cold, "x", "<= 1.3", {"plans": [one.value.plans for one in found.full["cold"]]}),
         ("warm_ratio", [_over(one, other) for one, other in zip(warm, best, strict=True)], "x", "<= 1.12", of_warm),
@@ -230,7 +232,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     options = arguments(__doc__ or "", extend)
-    on_our_path()
+    set_up()
     size = QUICK if options.quick else Size()
     size = replace(size, oracle=options.seconds or size.oracle, rounds=options.rounds or size.rounds)
     with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:

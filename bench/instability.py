@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _instability_runs import CASES, SLOWED_TO, Case, How, Run, prepare, rate_of, run
-from _plan_job import on_our_path, words
+from _plan_job import set_up, words
 from _quiet import Quiet, Round, of_rounds, say
 from _slow_host import available
 from common import Figure, arguments, emit
@@ -142,7 +142,7 @@ def main() -> None:
         say(f"bench/instability.py measures nothing here: {why}")
         emit(options, [])
         return
-    on_our_path()
+    set_up()
     figures: list[Figure] = []
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     rounds = options.rounds or (1 if options.quick else ROUNDS)

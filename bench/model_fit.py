@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 import numpy as np
 from _model_fit_rows import Errors, Row, errors_of, load, predictions, save
-from _plan_job import PlannedJob, on_our_path, recipe_of, words
+from _plan_job import PlannedJob, set_up, recipe_of, words
 from _quiet import Quiet, Round, of_rounds, say, verdict
 from _train_worker import make_batches
 from common import Figure, arguments, emit
@@ -238,7 +238,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     options = arguments(__doc__ or "", extend)
-    on_our_path()
+    set_up()
     rows = load(options.load) if options.load is not None else collect(options)
     emit(options, figures_of(rows, heed=not options.disturbed))
 
