@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _autoscale_runs import CEILING, FullRun, History, Workload, full_run, plans_within, scan, user_run
-from _plan_job import set_up, resources_of, words
+from _plan_job import resources_of, set_up, words
 from _quiet import Quiet, Round, of_rounds, say
 from common import Figure, arguments, emit
 

@@ -101,8 +101,8 @@ def _ratio(of_round: Runs, other: str) -> Round[float]:
     runs = [of_round[how] for how in (other, BASELINES[other], "ours", BASELINES["ours"])]
     why = next((each.why for each in runs if each.why), "")
     lost = _lost(of_round, other)
-    if lost <= 0 and not why:
-        why = f"{other} lost nothing"
+    if lost <= 0:
+        why = f"{other}: nothing was lost"
     seconds = sum(each.seconds for each in runs)
     ratio = _lost(of_round, "ours") / lost if lost > 0 else float("nan")
     return Round(ratio, seconds, max(each.others for each in runs), max(each.slower for each in runs), why)

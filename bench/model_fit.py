@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 import numpy as np
 from _model_fit_rows import Errors, Row, errors_of, load, predictions, save
-from _plan_job import PlannedJob, set_up, recipe_of, words
+from _plan_job import PlannedJob, recipe_of, set_up, words
 from _quiet import Quiet, Round, of_rounds, say, verdict
 from _train_worker import make_batches
 from common import Figure, arguments, emit
