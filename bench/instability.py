@@ -31,7 +31,7 @@ from _slow_host import available
 from common import Figure, arguments, emit
 
 ROUNDS = 3
-SECONDS, QUICK_SECONDS = 150.0, 60.0
+SECONDS, QUICK_SECONDS = 120.0, 60.0
 """Of an undisturbed run, without its start."""
 TARGETS = {"lost_vs_none": "<= 0.15", "lost_vs_restart": "<= 0.3"}
 HOWS: dict[str, tuple[How, ...]] = {
