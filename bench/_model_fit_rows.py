@@ -15,7 +15,7 @@ from dlrover_lite.brain.profiles import Observation, Profile, host_speeds, obser
 from dlrover_lite.brain.settings import Form, Setting
 from dlrover_lite.brain.throughput import fit, predict
 
-__all__ = ["Errors", "Row", "errors_of", "load", "predictions", "save"]
+__all__ = ["Errors", "Row", "busy_share", "errors_of", "load", "paces", "predictions", "save"]
 
 SPLITS = 40
 PART = 3
@@ -104,6 +104,27 @@ def _predicted(taken: Sequence[Row], rest: Sequence[Row], form: Form) -> Iterato
     found = predict(fit(seen, form=form), setting)
     for row, rate, low, high in zip(rest, found.samples_per_second, found.low, found.high, strict=True):
         yield Prediction(row, float(rate), bool(low <= row.profile.samples_per_second <= high))
+
+
+def paces(rows: Sequence[Row]) -> list[float]:
+    """Of each row, what a minibatch cost in CPU seconds over what the form fitted to all of them has for its plan. Where that follows the
+    plan, or how busy the host is, the form lacks something; where it doesn't, others have made the machine slow."""
+    seen = observations([row.profile for row in rows])
+    cost = fit(seen).coefficients
+    found = []
+    for one in seen:
+        worker = cost["worker_sample"] * one.batch_size + cost["worker_minibatch"] + cost["worker_request"] * one.ps
+        servers = cost["ps_sample"] * one.batch_size + cost["ps_request"] * one.ps
+        measured = (one.worker_cpu_seconds or 0.0) + (one.ps_cpu_seconds or 0.0) * one.ps
+        found.append(measured / (worker + servers))
+    return found
+
+
+def busy_share(row: Row) -> float:
+    """Of the host's cores, by whomever."""
+    profile = row.profile
+    own = sum(use.cpu_seconds for use in profile.workers) + sum(use.cpu_seconds for use in profile.ps)
+    return sum(own / profile.seconds + host.other_cores for host in profile.hosts) / sum(h.cores for h in profile.hosts)
 
 
 def observations(profiles: Sequence[Profile]) -> list[Observation]:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
 import numpy as np
-from _model_fit_rows import Errors, Row, errors_of, load, predictions, save
+from _model_fit_rows import Errors, Row, busy_share, errors_of, load, paces, predictions, save
 from _plan_job import PlannedJob, recipe_of, set_up, words
 from _quiet import Quiet, Round, of_rounds, say, verdict
 from _train_worker import make_batches
@@ -209,20 +209,23 @@ def figures_of(rows: Sequence[Row], *, heed: bool) -> list[Figure]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Each configuration as it was measured, and the median of what splits without it predicted."""
-    say(f"{'CONFIGURATION':28}  {'SAMPLES/S':>9}  {'BOTTLENECK':>10}  {'ADDITIVE':>8}  {'OTHERS':>6}")
+    """Each configuration as it was measured, the median of what splits without it predicted, what its minibatches cost in CPU over what
+    the fitted form has for it, and how busy the host was."""
+    say(
+        f"{'CONFIGURATION':28}  {'SAMPLES/S':>9}  {'BOTTLENECK':>10}  {'ADDITIVE':>8}  {'CPU':>5}  {'HOST':>5}  {'OTHERS':>6}"
+    )
     errors: dict[tuple[str, Candidate], list[float]] = {}
     for form in (BOTTLENECK, ADDITIVE):
         for split in predictions(rows, form):
             for one in split:
                 errors.setdefault((form.name, one.row.plan), []).append(one.error)
-    for row in rows:
-        of_forms = [
+    for row, pace in zip(rows, paces(rows), strict=True):
+        ours, papers = (
             statistics.median(errors.get((form.name, row.plan), [float("nan")])) for form in (BOTTLENECK, ADDITIVE)
-        ]
-        mark = "" if row.fits else " (over)"
+        )
+        what = words(row.plan) + ("" if row.fits else " (over)")
         say(
-            f"{words(row.plan) + mark:28}  {row.profile.samples_per_second:9,.0f}  {of_forms[0]:+10.1%}  {of_forms[1]:+8.1%}  "
+            f"{what:28}  {row.profile.samples_per_second:9,.0f}  {ours:+10.1%}  {papers:+8.1%}  {pace:5.2f}  {busy_share(row):5.0%}  "
             f"{row.others:6.1%}"
         )
 
