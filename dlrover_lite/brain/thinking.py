@@ -1,6 +1,6 @@
 """The brain's decisions on a thread of their own: who reports is answered at once, and told with a later answer what was computed.
 
-What the decisions need is imported by that thread too, and compiled on a machine's first run: that takes seconds.
+What the decisions need is imported by that thread too.
 """
 
 from __future__ import annotations
