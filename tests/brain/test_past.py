@@ -116,6 +116,5 @@ def test_what_another_version_has_stored_is_left_out(store: ConfigStore) -> None
 def test_a_job_that_runs_is_not_past(store: ConfigStore) -> None:
     ended(store, "ads-1")
     store.put_job(entry("ads-1", state="running"))
-    )
     store.commit()
     assert past_jobs(store, at=START) == []
