@@ -6,7 +6,7 @@ follows from before anyone is told; what came of it is judged by the profiles af
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -259,9 +259,7 @@ class Adviser:
             for decision in found.decisions
         )
         held = {view.job for view in found.inputs.jobs if view.fixed}
-        kept = [
-            one for one in decisions if one.acts or (one.reason != self._jobs[one.job].reason and one.job not in held)
-        ]
+        kept = [one for one in decisions if self._is_news(one, held)]
         numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept])
         for one in kept:
             known = self._jobs[one.job]
@@ -271,6 +269,13 @@ class Adviser:
                 known.decided.append(numbered)
             if one.acts or one.action in ("queue", "refuse"):
                 known.waits = numbered
+
+    def _is_news(self, one: Decision, held: Collection[str]) -> bool:
+        """Whether it is to be stored and told: ``held`` are jobs whose plan isn't to be changed now."""
+        known = self._jobs[one.job]
+        if one.action == "start":  # a job that hasn't begun yet is decided on in each round
+            return known.waits is None or known.waits.decision.choice != one.choice
+        return one.acts or (one.reason != known.reason and one.job not in held)
 
     # --- what there is --------------------------------------------------------------------------------------------------
 

@@ -111,9 +111,7 @@ def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tupl
         np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
     )
     jobs = np.repeat(np.arange(len(steps)), [len(one.to) for one in steps])
-    order = np.lexsort((jobs, moves, -value, -value / milli))
-    # a job's own steps in their order, whatever rounding has made of it
-    order[np.argsort(jobs[order], kind="stable")] = np.arange(len(order))
+    order = _by_worth(jobs, value / milli, value, moves)
     levels, waits, stuck = [0] * len(steps), [False] * len(steps), []
     for job, cores, size in zip(jobs[order].tolist(), milli[order].tolist(), memory[order].tolist(), strict=True):
         if waits[job]:
@@ -126,6 +124,17 @@ def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tupl
         free_memory -= size
         levels[job] += 1
     return levels, stuck
+
+
+def _by_worth(jobs: IntArray, worth: FloatArray, value: FloatArray, moves: NDArray[np.bool_]) -> IntArray:
+    """The order of steps, of which those of a job follow each other in theirs: ``worth`` per core first."""
+    order = np.argsort(-worth)  # without ties, which are rare, five times as fast as by all keys
+    sorted_worth = worth[order]
+    if (sorted_worth[1:] == sorted_worth[:-1]).any():
+        order = np.lexsort((jobs, moves, -value, -worth))
+    if ((worth[1:] >= worth[:-1]) & (jobs[1:] == jobs[:-1])).any():  # by rounding alone
+        order[np.argsort(jobs[order], kind="stable")] = np.arange(len(order))
+    return order
 
 
 def soonest(options: Options, capacity: Resources) -> int:

@@ -28,6 +28,9 @@ __all__ = [
 _BLOCK = 12_000
 """Values of an array that are computed at once: larger arrays leave the cache, and are given back to the system and got anew each time."""
 
+_MANY = 200_000
+"""Points of a lattice from which on the search is compiled: that takes two seconds once on a machine, and saves a millisecond each time.
+No machine alone has so many."""
 _NONE = np.iinfo(np.int64).max
 
 Parts = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -125,14 +128,12 @@ class _Fastest:
 
     def look(self, cost: IntArray, slowness: FloatArray, flat: IntArray) -> None:
         """At points, [n] each; those that cost too much are left out."""
-        if cost.max(initial=0) > self.most:
-            within = cost <= self.most
-            cost, slowness, flat = cost[within], slowness[within], flat[within]
-        before = self.slowness.copy()
+        within = np.flatnonzero((cost <= self.most) & (slowness < self.slowness.take(cost, mode="clip")))
+        cost, slowness, flat = cost.take(within), slowness.take(within), flat.take(within)
         np.minimum.at(self.slowness, cost, slowness)
-        self.flat[self.slowness < before] = _NONE
-        best = slowness == self.slowness[cost]
-        np.minimum.at(self.flat, cost[best], flat[best])
+        self.flat[cost] = _NONE
+        best = np.flatnonzero(slowness == self.slowness.take(cost))
+        np.minimum.at(self.flat, cost.take(best), flat.take(best))
 
     def front(self) -> IntArray:
         """Those that nothing cheaper is as fast as."""
@@ -172,18 +173,23 @@ def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fa
     """What is slower than something cheaper of the same side is so beside every other side, and isn't looked at."""
     _, many, sizes = lattice.shape
     least = lattice.bounds.min_workers
-    shrink = np.arange(least, lattice.bounds.max_workers + 1) ** -float(sides.power)
-    of_workers = sides.of_worker[:, lattice.size_of_side]
-    of_workers *= shrink[lattice.workers - least]
-    of_workers += sides.fixed[:, None]
-    if fitting.min() < lattice.bounds.max_workers:
-        of_workers[lattice.workers > fitting[:, None]] = np.inf
+    shrink = (np.arange(least, lattice.bounds.max_workers + 1) ** -float(sides.power))[lattice.workers - least]
+    if len(lattice) >= _MANY:
+        from dlrover_lite.brain.sweep import fastest_by_sides
+
+        fastest_by_sides(
+            sides.of_worker, sides.fixed, sides.of_ps, shrink, lattice.workers, lattice.size_of_side, fitting,
+            lattice.worker_units, lattice.ps_units, found.slowness, found.flat,
+        )  # fmt: skip
+        return
+    of_workers = sides.of_worker[:, lattice.size_of_side] * shrink + sides.fixed[:, None]
+    of_workers[lattice.workers > fitting[:, None]] = np.inf
     p, n = _ahead(of_workers).nonzero()
     useful = _ahead(sides.of_ps)
-    slowness, cost, flat = of_workers[p, n], lattice.worker_units[n], (p * many + n) * sizes
     at, s = useful[p].nonzero()
-    p = p[at]
-    found.look(cost[at] + lattice.ps_units[p, s], slowness[at] + sides.of_ps[p, s], flat[at] + s)
+    slowness = of_workers[p, n][at] + sides.of_ps[p[at], s]
+    cost = lattice.worker_units[n[at]] + lattice.ps_units[p[at], s]
+    found.look(cost, slowness, (p * many + n)[at] * sizes + s)
 
 
 def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, found: _Fastest) -> None:

@@ -153,7 +153,7 @@ def test_history_as_json(decided: list[Decision], capsys: Capture) -> None:
     (change,) = [one for one in story["decisions"] if one["action"] == "change"]
     check("### a decision", change)
     documented = Path(__file__).parents[2].joinpath("docs", "json.md").read_text()
-    row = next(line for line in documented.splitlines() if line.startswith("| `predicted`"))
+    row = next(line for line in documented.splitlines() if "`stay_seconds`" in line)
     assert set(change["predicted"]) == set(re.findall(r"`(\w+)`", row)) - {"predicted", "null"}
     known = set(as_json(["explain", JOB, str(change["number"])], capsys)["effect"]) - {"samples_per_second"}
     assert set(change["effect"]) == known | {"measured", "outside"}

@@ -36,7 +36,7 @@ def recipe(**sections: Any) -> Recipe:
 
 
 def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "") -> None:
-    """A job that the brain knows, with these workers and a PS of a core."""
+    """A job that the brain knows, with these workers and a PS."""
     one = recipe()
     features = {
         **msgspec.to_builtins(features_of(one, rows=1000)),
@@ -48,7 +48,7 @@ def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "")
         store.put_job(
             JobEntry(id=job, name="ads", state="running", created_at=1.0, features=features, directory=directory)
         )
-        plan = Plan(ps=RolePlan(1, Resources(1.0, GIB)), worker=RolePlan(workers, Resources(cores, GIB)))
+        plan = Plan(ps=RolePlan(1, Resources(cores, GIB)), worker=RolePlan(workers, Resources(cores, GIB)))
         store.add_plan(PlanRecord(job=job, at=2.0, kind="granted", plan=plan))
         store.commit()
 
@@ -87,7 +87,7 @@ def test_a_job_that_has_ended_without_a_word_counts_no_more(tmp_path: Path) -> N
 
 
 def test_a_recipe_may_be_called_as_a_job_is() -> None:
-    runs("ads-1")
+    runs("ads-1", cores=0.25)
     found = foresee(recipe(name="ads-1"), 1000)
     assert found.decision.action == "start"
     assert len(found.inputs.jobs) == 2
