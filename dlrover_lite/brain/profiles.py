@@ -122,7 +122,7 @@ class Profile(msgspec.Struct, frozen=True):
     @property
     def makes_sense(self) -> bool:
         """Whether anything can be computed from it: a master of another version, or a clock that was set back, may tell anything."""
-        uses = (*self.workers, *self.ps)
+        uses: list[WorkerUse | PsUse] = [*self.workers, *self.ps]
         taken = [value for use in uses for value in (use.cpu_seconds, use.throttled_seconds)]
         taken += [value for host in self.hosts for value in (host.cores, host.other_cores)]
         positive = (self.seconds, self.batch_size, *(use.cores for use in uses))

@@ -37,7 +37,7 @@ def test_the_chosen_plan_is_marked_and_the_rest_has_a_verdict() -> None:
     assert one.choice == Candidate(chosen.workers, chosen.servers, chosen.worker_cores, chosen.ps_cores)
     assert Candidate(present.workers, present.servers, present.worker_cores, present.ps_cores) == NOW
     assert chosen.verdict == "chosen"
-    assert re.fullmatch(r"the present plan: ends [\d,.e+]+ s later, for [\d.]+ cores less", present.verdict)
+    assert re.fullmatch(r"the present plan: ends [\d,.e+]+ s later, for [\d.]+ cores? less", present.verdict)
     assert all(line.verdict for line in lines)
     for line in lines:
         assert ("later" in line.verdict) == (line.seconds > chosen.seconds and line.cores <= 3.0)
@@ -50,7 +50,7 @@ def test_plans_that_are_too_large_say_how_much_they_need() -> None:
     need = MemoryNeed(worker=100, ps=100, tables=0)
     one = decided(memory=500, need=need, now=Candidate(5, 1, 0.25, 0.25))
     (present,) = [line for line in lines_of(one) if line.mark == "="]
-    assert present.verdict.startswith("the present plan: needs 100 B of memory more") or "100" in present.verdict
+    assert present.verdict == "the present plan: needs 100 B of memory more than are left for it"
 
 
 def test_a_long_table_is_cut_with_the_plans_that_count_in_it() -> None:

@@ -242,10 +242,10 @@ def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:
         for wish in job.wishes
         if isinstance(wish, MoveRequest)
     }
-    assert moved == {"ps-1": {1}, "ps-2": {4}} or sum(map(len, moved.values())) >= 2
-    load = sum(job.servers.loads.busy[list(members)].sum() for members in moved.values())
-    assert 0 < load <= 0.7 * 10.0 + 1e-9
-    assert set(moved) <= {"ps-1", "ps-2"} and 1 in set().union(*moved.values())
+    load = {target: float(job.servers.loads.busy[list(members)].sum()) for target, members in moved.items()}
+    assert moved["ps-1"] == {1}  # the hottest, to who is to have most
+    assert 0 < load["ps-1"] <= 0.6 * 7.0 and 0 < load["ps-2"] <= 0.4 * 7.0
+    assert moved.keys() == {"ps-1", "ps-2"} and not moved["ps-1"] & moved["ps-2"]
 
 
 # --- what can't be carried out --------------------------------------------------------------------------------------------------
