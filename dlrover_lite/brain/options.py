@@ -6,6 +6,7 @@ run yet, T_stay is the time with the smallest plan, and nothing has to be scaled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -175,20 +176,23 @@ def hull(options: Options, start: int) -> IntArray:
     """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
     the one before."""
     milli, value = options.points.milli.tolist(), options.value.tolist()  # of equal costs the order doesn't matter
-    least = milli[start]
-    corners = [start]
+    corners, slopes = [start], [math.inf]
+    least = last_cost = milli[start]
+    highest = value[start]
     for at, (cost, worth) in enumerate(zip(milli, value, strict=True)):
-        last = corners[-1]
-        if cost <= least or not worth > value[last]:
+        if worth <= highest or cost <= least:
             continue
-        if cost == milli[last]:
-            corners.pop()  # as cheap, and worth more
-        while len(corners) > 1:
-            last, before = corners[-1], corners[-2]
-            if (worth - value[last]) * (milli[last] - milli[before]) < (value[last] - value[before]) * (
-                cost - milli[last]
-            ):
-                break
+        if cost == last_cost:  # as cheap, and worth more
             corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+        slope = (worth - highest) / (cost - last_cost)
+        while slope >= slopes[-1]:
+            corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+            slope = (worth - highest) / (cost - last_cost)
         corners.append(at)
+        slopes.append(slope)
+        last_cost, highest = cost, worth
     return np.array(corners, np.int64)

@@ -210,7 +210,7 @@ def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, fo
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
     """Any points (at least one), predicted and put in order."""
     w, p, worker_cores, ps_cores = parts
-    predicted = [np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
+    predicted = [x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
     workers, servers = w.astype(np.int64), p.astype(np.int64)
     worker_milli, ps_milli = ((x * MILLI + 0.5).astype(np.int64) for x in (worker_cores, ps_cores))
     milli = workers * worker_milli + servers * ps_milli

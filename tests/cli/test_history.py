@@ -194,6 +194,9 @@ def test_settings(home: Path, capsys: Capture) -> None:
         "keep-jobs=500",
         "keep-days=365",
         "profile-days=30",
+        "capacity-cores=0",
+        "capacity-gib=0",
+        "decide-seconds=5",
     ]
     value = as_json(["brain", "settings"], capsys)
     check("## brain settings", value)
