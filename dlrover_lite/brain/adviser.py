@@ -6,7 +6,8 @@ follows from before anyone is told; what came of it is judged by the profiles af
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -62,15 +63,21 @@ class Adviser:
         self._changed = False
         """Jobs have come or gone since the last round."""
 
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Those that are registered."""
+        return frozenset(self._jobs)
+
     # --- what is told ---------------------------------------------------------------------------------------------------
 
     def arrived(self, arrival: Arrival, at: float) -> None:
-        """A job registers, for the first time or again. Raises HistoryError when the database can't be read."""
+        """A job registers, for the first time or again. Raises HistoryError when the database can't be read, or the job can't be
+        understood: it is as if it hadn't come."""
         known = self._jobs.get(arrival.job)
         if known is None:
             known = RegisteredJob(
                 job=arrival.job,
-                features=msgspec.convert(arrival.features, JobFeatures),
+                features=_features(arrival),
                 demand=arrival.demand,
                 began=arrival.began,
                 priority=arrival.priority,
@@ -117,10 +124,11 @@ class Adviser:
         self._store.commit()
 
     def _remember(self, known: RegisteredJob) -> None:
-        """What an earlier brain knew of it."""
+        """What an earlier brain knew of it, as far as it can still be read: another version may have stored it."""
         for record in queries.profiles(self._store, known.job, newest=256):
-            known.add(profile_of(record))
-        for stored in queries.decisions(self._store, known.job, newest=32):
+            with suppress(HistoryError):
+                known.add(profile_of(record))
+        for stored in queries.decisions(self._store, known.job, newest=32, lenient=True):
             known.reason = stored.decision.reason
             if stored.decision.acts:
                 known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
@@ -185,10 +193,11 @@ class Adviser:
             if known.new_profile:
                 self._heal(known, at)
         self._decide_at = at + preferences.read(self._store).decide_seconds
+        self._carry(self.round(at), at)
+        # only now: what couldn't be stored is decided again
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
-        self._carry(self.round(at), at)
 
     def _heal(self, known: RegisteredJob, at: float) -> None:
         """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
@@ -250,9 +259,7 @@ class Adviser:
             for decision in found.decisions
         )
         held = {view.job for view in found.inputs.jobs if view.fixed}
-        kept = [
-            one for one in decisions if one.acts or (one.reason != self._jobs[one.job].reason and one.job not in held)
-        ]
+        kept = [one for one in decisions if self._is_news(one, held)]
         numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept])
         for one in kept:
             known = self._jobs[one.job]
@@ -262,6 +269,13 @@ class Adviser:
                 known.decided.append(numbered)
             if one.acts or one.action in ("queue", "refuse"):
                 known.waits = numbered
+
+    def _is_news(self, one: Decision, held: Collection[str]) -> bool:
+        """Whether it is to be stored and told: ``held`` are jobs whose plan isn't to be changed now."""
+        known = self._jobs[one.job]
+        if one.action == "start":  # a job that hasn't begun yet is decided on in each round
+            return known.waits is None or known.waits.decision.choice != one.choice
+        return one.acts or (one.reason != known.reason and one.job not in held)
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
@@ -285,6 +299,16 @@ class Adviser:
         ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
         strangers = max(0.0, host.other_cores - ours)
         return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
+
+
+def _features(arrival: Arrival) -> JobFeatures:
+    try:
+        return msgspec.convert(arrival.features, JobFeatures)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"What {arrival.job} says of itself can't be understood: {error}",
+            hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
+        ) from error
 
 
 def readable(store: ConfigStore) -> list[Arrival]:

@@ -116,23 +116,28 @@ def _verdict(decision: Decision, table: Candidates, at: int, policy: Policy) -> 
     more = table.cores[at] - table.cores[chosen]
     name = "the present plan: " if at == table.now else ""
     if room is not None and table.cores[at] > room.cores + _SLACK:
-        return f"{name}needs {table.cores[at] - room.cores:.3g} cores more than are left for it"
+        return f"{name}needs {_cores(table.cores[at] - room.cores)} more than are left for it"
     if room is not None and table.memory[at] > room.memory:
         return f"{name}needs {format_bytes(table.memory[at] - room.memory)} of memory more than are left for it"
     if decision.action == "explore":
         return f"{name}{_by_time(later)} as far as is known; the chosen one is tried to know more"
     if later >= 0:
-        cost = f", for {-more:.3g} cores less" if more < 0 else f", and costs {more:.3g} cores more" if more > 0 else ""
+        cost = f", for {_cores(-more)} less" if more < 0 else f", and costs {_cores(more)} more" if more > 0 else ""
         return f"{name}{_by_time(later)}{cost}"
     if later > -policy.tie_share * table.seconds[at]:
-        return f"{name}{_by_time(later)}, too little for {more:.3g} cores more"
+        return f"{name}{_by_time(later)}, too little for {_cores(more)} more"
     if chosen == table.now:
         return f"{name}{_by_time(later)} by the model; what is said above keeps it from that"
-    return f"{name}{_by_time(later)} for {more:.3g} cores more, which are worth more to other jobs"
+    return f"{name}{_by_time(later)} for {_cores(more)} more, which are worth more to other jobs"
+
+
+def _cores(count: float) -> str:
+    return "1 core" if abs(count - 1) < 5e-4 else f"{count:.3g} cores"
 
 
 def _by_time(later: float) -> str:
-    return f"ends {abs(later):,.3g} s {'later' if later >= 0 else 'sooner'}"
+    seconds = f"{abs(later):,.0f}" if abs(later) >= 100 else f"{abs(later):.3g}"
+    return f"ends {seconds} s {'later' if later >= 0 else 'sooner'}"
 
 
 def _table(lines: list[Line]) -> list[str]:

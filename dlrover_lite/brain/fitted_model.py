@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import ArrayLike
 
-from dlrover_lite.brain.form_kernels import bottleneck_sides
+from dlrover_lite.brain.arithmetic import bottleneck_sides
 from dlrover_lite.brain.job_view import ModelData
 from dlrover_lite.brain.lattice import FloatArray
 from dlrover_lite.brain.pareto import Sides
@@ -59,16 +58,17 @@ class Bottleneck(FittedModel, frozen=True, kw_only=True):
 
     def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
         fitted = self.fit
-        found = Sides(
-            np.empty((len(servers), len(worker_sizes))),
-            np.empty(len(servers)),
-            np.empty((len(servers), len(ps_sizes))),
-            fitted.exponent,
+        found = bottleneck_sides(
+            (servers, worker_sizes, ps_sizes),
+            vector(fitted),
+            fitted.engine.numbers,
+            exponent=fitted.exponent,
+            batch=self.batch_size,
+            speed=self.speed,
+            free=self.free_cores,
+            hosts=self.hosts,
         )
-        circumstances = float(self.batch_size), float(self.speed), float(self.free_cores), float(self.hosts)
-        plans = servers, worker_sizes, ps_sizes
-        bottleneck_sides(*circumstances, *plans, fitted.engine.numbers, vector(fitted), found.power, *found[:3])
-        return found
+        return Sides(*found, fitted.exponent)
 
 
 def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:

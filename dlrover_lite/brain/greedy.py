@@ -7,7 +7,6 @@ Raising a job's priority never gets it a slower plan: its steps come earlier, an
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from dlrover_lite.brain.lattice import FloatArray, IntArray, to_milli
 from dlrover_lite.brain.options import Options, hull
-from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
 
 __all__ = ["Stairs", "Walk", "cheapest_as_good", "soonest", "stairs_of"]
@@ -49,17 +47,11 @@ class Walk:
         if not jobs:
             return
         steps = [stairs[job] for job in jobs]
-        ends = np.cumsum([len(one.to) for one in steps])
-        columns = (
-            np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
-        )
-        levels = np.zeros(len(jobs), np.int64)
-        stuck = np.empty(len(jobs), np.int64)
-        count = _climb(*columns, ends, self.free_milli, self.free_memory, levels, stuck)
-        for job, one, level in zip(jobs, steps, levels.tolist(), strict=True):
+        levels, stuck = _climbed(steps, self.free_milli, self.free_memory)
+        for job, one, level in zip(jobs, steps, levels, strict=True):
             if level:
                 self.move(job, int(one.to[level - 1]))
-        for at in stuck[:count].tolist():
+        for at in stuck:
             self._fill(jobs[at], int(steps[at].to[levels[at]]))
 
     def _fill(self, job: str, corner: int) -> None:
@@ -110,35 +102,39 @@ def stairs_of(one: Options) -> Stairs:
     return Stairs(to, milli[1:] - milli[:-1], memory[1:] - memory[:-1], value[1:] - value[:-1], to != now)
 
 
-@kernel
-def _climb(milli, memory, value, moves, ends, free_milli, free_memory, levels, stuck):  # type: ignore[no-untyped-def]
-    """The steps of all jobs one after the other, [n], those of job j up to ``ends[j]``. Counts in ``levels`` those that each job takes, and
-    puts the jobs whose next step doesn't fit into ``stuck``, in that order; returns how many these are.
+def _climbed(steps: Sequence[Stairs], free_milli: int, free_memory: int) -> tuple[list[int], list[int]]:
+    """How many of its steps each job takes; and the jobs whose next step doesn't fit, in that order.
 
     What comes first has the most value per core; of the same, the larger value, then no move, then the lower job.
     """
-    heap = [(-value[0] / milli[0], -value[0], moves[0], 0)]
-    for job in range(1, len(ends)):
-        at = ends[job - 1]
-        heapq.heappush(heap, (-value[at] / milli[at], -value[at], moves[at], job))
-    count = 0
-    while len(heap) > 0:
-        job = heap[0][3]
-        at = levels[job] + (ends[job - 1] if job else 0)
-        if milli[at] > free_milli or memory[at] > free_memory:
-            heapq.heappop(heap)
-            stuck[count] = job
-            count += 1
+    milli, memory, value, moves = (
+        np.concatenate([getattr(one, name) for one in steps]) for name in ("milli", "memory", "value", "moves")
+    )
+    jobs = np.repeat(np.arange(len(steps)), [len(one.to) for one in steps])
+    order = _by_worth(jobs, value / milli, value, moves)
+    levels, waits, stuck = [0] * len(steps), [False] * len(steps), []
+    for job, cores, size in zip(jobs[order].tolist(), milli[order].tolist(), memory[order].tolist(), strict=True):
+        if waits[job]:
             continue
-        free_milli -= milli[at]
-        free_memory -= memory[at]
+        if cores > free_milli or size > free_memory:
+            waits[job] = True
+            stuck.append(job)
+            continue
+        free_milli -= cores
+        free_memory -= size
         levels[job] += 1
-        at += 1
-        if at < ends[job]:
-            heapq.heapreplace(heap, (-value[at] / milli[at], -value[at], moves[at], job))
-        else:
-            heapq.heappop(heap)
-    return count
+    return levels, stuck
+
+
+def _by_worth(jobs: IntArray, worth: FloatArray, value: FloatArray, moves: NDArray[np.bool_]) -> IntArray:
+    """The order of steps, of which those of a job follow each other in theirs: ``worth`` per core first."""
+    order = np.argsort(-worth)  # without ties, which are rare, five times as fast as by all keys
+    sorted_worth = worth[order]
+    if (sorted_worth[1:] == sorted_worth[:-1]).any():
+        order = np.lexsort((jobs, moves, -value, -worth))
+    if ((worth[1:] >= worth[:-1]) & (jobs[1:] == jobs[:-1])).any():  # by rounding alone
+        order[np.argsort(jobs[order], kind="stable")] = np.arange(len(order))
+    return order
 
 
 def soonest(options: Options, capacity: Resources) -> int:

@@ -6,6 +6,7 @@ run yet, T_stay is the time with the smallest plan, and nothing has to be scaled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 from dlrover_lite.brain.job_view import JobView, Policy
 from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, lattice_of
 from dlrover_lite.brain.pareto import Parts, Points, ThroughputModel, fastest, points_of
-from dlrover_lite.kernels import kernel
 from dlrover_lite.units import Resources
 
 __all__ = ["Options", "hull", "options_of"]
@@ -175,27 +175,24 @@ def _spread(points: Points) -> FloatArray:
 def hull(options: Options, start: int) -> IntArray:
     """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
     the one before."""
-    corners = np.empty(len(options.value), np.int64)
-    return corners[: _hull(options.points.milli, options.value, start, corners)]
-
-
-@kernel
-def _hull(milli, value, start, corners):  # type: ignore[no-untyped-def]
-    """``milli`` rising, of equal ones the order doesn't matter. Fills ``corners`` with positions, and returns their number."""
-    corners[0] = start
-    count = 1
-    for at in range(len(milli)):
-        last = corners[count - 1]
-        if milli[at] <= milli[start] or not value[at] > value[last]:
+    milli, value = options.points.milli.tolist(), options.value.tolist()  # of equal costs the order doesn't matter
+    corners, slopes = [start], [math.inf]
+    least = last_cost = milli[start]
+    highest = value[start]
+    for at, (cost, worth) in enumerate(zip(milli, value, strict=True)):
+        if worth <= highest or cost <= least:
             continue
-        if milli[at] == milli[last]:
-            count -= 1  # as cheap, and worth more
-        while count > 1:
-            last, before = corners[count - 1], corners[count - 2]
-            rise = (value[at] - value[last]) * (milli[last] - milli[before])
-            if rise < (value[last] - value[before]) * (milli[at] - milli[last]):
-                break
-            count -= 1
-        corners[count] = at
-        count += 1
-    return count
+        if cost == last_cost:  # as cheap, and worth more
+            corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+        slope = (worth - highest) / (cost - last_cost)
+        while slope >= slopes[-1]:
+            corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+            slope = (worth - highest) / (cost - last_cost)
+        corners.append(at)
+        slopes.append(slope)
+        last_cost, highest = cost, worth
+    return np.array(corners, np.int64)

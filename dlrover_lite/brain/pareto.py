@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.brain.lattice import MILLI, Candidate, FloatArray, IntArray, Lattice, MemoryNeed, to_milli
-from dlrover_lite.kernels import kernel
 
 __all__ = [
     "Band",
@@ -28,6 +27,11 @@ __all__ = [
 
 _BLOCK = 12_000
 """Values of an array that are computed at once: larger arrays leave the cache, and are given back to the system and got anew each time."""
+
+_MANY = 200_000
+"""Points of a lattice from which on the search is compiled: that takes two seconds once on a machine, and saves a millisecond each time.
+No machine alone has so many."""
+_NONE = np.iinfo(np.int64).max
 
 Parts = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """(w, p, worker cores, PS cores) of points."""
@@ -113,56 +117,35 @@ class Points(NamedTuple):
         return self.workers * need.worker + self.servers * (need.ps + -(-need.tables // self.servers))
 
 
-@kernel
-def _fastest_by_sides(  # type: ignore[no-untyped-def]
-    of_worker, fixed, of_ps, shrink, workers, size_of_side, fitting, worker_units, ps_units, most, best, where
-):
-    """``Sides`` with ``shrink`` [N] what the number of workers makes of ``of_worker``. Lowers ``best``, the smallest sum of each cost, and
-    keeps in ``where`` the flat index that has it.
+class _Fastest:
+    """The fastest point of each cost: ``slowness`` the less, the faster; ``flat`` its index, of equally fast ones the first."""
 
-    What is slower than something cheaper of the same side is so beside every other side, and isn't looked at.
-    """
-    sides, sizes = len(workers), of_ps.shape[1]
-    useful = np.empty(sizes, np.int64)
-    for p in range(len(fixed)):
-        count, lowest = 0, np.inf
-        for s in range(sizes):
-            if of_ps[p, s] < lowest:
-                lowest = of_ps[p, s]
-                useful[count] = s
-                count += 1
-        lowest = np.inf
-        for n in range(sides):
-            one = of_worker[p, size_of_side[n]] * shrink[n] + fixed[p]
-            if not (one < lowest and workers[n] <= fitting[p]):
-                continue
-            lowest = one
-            for at in range(count):
-                s = useful[at]
-                cost = worker_units[n] + ps_units[p, s]
-                if cost > most:
-                    break
-                total = one + of_ps[p, s]
-                if total < best[cost]:
-                    best[cost] = total
-                    where[cost] = (p * sides + n) * sizes + s
+    def __init__(self, most: int) -> None:
+        """``most``: the highest cost, in units of the lattice."""
+        self.most = most
+        self.slowness = np.full(most + 1, np.inf)
+        self.flat = np.full(most + 1, _NONE)
+
+    def look(self, cost: IntArray, slowness: FloatArray, flat: IntArray) -> None:
+        """At points, [n] each; those that cost too much are left out."""
+        within = np.flatnonzero((cost <= self.most) & (slowness < self.slowness.take(cost, mode="clip")))
+        cost, slowness, flat = cost.take(within), slowness.take(within), flat.take(within)
+        np.minimum.at(self.slowness, cost, slowness)
+        self.flat[cost] = _NONE
+        best = np.flatnonzero(slowness == self.slowness.take(cost))
+        np.minimum.at(self.flat, cost.take(best), flat.take(best))
+
+    def front(self) -> IntArray:
+        """Those that nothing cheaper is as fast as."""
+        return self.flat[_ahead(self.slowness)]
 
 
-@kernel
-def _fastest_by_points(rates, workers, fitting, worker_units, ps_units, from_p, most, best, where):  # type: ignore[no-untyped-def]
-    """As above, of throughputs (P, N, S) of the numbers of PS at ``from_p`` and after; ``best`` holds them negated."""
-    servers, sides, sizes = rates.shape
-    for p in range(servers):
-        for n in range(sides):
-            if workers[n] > fitting[p]:
-                continue
-            for s in range(sizes):
-                cost = worker_units[n] + ps_units[p, s]
-                if cost > most:
-                    break
-                if -rates[p, n, s] < best[cost]:
-                    best[cost] = -rates[p, n, s]
-                    where[cost] = ((from_p + p) * sides + n) * sizes + s
+def _ahead(slowness: FloatArray) -> NDArray[np.bool_]:
+    """Along the last axis: which are faster than all before."""
+    found = np.empty(slowness.shape, np.bool_)
+    found[..., 0] = slowness[..., 0] < np.inf
+    np.less(slowness[..., 1:], np.minimum.accumulate(slowness, axis=-1)[..., :-1], out=found[..., 1:])
+    return found
 
 
 def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fitting: IntArray) -> IntArray:
@@ -173,44 +156,61 @@ def fastest(lattice: Lattice, model: ThroughputModel, *, most_cores: float, fitt
     most = min(lattice.most_units, to_milli(most_cores) // lattice.unit_milli)
     if most < 0:
         return np.empty(0, np.int64)
-    best = np.full(most + 1, np.inf)
-    where = np.zeros(most + 1, np.int64)
+    found = _Fastest(most)
     if (find_sides := getattr(model, "sides", None)) is not None:  # asking isinstance takes 0.1 ms
-        sides: Sides = find_sides(lattice.servers.astype(np.float64), lattice.worker_sizes, lattice.ps_cores)
-        bounds = lattice.bounds
-        counts = np.arange(bounds.min_workers, bounds.max_workers + 1) ** -float(sides.power)
-        _fastest_by_sides(
-            sides.of_worker, sides.fixed, sides.of_ps, counts[lattice.workers - bounds.min_workers], lattice.workers,
-            lattice.size_of_side, fitting, lattice.worker_units, lattice.ps_units, most, best, where,
-        )  # fmt: skip
+        _look_at_sides(
+            lattice,
+            find_sides(lattice.servers.astype(np.float64), lattice.worker_sizes, lattice.ps_cores),
+            fitting,
+            found,
+        )
     else:
-        _look_at_all(lattice, model, fitting, most, best, where)
-    ahead = np.empty(most + 1, np.bool_)
-    ahead[0] = best[0] < np.inf
-    ahead[1:] = best[1:] < np.minimum.accumulate(best)[:-1]
-    return where[ahead]
+        _look_at_all(lattice, model, fitting, found)
+    return found.front()
 
 
-def _look_at_all(
-    lattice: Lattice, model: ThroughputModel, fitting: IntArray, most: int, best: FloatArray, where: IntArray
-) -> None:
-    servers, sides, sizes = lattice.shape
+def _look_at_sides(lattice: Lattice, sides: Sides, fitting: IntArray, found: _Fastest) -> None:
+    """What is slower than something cheaper of the same side is so beside every other side, and isn't looked at."""
+    _, many, sizes = lattice.shape
+    least = lattice.bounds.min_workers
+    shrink = (np.arange(least, lattice.bounds.max_workers + 1) ** -float(sides.power))[lattice.workers - least]
+    if len(lattice) >= _MANY:
+        from dlrover_lite.brain.sweep import fastest_by_sides
+
+        fastest_by_sides(
+            sides.of_worker, sides.fixed, sides.of_ps, shrink, lattice.workers, lattice.size_of_side, fitting,
+            lattice.worker_units, lattice.ps_units, found.slowness, found.flat,
+        )  # fmt: skip
+        return
+    of_workers = sides.of_worker[:, lattice.size_of_side] * shrink + sides.fixed[:, None]
+    of_workers[lattice.workers > fitting[:, None]] = np.inf
+    p, n = _ahead(of_workers).nonzero()
+    useful = _ahead(sides.of_ps)
+    at, s = useful[p].nonzero()
+    slowness = of_workers[p, n][at] + sides.of_ps[p[at], s]
+    cost = lattice.worker_units[n[at]] + lattice.ps_units[p[at], s]
+    found.look(cost, slowness, (p * many + n)[at] * sizes + s)
+
+
+def _look_at_all(lattice: Lattice, model: ThroughputModel, fitting: IntArray, found: _Fastest) -> None:
+    servers, many, sizes = lattice.shape
     w, every_p, worker_cores, ps_cores = lattice.grid
-    rows = max(1, _BLOCK // (sides * sizes))
+    rows = max(1, _BLOCK // (many * sizes))
     for start in range(0, servers, rows):
         part = slice(start, start + rows)
-        p = every_p[part]
-        rates = np.broadcast_to(model.predict(w, p, worker_cores, ps_cores)[0], (len(p), sides, sizes))
-        _fastest_by_points(
-            np.ascontiguousarray(rates), lattice.workers, fitting[part], lattice.worker_units, lattice.ps_units[part],
-            start, most, best, where,
-        )  # fmt: skip
+        shape = (len(every_p[part]), many, sizes)
+        rates = np.broadcast_to(model.predict(w, every_p[part], worker_cores, ps_cores)[0], shape)
+        cost = lattice.worker_units[:, None] + lattice.ps_units[part, None, :]
+        fits = np.broadcast_to((lattice.workers <= fitting[part, None])[..., None], shape).ravel()
+        first = start * many * sizes
+        flat = np.arange(first, first + rates.size)
+        found.look(cost.ravel()[fits], -rates.ravel()[fits], flat[fits])
 
 
 def points_of(model: ThroughputModel, parts: Parts) -> Points:
     """Any points (at least one), predicted and put in order."""
     w, p, worker_cores, ps_cores = parts
-    predicted = [np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
+    predicted = [x if x.shape == w.shape else np.broadcast_to(x, w.shape) for x in model.predict(*parts)]
     workers, servers = w.astype(np.int64), p.astype(np.int64)
     worker_milli, ps_milli = ((x * MILLI + 0.5).astype(np.int64) for x in (worker_cores, ps_cores))
     milli = workers * worker_milli + servers * ps_milli

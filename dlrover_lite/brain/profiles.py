@@ -120,6 +120,19 @@ class Profile(msgspec.Struct, frozen=True):
     tables: tuple[TableUse, ...] = ()
 
     @property
+    def makes_sense(self) -> bool:
+        """Whether anything can be computed from it: a master of another version, or a clock that was set back, may tell anything."""
+        uses: list[WorkerUse | PsUse] = [*self.workers, *self.ps]
+        taken = [value for use in uses for value in (use.cpu_seconds, use.throttled_seconds)]
+        taken += [value for host in self.hosts for value in (host.cores, host.other_cores)]
+        positive = (self.seconds, self.batch_size, *(use.cores for use in uses))
+        return (
+            math.isfinite(self.at)
+            and all(math.isfinite(value) and value > 0 for value in positive)
+            and all(math.isfinite(value) and value >= 0 for value in (self.samples, self.relative_sd, *taken))
+        )
+
+    @property
     def samples_per_second(self) -> float:
         return self.samples / self.seconds
 

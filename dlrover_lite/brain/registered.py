@@ -121,7 +121,8 @@ class RegisteredJob:
         return inputs
 
     def add(self, profile: Profile) -> None:
-        if self.profiles and profile.at <= self.profiles[-1].at:
+        """One that is older than the last, or makes no sense, is left out."""
+        if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
             return
         self.profiles.append(profile)
         self.new_profile = True

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dlrover_lite.brain.form_kernels import bottleneck_rows
+from dlrover_lite.brain.arithmetic import bottleneck_rows
 from dlrover_lite.brain.profiles import Observation
 
 __all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "FORMS", "Engine", "Floats", "Form", "Setting"]
@@ -44,7 +44,7 @@ class Engine(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> tuple[float, float, float, float, float]:
-        """As the kernels take it."""
+        """As the arithmetic takes it."""
         return self.depth, self.depth_below_a_core, self.compute_share, self.serial_share, self.ps_cores
 
 
@@ -113,9 +113,7 @@ AXES = ("workers", "ps", "worker_cores", "ps_cores", "batch_size")
 
 def _bottleneck(table: Floats, engine: Engine) -> Floats:
     """Of the workers, of the busiest PS, of the pipeline when nobody waits for a core, and of the fullest host."""
-    rows = np.zeros((table.shape[1], 4, 6))
-    bottleneck_rows(table, engine.numbers, rows)
-    return rows
+    return bottleneck_rows(table, engine.numbers)
 
 
 def _additive(table: Floats, engine: Engine) -> Floats:

@@ -1,6 +1,6 @@
 """The brain's decisions on a thread of their own: who reports is answered at once, and told with a later answer what was computed.
 
-What the decisions need is imported by that thread too, and compiled on a machine's first run: that takes seconds.
+What the decisions need is imported by that thread too.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ class Thinking:
         """A new one each time: another thread reads it."""
         self._thread: threading.Thread | None = None
         self._complained = ""
+        self._to_register: dict[str, RegisterJob] = {}
+        """Jobs that couldn't be taken when they came: the database was locked, say."""
 
     def told(self, body: Told) -> None:
         """What a master has said, once it is in the database."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
-        self._told.put(body)
+        if self._thread.is_alive():  # one that has ended takes nothing any more
+            self._told.put(body)
 
     def advice(self, job: str) -> Advice | None:
         """What its master is to be told, until it says that it has heard it."""
@@ -73,24 +76,36 @@ class Thinking:
         try:
             body = self._told.get(timeout=_TURN_SECONDS)
             while body is not None:
-                self._guarded(lambda body=body: self._take(adviser, body))  # type: ignore[misc]
+                self._listen(adviser, body)
                 body = self._told.get_nowait()
             return False
         except queue.Empty:
             pass
+        for waiting in list(self._to_register.values()):
+            self._listen(adviser, waiting)
         self._guarded(lambda: adviser.turn(self._wall_clock()))
         self._advice = {
             job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in adviser.waiting().items()
         }
         return True
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _listen(self, adviser: Adviser, body: Told) -> None:
+        done = self._guarded(lambda: self._take(adviser, body))
+        if isinstance(body, RegisterJob) and not done:
+            self._to_register[body.job] = body
+        elif isinstance(body, RegisterJob | EndJob):
+            self._to_register.pop(body.job, None)
+
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Whether it could be done."""
         try:
             action()
+            return True
         except DlroverLiteError as error:
             if error.message != self._complained:
                 self._say(f"a decision can't be made: {error}")
             self._complained = error.message
+            return False
 
     def _take(self, adviser: Adviser, body: Told) -> None:
         from dlrover_lite.brain.adviser import Arrival

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from dlrover_lite.brain.arithmetic import rates_with_variance
 from dlrover_lite.brain.fitting import NOISE, Start, best_exponent, prepare, told_apart
-from dlrover_lite.brain.form_kernels import rates_with_variance
 from dlrover_lite.brain.profiles import Observation
 from dlrover_lite.brain.settings import AXES, BOTTLENECK, FORMS, Engine, Floats, Form, Setting
 from dlrover_lite.errors import DlroverLiteError
@@ -160,18 +160,10 @@ def predict(fitted: Fit, setting: Setting) -> Prediction:
     """Throughput of each setting with its band."""
     table, shape = setting.table()
     rows = FORMS[fitted.form].rows(table, fitted.engine)
-    seconds, variance, outside = np.empty((3, len(rows)))
     region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
-    rates_with_variance(
-        rows,
-        vector(fitted),
-        np.array(fitted.covariance),
-        fitted.exponent,
-        table[_AXES],
-        region,
-        outside,
-        seconds,
-        variance,
+    covariance = np.array(fitted.covariance)
+    seconds, variance, outside = rates_with_variance(
+        rows, vector(fitted), covariance, fitted.exponent, table[_AXES], region
     )
     if not fitted.region:
         outside[:] = 1.0  # a doubling, where nothing was seen at all

@@ -44,9 +44,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
         emit_json(_as_object(one, lines_of(one.decision, policy=policy, most=None)))
         return
     text = explain(one.decision, one.effect, policy=policy, most=None if everything else 12)
-    click.echo(
-        f"Decision {one.number} for {cleaned(text)}" if "\n" not in text else f"Decision {one.number} for {text}"
-    )
+    click.echo(cleaned(f"Decision {one.number} for {text}", keep_lines=True))
 
 
 def _chosen(found: list[StoredDecision], job: str, number: int | None) -> StoredDecision:

@@ -40,16 +40,19 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
         for other in readable(store):
             if other.plan is not None and look_at(directories.get(other.job, "")) is None:
                 adviser.arrived(other, at)
+        name = recipe.name
+        while name in adviser.jobs:  # a job's id may be another's name
+            name += "'"
         adviser.arrived(
             Arrival(
-                job=recipe.name,
+                job=name,
                 features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=_user())),
                 demand=demand_of(recipe, this_machine(), samples=samples),
                 began=at,
             ),
             at,
         )
-        return Foreseen(*adviser.first(recipe.name, at))
+        return Foreseen(*adviser.first(name, at))
 
 
 def _user() -> str:

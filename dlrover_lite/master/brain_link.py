@@ -43,7 +43,7 @@ __all__ = ["BrainLink", "Unsent"]
 SOON_SECONDS = 1.0
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
 FIRST_PLAN_SECONDS = 30.0
-"""A brain that lives is waited for: on a machine's first run it compiles what it needs."""
+"""A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
 BEAT_SECONDS = 10.0
 """Between two reports when there is no news but the samples."""
 AGAIN_SECONDS = 2.0

@@ -84,7 +84,13 @@ class Executor:
         """What it is to do about the job that runs; another version's advice is refused, not guessed at."""
         if advice.number <= self.state.heard:
             return
-        goal = self._goal(advice)
+        try:
+            goal = self._goal(advice)
+        except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+            self._say(
+                f"decision {advice.number} can't be understood, as by another version, and is left alone: {error}"
+            )
+            goal = None
         if goal is None:
             self._take(msgspec.structs.replace(self.state, heard=advice.number))
             return

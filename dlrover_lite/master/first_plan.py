@@ -52,9 +52,14 @@ def first_plan(
         if action != "start" or advice.decision.get("plan") is None:
             say(f"begins with {ours.plan.describe()}, since the brain has no plan for it: {why}")
             return ours
-        return FirstPlan(
-            _memory_fixed(msgspec.convert(advice.decision["plan"], Plan), limits.ps, limits.worker), advice.number, why
-        )
+        try:
+            plan = msgspec.convert(advice.decision["plan"], Plan)
+        except msgspec.ValidationError as error:
+            say(
+                f"begins with {ours.plan.describe()}, since the brain's plan can't be understood, as by another version: {error}"
+            )
+            return ours
+        return FirstPlan(_memory_fixed(plan, limits.ps, limits.worker), advice.number, why)
     return ours
 
 

@@ -48,7 +48,7 @@ capacities = st.builds(Resources, st.sampled_from([1.0, 2.0, 5.5, 40.0]), st.sam
 RUNNING = ("start", "stay", "change", "explore")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(jobs(), capacities)
 def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
@@ -67,7 +67,7 @@ def test_nobody_gets_what_is_not_there(views: tuple[JobView, ...], capacity):
     assert found.free.memory == capacity.memory - memory
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(jobs(running=st.nothing()), capacities)
 def test_the_admitted_have_at_least_their_smallest_plan(views, capacity):
     found = decide(RoundInputs(at=0.0, capacity=capacity, jobs=views), load)
@@ -88,7 +88,7 @@ def _walk(views, capacity):
     return walk if walk.free_milli >= 0 and walk.free_memory >= 0 else None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(jobs(), capacities, st.integers(0, 4), st.sampled_from([1.3, 3.0, 50.0]))
 def test_a_higher_priority_never_gets_less(views, capacity, which, factor):
     at = which % len(views)

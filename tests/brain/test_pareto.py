@@ -55,7 +55,7 @@ def brute_force(bounds, model, cores, need, most_bytes):
     return front
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(bounds, models, st.sampled_from([0.4, 1.0, 2.5, 1e6]), needs, st.sampled_from([None, 300, 900]))
 def test_the_front_is_that_of_all_points(bounds, model, cores, need, most_bytes):
     front = exact_front(lattice_of(bounds), model, most_cores=cores, need=need, most_bytes=most_bytes)

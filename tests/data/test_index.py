@@ -42,7 +42,7 @@ def test_every_line_is_found(tmp_path: Path, count: int, end: bytes) -> None:
     assert lines_read(path, wanted) == [path.read_bytes().split(b"\n")[number] for number in wanted]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=30), st.integers(0, 20))
 def test_line_starts_agree_with_split(parts: list[bytes], junk: int) -> None:
     text = b"\n".join(parts)

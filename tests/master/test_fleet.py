@@ -357,7 +357,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(EVENTS, max_size=50))
 def test_any_history_keeps_the_number_of_workers_or_says_why_not(history: list[Any]) -> None:
     fleet, now, failed = begun(), 1.0, False

@@ -190,7 +190,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert self.ledger.holds(worker) == held
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestAnyMixture = LedgerMachine.TestCase
 
 

@@ -284,7 +284,7 @@ def _copying(state: SlotState) -> set[int]:
     return {move.id for move in state.moves if move.state == "copying"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 3), st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_history_keeps_one_owner_and_comes_to_rest(count: int, history: list[tuple[Any, ...]]) -> None:
     state, alive = begun(*NODES[:count]), set(NODES)

@@ -31,7 +31,7 @@ def of(pairs) -> BinaryMetrics:
     return metrics
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(samples)
 def test_auc_is_within_its_bound_and_the_loss_is_exact(pairs):
     metrics = of(pairs)

@@ -46,7 +46,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_they_are_what_was_added_and_consumed_here_or_where_they_came_from(todo: list[tuple]) -> None:
     marks, model = Marks(), Model()

@@ -168,7 +168,7 @@ steps = st.one_of(
 points = st.sampled_from(["ps.step", "ps.push.group", "ps.push.applied", "ps.chunk.half", "ps.attach.marked"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(OPTIMIZERS)),
     st.lists(st.tuples(steps, st.none() | st.tuples(points, st.integers(1, 25))), max_size=8),

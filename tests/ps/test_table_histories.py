@@ -211,7 +211,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(st.lists(OPERATIONS, max_size=30), st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.0, 1.25]))
 def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], step: int, haste: float) -> None:
     """``step`` and ``haste``: how fast an index changes its size."""

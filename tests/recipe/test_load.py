@@ -206,7 +206,7 @@ recipes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(recipes)
 def test_what_is_written_out_reads_back_equal(written: dict[str, Any]) -> None:
     recipe = parse_recipe(written, check_files=False)
@@ -217,7 +217,7 @@ def test_what_is_written_out_reads_back_equal(written: dict[str, Any]) -> None:
 PIECES = ["version: 1\n", "model:", " ", "\n", "- ", "{", "&a ", "*a", "<<: ", "data:\n"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_makes_it_crash(text: str) -> None:
     with pytest.raises(RecipeError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import psutil
 import dlrover_lite
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.store import Result
-from tests.backends.support import assert_nothing_runs
+from tests.backends.support import assert_nothing_runs, until
 
 HERE = Path(__file__).parent
 WAIT_SECONDS = 200.0
@@ -114,11 +113,14 @@ def pid_of(handle: JobHandle, node: str) -> int | None:
 
 def until_trained(handle: JobHandle, samples: int) -> None:
     """Until so many samples are consumed; a job that ends before is an error."""
-    end_at = time.monotonic() + WAIT_SECONDS
-    while (status := handle.status()).samples < samples:
+
+    def trained() -> bool:
+        if handle.status().samples >= samples:
+            return True
         assert handle.result() is None, f"the job ended early: {handle.result()}"
-        assert time.monotonic() < end_at, f"{status.samples} of {samples} samples in {WAIT_SECONDS:g} s"
-        time.sleep(0.02)
+        return False
+
+    until(trained, f"{samples} samples", WAIT_SECONDS)
 
 
 def kill(handle: JobHandle, node: str, number: int = signal.SIGKILL) -> None:

@@ -353,7 +353,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.one_of(st.binary(max_size=60), damaged()))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     codec = RequestCodec(MasterRequests)

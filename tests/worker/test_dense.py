@@ -178,7 +178,7 @@ SCHEDULES = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(SCHEDULES, st.integers(0, 10_000), st.integers(1, 10_000))
 def test_factors_rise_then_fall_between_their_ends(schedule: Schedule, before: int, total: int) -> None:
     factor = learning_rate_factor(schedule, before, total)

@@ -449,7 +449,7 @@ def settle(job: ScriptedJob, workers: list[Worker]) -> None:
     job.finish(*(push for worker in workers for push in worker.pushes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     count=st.integers(1, 4),
     script=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2**16)), min_size=20, max_size=50),

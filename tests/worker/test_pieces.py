@@ -31,7 +31,7 @@ def a_map(version: int, parts: int, seed: int) -> SlotMap:
     return SlotMap(version, tuple(f"ps-{i}" for i in range(parts)), ("",) * parts, owners)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     parts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     samples=st.integers(0, 30),

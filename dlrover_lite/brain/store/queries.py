@@ -147,9 +147,10 @@ def profiles(store: ConfigStore, job: str, *, since: float = 0.0, newest: int | 
 
 
 def decisions(
-    store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None
+    store: ConfigStore, job: str, *, number: int | None = None, newest: int | None = None, lenient: bool = False
 ) -> list[StoredDecision]:
-    """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more."""
+    """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more;
+    ``lenient``: that is left out."""
     from dlrover_lite.brain.decision import Decision
     from dlrover_lite.brain.effect import Effect
 
@@ -167,6 +168,8 @@ def decisions(
                 )
             )
         except msgspec.DecodeError as error:
+            if lenient:
+                continue
             raise HistoryError(
                 f"Decision {one} of {job} can't be read: {error}",
                 hint="It was stored by another version of dlrover-lite.",

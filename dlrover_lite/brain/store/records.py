@@ -10,7 +10,7 @@ from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.errors import HistoryError
 
-if TYPE_CHECKING:  # they bring compiled kernels along, which those who only read and write have no use for
+if TYPE_CHECKING:  # they bring numpy along, which those who only read and write have no use for
     from dlrover_lite.brain.decision import Decision
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.profiles import Profile

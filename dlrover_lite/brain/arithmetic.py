@@ -1,0 +1,113 @@
+"""The arithmetic of the throughput model over many plans: the form `bottleneck`, and throughputs with their bands.
+
+In plain numpy on purpose: a brain decides at once on a machine where nothing has been compiled yet, and imports no compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "rates_with_variance"]
+
+Floats = NDArray[np.float64]
+_ROUNDING = 1e-6
+
+
+class Rates(NamedTuple):
+    """Of n settings, [n] each."""
+
+    seconds: Floats
+    """Per minibatch."""
+    variance: Floats
+    """That the coefficients give it, relative."""
+    outside: Floats
+    """By how many doublings they lie outside of what was seen, added up over the axes."""
+
+
+def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+    """Of one worker: the cores that it can use, times its speed; threads; minibatches that it has under way."""
+    deep, shallow, compute_share, _, _ = engine
+    threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
+    depth = np.where(cores >= 1, deep, shallow)
+    return np.minimum(cores, threads / compute_share) * speed, threads, depth
+
+
+def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
+    """[n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of ``Setting``.
+    ``engine``: the depth with and without a whole core, the compute and the serial share, and the cores that a PS can use.
+
+    A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
+    CPU seconds as they are, and limits of less than a core don't lengthen it.
+    """
+    batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps = (
+        table
+    )
+    _, _, _, serial_share, most_ps_cores = engine
+    power, threads, depth = _of_worker(worker_cores, worker_speed, engine)
+    depth = depth * workers
+    pipeline = serial_share / depth
+    of_ps = 1 / (np.minimum(ps_cores, most_ps_cores) * ps_speed)
+    rows = np.zeros((4, 6, table.shape[1]))
+    by_limit = (0, 1 / (workers * power)), (2, pipeline / (worker_speed * threads)), (3, host_workers / free_power)
+    for limit, factor in by_limit:
+        rows[limit, 0] = batch * factor  # of a worker, by sample, minibatch and request
+        rows[limit, 1] = factor
+        rows[limit, 2] = ps * factor
+    for limit, factor in ((1, of_ps), (2, pipeline / ps_speed)):
+        rows[limit, 3] = batch * ps_share * factor  # of the busiest PS, by sample and request
+        rows[limit, 4] = factor
+    rows[3, 3] = batch * host_ps / free_power
+    rows[3, 4] = ps * host_ps / free_power
+    rows[2, 5] = 1 / depth
+    return rows.transpose(2, 0, 1)
+
+
+def bottleneck_sides(
+    plans: tuple[Floats, Floats, Floats],
+    coefficients: Floats,
+    engine: Sequence[float],
+    *,
+    exponent: float,
+    batch: float,
+    speed: float,
+    free: float,
+    hosts: float,
+) -> tuple[Floats, Floats, Floats]:
+    """The same times to the power of ``exponent``, for ``plans`` of these numbers of PS [P] and sizes of workers [A] and PS [S], of nodes
+    spread evenly over ``hosts`` of that ``speed`` with ``free`` cores each: of one worker and its pipeline [P, A]; of the fullest host,
+    which depends on neither size [P]; and of a PS [P, S]."""
+    servers, worker_sizes, ps_sizes = plans
+    worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients.tolist()
+    _, _, _, serial_share, most_ps_cores = engine
+    power, threads, depth = _of_worker(worker_sizes, speed, engine)
+    work = batch * worker_sample + worker_minibatch + servers * worker_request
+    served = batch * ps_sample / servers + ps_request
+    worker, ps = work[:, None], served[:, None]
+    pipeline = serial_share / depth * (worker / (speed * threads) + ps / speed) + latency / depth
+    host = (work + served * servers) / (hosts * free * speed)
+    of_ps = ps / (np.minimum(ps_sizes, most_ps_cores) * speed)
+    return (worker / power) ** exponent + pipeline**exponent, host**exponent, of_ps**exponent
+
+
+def rates_with_variance(
+    rows: Floats, coefficients: Floats, covariance: Floats, exponent: float, axes: Floats, region: Floats
+) -> Rates:
+    """For ``rows`` [n, t, k], with ``axes`` [a, n], of which [a, 2] ``region`` has been seen."""
+    by_term = rows.transpose(1, 2, 0)
+    times = coefficients @ by_term
+    largest = np.maximum(times.max(axis=0), 1e-300)
+    part = times / largest
+    weight = part ** (exponent - 1)
+    norm = (weight * part).sum(axis=0) ** (1 / exponent)
+    seconds = largest * norm
+    slope = (weight[:, None] * by_term).sum(axis=0)
+    design = slope / (norm ** (exponent - 1) * seconds)
+    variance = ((covariance @ design) * design).sum(axis=0)
+    if not len(region):
+        return Rates(seconds, variance, np.zeros(len(seconds)))
+    factor = np.maximum(region[:, :1] / axes, axes / region[:, 1:])
+    return Rates(seconds, variance, np.log2(np.maximum(factor, 1.0)).sum(axis=0))

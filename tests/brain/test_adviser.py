@@ -1,0 +1,343 @@
+"""The brain at its decisions: what jobs tell it goes in, what they are told comes out, and all of it is in the database."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.adviser import readable
+from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.store import preferences, queries
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, PlanRecord
+from dlrover_lite.errors import HistoryError
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.advised import FEATURES, Office, demand, done, plan_of, role
+from tests.brain.queueing import Costs
+from tests.brain.service_rig import profile
+
+ONE_EACH = {"ps": role(1), "worker": role(1)}
+OUTCOME = JobOutcome(seconds=60.0, peak_memory={"worker": 400 * MIB, "ps": 200 * MIB})
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    office = Office(tmp_path)
+    yield office
+    office.close()
+
+
+# --- the first plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_comes_is_told_its_first_plan_until_it_says_that_it_has_heard(office: Office) -> None:
+    office.arrives()
+    assert office.told() is None
+    office.turn()
+    first = office.told()
+    assert first is not None and (first.action, first.stage) == ("start", "initial")
+    assert first.reason.startswith("cold start, as no past job is known")
+    assert office.decisions() == [first]
+    office.turn()
+    assert office.told() == first and len(office.decisions()) == 1
+    office.begins()
+    office.says("ads-1", heard=0)
+    assert office.told() == first
+    office.says("ads-1", heard=1)
+    assert office.told() is None
+
+
+def test_the_first_plan_is_within_what_the_job_asks_for(office: Office) -> None:
+    office.arrives(demand=demand(worker=role(2, 1.5), total=Resources(4.0, 6 * GIB)))
+    office.turn()
+    first = office.told()
+    assert first is not None and first.choice is not None and first.plan is not None
+    assert (first.choice.workers, first.choice.worker_cores) == (2, 1.5)
+    assert first.choice.cores <= 4.0
+    assert 2 * first.plan.worker.each.memory + first.plan.ps.count * first.plan.ps.each.memory <= 6 * GIB
+
+
+def test_what_a_person_prefers_is_the_capacity(office: Office) -> None:
+    preferences.change(office.store, {"capacity_cores": 1.5})
+    office.arrives()
+    office.turn()
+    first = office.told()
+    assert first is not None and first.choice is not None and first.choice.cores <= 1.5
+
+
+def test_a_job_with_too_little_for_it_is_told_so(office: Office) -> None:
+    office.arrives(demand=demand(worker=role(16), ps=role(1)))
+    office.turn()
+    refused = office.told()
+    assert refused is not None and (refused.action, refused.plan) == ("refuse", None)
+    assert "17 cores" in refused.reason
+
+
+def test_a_job_that_registers_twice_is_one_job(office: Office) -> None:
+    office.arrives()
+    office.arrives()
+    office.turn()
+    office.arrives()
+    office.turn()
+    assert [one.action for one in office.decisions()] == ["start"]
+    job = office.begins()
+    office.arrives(plan=plan_of(job), samples=5)
+    office.turn()
+    assert [one.action for one in office.decisions()].count("start") == 1
+    (view,) = office.adviser.inputs(office.now).jobs
+    assert view.now == job.plan
+
+
+def test_a_job_waits_while_others_leave_no_room_and_begins_when_one_has_ended(office: Office) -> None:
+    machine = {"capacity": Resources(3.0, 16 * GIB)}
+    office.arrives("ads-1", demand=demand(**machine, **ONE_EACH))
+    office.turn()
+    office.begins("ads-1")
+    office.says("ads-1")
+    office.arrives("ads-2", demand=demand(**machine, **ONE_EACH))
+    office.turn()
+    waits = office.told("ads-2")
+    assert waits is not None and waits.action == "queue" and "number 1 in the queue" in waits.reason
+    office.turn()
+    assert len(office.decisions("ads-2")) == 1  # the same again isn't news
+    office.adviser.ended("ads-1", OUTCOME, office.now)
+    office.turn()
+    begins = office.told("ads-2")
+    assert begins is not None and begins.action == "start"
+
+
+# --- while it runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_would_be_faster_is_changed_and_what_that_brought_is_stored(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4)
+    office.turn()
+    change = office.adviser.waiting()["ads-1"]
+    assert change.decision.action == "change" and change.decision.before == job.plan
+    assert change.decision.choice is not None and change.decision.choice.cores > job.plan.cores
+    office.trains(busy=True)  # it has heard, and is at it
+    office.turn()
+    assert office.told() is None
+    job.plan = change.decision.choice
+    office.trains(windows=3, done=(done("ads-1", change.number, office.now),))
+    stored = {one.number: one for one in queries.decisions(office.store, "ads-1")}
+    effect = stored[change.number].effect
+    assert effect is not None and effect.windows >= 2
+    assert effect.scale_seconds is not None and 0 <= effect.scale_seconds <= 4.0
+    predicted = change.decision.predicted
+    assert predicted is not None
+    assert effect.error == pytest.approx(effect.measured.expected / predicted.throughput.expected - 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "standing"),
+    [
+        ({"autoscale": "off"}, {}),
+        ({}, {"paused": "by request"}),
+        ({}, {"busy": True}),
+    ],
+)
+def test_a_plan_that_may_not_be_changed_stays(office: Office, asked: Any, standing: Any) -> None:
+    office.arrives(demand=demand(**asked))
+    office.turn()
+    office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4, **standing)
+    office.turn()
+    assert office.told() is None
+    assert [one.action for one in office.decisions()] == ["start"]
+
+
+def test_nothing_is_decided_before_there_is_news(office: Office) -> None:
+    office.turn()
+    office.arrives()
+    office.turn()
+    office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.says("ads-1")
+    before = len(office.decisions())
+    office.turn()
+    assert len(office.decisions()) == before
+
+
+def test_strangers_are_left_alone(office: Office) -> None:
+    """A job that never registered, or has ended."""
+    office.adviser.reported("ads-9", samples=5, profiles=(profile(5.0, "ads-9"),), standing=None, done=())
+    office.adviser.ended("ads-9", OUTCOME, office.now)
+    office.turn()
+    assert office.adviser.waiting() == {} and office.decisions("ads-9") == []
+
+
+def test_what_a_job_leaves_warms_up_the_next(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    office.begins(plan=Candidate(2, 1, 1.0, 0.5), costs=Costs(worker=0.03))
+    office.trains(windows=3)
+    office.adviser.ended("ads-1", OUTCOME, office.now)
+    entry = JobEntry(id="ads-1", name="ads", state="running", created_at=1.0, features=msgspec.to_builtins(FEATURES))
+    office.store.put_job(entry)
+    office.store.end_job("ads-1", "succeeded", at=office.now, samples=5, message="", outcome=OUTCOME)
+    office.store.commit()
+    office.arrives("ads-2")
+    office.turn()
+    first = office.told("ads-2")
+    assert first is not None and first.reason.startswith("warm start, by the costs of 1 past job like it (ads-1")
+
+
+# --- a brain after another ------------------------------------------------------------------------------------------------------
+
+
+def test_a_brain_that_follows_another_knows_what_was_measured_and_decided(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4, busy=True)
+    office.restart()
+    office.arrives(plan=plan_of(job), began=office.now - 60)
+    (view,) = office.adviser.inputs(office.now).jobs
+    assert view.measured is not None and view.ran_seconds == 60.0
+    office.says("ads-1")
+    office.trains()
+    office.turn()
+    change = office.adviser.waiting()["ads-1"]
+    assert (change.number, change.decision.action) == (2, "change")
+
+
+def test_jobs_that_run_are_found_in_the_database(office: Office) -> None:
+    told = {**msgspec.to_builtins(FEATURES), "demand": msgspec.to_builtins(demand())}
+    common: dict[str, Any] = {"name": "ads", "created_at": 1.0}
+    office.store.put_job(JobEntry(id="ads-1", state="running", started_at=2.0, features=told, samples=7, **common))
+    office.store.put_job(JobEntry(id="ads-2", state="running", features={"tables": 3}, **common))  # wants no advice
+    office.store.put_job(JobEntry(id="ads-3", state="succeeded", features=told, **common))
+    plan = plan_of(office.begins(plan=Candidate(2, 1, 1.0, 0.5)))
+    office.store.add_plan(PlanRecord(job="ads-1", at=3.0, kind="granted", plan=plan))
+    office.store.commit()
+    (found,) = readable(office.store)
+    assert (found.job, found.began, found.samples, found.plan, found.demand) == ("ads-1", 2.0, 7, plan, demand())
+    office.adviser.arrived(found, office.now)
+    assert office.adviser.jobs == {"ads-1"}
+    office.store.put_job(JobEntry(id="ads-4", state="running", features={"demand": {"total": "all"}}, **common))
+    office.store.commit()
+    with pytest.raises(HistoryError, match="What ads-4 asks for can't be read"):
+        readable(office.store)
+
+
+def test_rows_of_another_version_keep_no_job_from_its_plan(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4, busy=True)
+    with office.store.transaction():
+        office.store.db.conn.execute(
+            "update profiles set data = '{\"other\": 1}' where at = (select min(at) from profiles)"
+        )
+        office.store.db.conn.execute("update decisions set data = '{}'")
+    office.restart()
+    office.arrives(plan=plan_of(job))
+    office.says("ads-1")
+    office.trains()
+    office.turn()
+    change = office.told()
+    assert change is not None and change.action == "change"
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_locked_database_delays_a_decision_and_loses_none(office: Office) -> None:
+    office.arrives()
+    other = sqlite3.connect(office.path, isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(HistoryError, match="is locked"):
+        office.turn()
+    assert office.told() is None  # what isn't stored isn't told
+    other.execute("rollback")
+    other.close()
+    office.turn()
+    first = office.told()
+    assert first is not None and first.action == "start"
+    assert office.decisions() == [first]
+
+
+def test_a_damaged_database_is_said_and_the_job_can_come_again(office: Office) -> None:
+    office.store.put_job(JobEntry(id="old-1", name="old", state="succeeded", created_at=1.0, ended_at=2.0))
+    office.store.add_fit(FitRecord(job="old-1", at=2.0, kind="bottleneck", error=0.0, windows=1, data={}))
+    office.store.commit()
+    with office.store.transaction():
+        office.store.db.conn.execute("update fits set data = '{'")
+    with pytest.raises(HistoryError, match="can't be understood"):
+        office.arrives()
+    assert not office.adviser.jobs
+    with office.store.transaction():
+        office.store.db.conn.execute("delete from fits")
+    office.arrives()
+    office.turn()
+    assert office.told() is not None
+
+
+def test_a_job_that_says_nothing_sensible_of_itself_is_refused(office: Office) -> None:
+    with pytest.raises(HistoryError, match="What ads-1 says of itself can't be understood"):
+        office.arrives(features={"tables": "many"})
+    assert not office.adviser.jobs
+    office.turn()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": 0.0},
+        {"seconds": -5.0},
+        {"seconds": math.nan},
+        {"batch_size": 0},
+        {"samples": -1},
+        {"relative_sd": math.inf},
+        {"at": math.nan},
+    ],
+)
+def test_profiles_that_make_no_sense_change_nothing(office: Office, changes: dict[str, Any]) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=2, busy=True)
+    before = office.adviser.inputs(office.now)
+    senseless = msgspec.structs.replace(job.window(), **changes)
+    office.says("ads-1", profiles=(senseless,), busy=True)
+    office.turn()
+    again = office.adviser.inputs(before.at)
+    assert msgspec.json.encode(again) == msgspec.json.encode(before)
+
+
+def test_intervals_without_nodes_or_samples_are_taken_as_they_are(office: Office) -> None:
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    empty = job.window()
+    for changes in ({"samples": 0}, {"workers": (), "ps": ()}, {"hosts": ()}):
+        empty = msgspec.structs.replace(empty, at=empty.at + 5, **changes)
+        office.says("ads-1", profiles=(empty,))
+        office.turn()
+    assert {one.action for one in office.decisions()} <= {"start", "stay", "explore"}
+
+
+def test_a_treatment_of_a_node_is_decided_once(office: Office) -> None:
+    """A worker that gets slow: its master is told, and not told again while it is at it."""
+    office.arrives(demand=demand(worker=role(4), ps=role(1)))
+    office.turn()
+    job = office.begins(plan=Candidate(4, 1, 1.0, 1.0), costs=Costs(ps=0.002))
+    office.trains(windows=3)
+    job.speeds["worker-2"] = 0.3
+    office.trains(windows=4)
+    office.turn()
+    told = office.told()
+    assert told is not None and told.action == "heal" and told.treatment is not None
+    assert told.treatment.node == "worker-2"
+    office.trains(busy=True)
+    office.turn()
+    assert [one.action for one in office.decisions()].count("heal") == 1

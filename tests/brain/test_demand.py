@@ -1,0 +1,63 @@
+"""What a job asks for, by its recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlrover_lite.brain.demand import Demand, autoscale_of, demand_of, fixed, within
+from dlrover_lite.brain.plan import RolePlan
+from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData, Training
+from dlrover_lite.units import GIB, Resources
+
+MACHINE = Resources(8.0, 16 * GIB)
+ONE = RoleResources(count=2, cores=0.5, memory=GIB)
+
+
+def recipe(**sections: Any) -> Recipe:
+    return Recipe(version=1, name="ads", model=Model(use="wide_deep"), data=SyntheticData(samples=100), **sections)
+
+
+@pytest.mark.parametrize(
+    ("total", "most"),
+    [
+        (None, MACHINE),
+        (Resources(4.0, 4 * GIB), Resources(4.0, 4 * GIB)),
+        (Resources(64.0, 4 * GIB), Resources(8.0, 4 * GIB)),
+        (Resources(4.0, 64 * GIB), Resources(4.0, 16 * GIB)),
+    ],
+)
+def test_a_recipe_asks_for_no_more_than_there_is(total: Resources | None, most: Resources) -> None:
+    assert within(Demand(capacity=MACHINE, total=total)) == most
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limits", "found"),
+    [
+        ("auto", ResourceLimits(), "on"),
+        ("auto", ResourceLimits(ps=ONE), "on"),
+        ("auto", ResourceLimits(worker=ONE), "on"),
+        ("auto", ResourceLimits(ps=ONE, worker=ONE), "off"),
+        ("on", ResourceLimits(ps=ONE, worker=ONE), "on"),
+        ("suggest", ResourceLimits(), "suggest"),
+        ("off", ResourceLimits(), "off"),
+    ],
+)
+def test_a_recipe_that_fixes_everything_is_left_alone_unless_it_says_otherwise(
+    wanted: Any, limits: ResourceLimits, found: str
+) -> None:
+    assert autoscale_of(recipe(autoscale=wanted, resources=limits)) == found
+
+
+def test_samples_are_counted_over_all_epochs() -> None:
+    limits = ResourceLimits(ps=ONE, total=Resources(4.0, 8 * GIB))
+    found = demand_of(recipe(training=Training(epochs=3), resources=limits), MACHINE, samples=100)
+    assert (found.total_samples, found.epoch_samples) == (300.0, 100.0)
+    assert found.ps == RolePlan(2, Resources(0.5, GIB)) and found.worker is None
+    assert (found.capacity, found.autoscale) == (MACHINE, "on")
+    assert within(found) == Resources(4.0, 8 * GIB)
+
+
+def test_a_role_that_is_left_open() -> None:
+    assert fixed(None) is None

@@ -1,0 +1,201 @@
+"""A job as the brain keeps it: the plans it may have, what was measured of it, and whether it may be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.demand import Demand, Standing, StandingNode
+from dlrover_lite.brain.lattice import Candidate, Lattice
+from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.registered import (
+    MOST_PROFILES,
+    SCALE_SECONDS,
+    Numbered,
+    RegisteredJob,
+    bounds_of,
+    candidate,
+    heal_inputs,
+)
+from dlrover_lite.units import GIB, Resources
+from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of, role
+from tests.brain.simulated import START, Job
+
+PLAN = Candidate(2, 1, 1.0, 0.5)
+
+
+def registered(**fields: Any) -> RegisteredJob:
+    known = RegisteredJob(**{"job": "ads-1", "features": FEATURES, "demand": demand(), "began": START, **fields})
+    known.begin((), MACHINE, START)
+    return known
+
+
+def standing(job: Job, **fields: Any) -> Standing:
+    return Standing(**{"plan": plan_of(job), "nodes": nodes_of(job), **fields})
+
+
+def running(windows: int = 2, **fields: Any) -> tuple[RegisteredJob, Job]:
+    job = Job(PLAN, name="ads-1")
+    known = registered(plan=plan_of(job), standing=standing(job), **fields)
+    for profile in job.windows(windows):
+        known.add(profile)
+    return known, job
+
+
+# --- the plans it may have ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(0.2, 128.0),
+    st.one_of(st.none(), st.floats(0.2, 128.0)),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.one_of(st.none(), st.integers(1, 8)),
+)
+def test_bounds_hold_plans_and_what_the_recipe_fixes(
+    cores: float, total: float | None, workers: int | None, servers: int | None
+) -> None:
+    asked = Demand(
+        capacity=Resources(cores, 16 * GIB),
+        total=None if total is None else Resources(total, GIB),
+        worker=None if workers is None else role(workers, 0.75),
+        ps=None if servers is None else role(servers, 1.25),
+    )
+    bounds = bounds_of(asked)
+    assert bounds.problem() == ""
+    assert len(Lattice(bounds)) >= 1
+    if workers is not None:
+        assert (bounds.min_workers, bounds.max_workers, bounds.worker_sizes) == (workers, workers, (0.75,))
+    else:
+        assert max(bounds.worker_sizes) < min(cores, total or cores)
+    if servers is not None:
+        assert (bounds.min_servers, bounds.max_servers, bounds.ps_sizes) == (servers, servers, (1.25,))
+
+
+def test_a_plan_as_a_candidate() -> None:
+    assert candidate(Plan(ps=role(2, 0.5), worker=role(3, 1.0004))) == Candidate(3, 2, 1.0, 0.5)
+
+
+# --- what was measured ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_newer_intervals_are_added() -> None:
+    known, job = running(1)
+    (first,) = known.profiles
+    known.new_profile = False
+    known.add(first)
+    known.add(msgspec.structs.replace(first, at=first.at - 1))
+    assert known.profiles == [first] and not known.new_profile
+    known.add(job.window())
+    assert len(known.profiles) == 2 and known.new_profile
+
+
+def test_of_very_many_intervals_the_newest_and_some_of_the_older_are_kept() -> None:
+    known, _ = running(1)
+    (first,) = known.profiles
+    known.profiles.clear()
+    total = 3 * MOST_PROFILES
+    for number in range(total):
+        known.add(msgspec.structs.replace(first, at=START + number))
+    times = [profile.at - START for profile in known.profiles]
+    assert len(times) <= MOST_PROFILES and times == sorted(times)
+    assert times[-MOST_PROFILES // 2 :] == list(range(total - MOST_PROFILES // 2, total))
+    assert times[0] == 0
+
+
+def test_whether_the_last_interval_is_of_the_plan_it_has() -> None:
+    known, job = running()
+    assert known.present
+    known.plan = Plan(ps=role(1, 0.5), worker=role(3))
+    assert not known.present
+    job.plan = Candidate(3, 1, 1.0, 0.5)
+    known.add(job.window())
+    assert known.present
+
+
+def test_cores_that_its_nodes_use() -> None:
+    known, _ = running(0)
+    assert known.cores_used == 0.0
+    known, _ = running()
+    assert 0 < known.cores_used <= PLAN.cores
+
+
+# --- as the next decision takes it ----------------------------------------------------------------------------------------------
+
+
+def test_before_it_has_a_plan_it_waits() -> None:
+    view = registered().view(free_cores=8.0, at=START + 30)
+    assert (view.now, view.measured, view.waited_seconds) == (None, None, 30.0)
+    assert view.need.worker > 0 and view.need.ps > 0
+
+
+def test_a_plan_that_was_measured_and_one_that_was_not() -> None:
+    known, _ = running()
+    view = known.view(free_cores=8.0, at=START + 100)
+    assert view.now == PLAN and view.measured is not None and not view.fixed
+    assert (view.ran_seconds, view.scale_seconds, view.doubt) == (100.0, SCALE_SECONDS, 1.0)
+    known.plan = Plan(ps=role(1, 0.5), worker=role(3))
+    view = known.view(free_cores=8.0, at=START + 100)
+    assert view.now == Candidate(3, 1, 1.0, 0.5) and view.measured is None and view.fixed
+    assert view.last_change is not None and (view.last_change.left, view.last_change.fresh_windows) == (PLAN, 0)
+
+
+def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
+    known, job = running()
+    small = known.view(free_cores=8.0, at=START)
+    known.standing = standing(job, worker_peak=2 * GIB)
+    large = known.view(free_cores=8.0, at=START)
+    assert large.need.worker > 2 * GIB > small.need.worker
+
+
+@pytest.mark.parametrize(
+    ("asked", "stands", "may"),
+    [
+        ("on", {}, True),
+        ("suggest", {}, True),
+        ("off", {}, False),
+        ("on", {"paused": "by hand"}, False),
+        ("on", {"busy": True}, False),
+    ],
+)
+def test_when_it_may_be_changed(asked: Any, stands: dict[str, Any], may: bool) -> None:
+    known, job = running(demand=demand(autoscale=asked))
+    known.standing = standing(job, **stands)
+    assert known.may_change == may
+    assert known.view(free_cores=8.0, at=START).fixed != may
+    known.waits = Numbered(1, Decision(job="ads-1", at=START, action="change", reason="told, and not heard"))
+    assert not known.may_change
+
+
+def test_what_changes_cost_is_what_the_last_ones_did() -> None:
+    known = registered()
+    assert known.scale_seconds == SCALE_SECONDS
+    known.scale_costs = [100.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert known.scale_seconds == 3.0
+
+
+# --- as its health is looked at -------------------------------------------------------------------------------------------------
+
+
+def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
+    known, job = running()
+    inputs = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    assert inputs is not None
+    assert {node.node for node in inputs.nodes} == {"worker-0", "worker-1", "ps-0"}
+    assert inputs.free == {"a": Resources(1.0, GIB)}
+    new = StandingNode("worker-2", "worker", "a", Resources(1.0, GIB))
+    known.standing = standing(job, nodes=(*nodes_of(job), new))
+    assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
+    known.standing = None
+    assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
+
+
+def test_a_node_gets_no_more_than_the_recipe_leaves() -> None:
+    known, _ = running(demand=demand(total=Resources(2.75, 4 * GIB)))
+    inputs = heal_inputs(known, Resources(6.0, 12 * GIB), at=START)
+    assert inputs is not None and inputs.free == {"a": Resources(0.25, GIB)}

@@ -1,0 +1,107 @@
+"""What a job would get if it were started now: nothing is stored, and others that run count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.demand import demand_of
+from dlrover_lite.brain.features import features_of
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry, PlanRecord
+from dlrover_lite.errors import HistoryError
+from dlrover_lite.jobs import foresight
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.foresight import foresee
+from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
+from dlrover_lite.units import GIB, Resources
+
+MACHINE = Resources(4.0, 8 * GIB)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(foresight, "this_machine", lambda: MACHINE)
+
+
+def recipe(**sections: Any) -> Recipe:
+    known = {"version": 1, "name": "ads", "model": Model(use="dcn"), "data": SyntheticData(samples=1000)}
+    return Recipe(**{**known, **sections})
+
+
+def runs(job: str, *, workers: int = 1, cores: float = 1.0, directory: str = "") -> None:
+    """A job that the brain knows, with these workers and a PS."""
+    one = recipe()
+    features = {
+        **msgspec.to_builtins(features_of(one, rows=1000)),
+        "demand": msgspec.to_builtins(demand_of(one, MACHINE, samples=1000)),
+    }
+    files = BrainFiles()
+    files.make()
+    with ConfigStore(files.database) as store:
+        store.put_job(
+            JobEntry(id=job, name="ads", state="running", created_at=1.0, features=features, directory=directory)
+        )
+        plan = Plan(ps=RolePlan(1, Resources(cores, GIB)), worker=RolePlan(workers, Resources(cores, GIB)))
+        store.add_plan(PlanRecord(job=job, at=2.0, kind="granted", plan=plan))
+        store.commit()
+
+
+def test_a_plan_within_the_machine_and_nothing_is_stored() -> None:
+    found = foresee(recipe(), 1000)
+    assert found.decision.action == "start" and found.decision.choice is not None
+    assert found.decision.choice.cores <= MACHINE.cores and found.inputs.capacity == MACHINE
+    with ConfigStore(BrainFiles().database) as store:
+        assert queries.jobs(store) == [] and queries.decisions(store, "ads") == []
+
+
+def test_the_index_names_the_world_that_it_holds_for() -> None:
+    index = foresee(recipe(), 1000).decision.index
+    assert index and foresee(recipe(), 1000).decision.index == index
+    assert foresee(recipe(), 2000).decision.index != index
+    runs("ads-1")
+    assert foresee(recipe(), 1000).decision.index != index
+
+
+def test_what_others_have_is_not_given_away() -> None:
+    role = RoleResources(count=1, cores=1.0, memory=GIB)
+    fixed = recipe(
+        resources=ResourceLimits(ps=role, worker=RoleResources(count=3, cores=1.0, memory=GIB)), autoscale="on"
+    )
+    assert foresee(fixed, 1000).decision.action == "start"
+    runs("other-1")
+    waits = foresee(fixed, 1000).decision
+    assert (waits.action, waits.plan) == ("queue", None)
+
+
+def test_a_job_that_has_ended_without_a_word_counts_no_more(tmp_path: Path) -> None:
+    index = foresee(recipe(), 1000).decision.index
+    runs("gone-1", directory=str(tmp_path / "removed"))
+    assert foresee(recipe(), 1000).decision.index == index
+
+
+def test_a_recipe_may_be_called_as_a_job_is() -> None:
+    runs("ads-1", cores=0.25)
+    found = foresee(recipe(name="ads-1"), 1000)
+    assert found.decision.action == "start"
+    assert len(found.inputs.jobs) == 2
+
+
+def test_a_recipe_that_is_too_large_is_refused_in_words() -> None:
+    large = RoleResources(count=9, cores=1.0, memory=GIB)
+    found = foresee(recipe(resources=ResourceLimits(worker=large), autoscale="on"), 1000)
+    assert found.decision.action == "refuse" and "9.25 cores" in found.decision.reason
+
+
+def test_a_damaged_history_says_so() -> None:
+    files = BrainFiles()
+    files.make()
+    files.database.write_bytes(b"no database at all" * 100)
+    with pytest.raises(HistoryError, match="damaged or no database"):
+        foresee(recipe(), 1000)

@@ -1,0 +1,393 @@
+"""Decisions carried out at a job: each step is asked of what does it, people come first, and the brain is told what became of it all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dlrover_lite import slots
+from dlrover_lite.backends.base import Usage
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.autoscaler import AGAIN_SECONDS, TRIES, Autoscaler
+from dlrover_lite.master.executor import BY_HAND, Executor
+from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.units import GIB, Resources
+from dlrover_lite.wire.brain_messages import Advice
+from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.messages import (
+    AutoscaleRequest,
+    AutoscaleStatus,
+    DrainRequest,
+    MoveRequest,
+    ResizeRequest,
+    Scaled,
+    ScaleRequest,
+)
+
+NO = Failure("refused", "there is no room")
+
+
+def plan(workers: int = 1, servers: int = 1, cores: float = 1.0, memory: int = GIB) -> Plan:
+    return Plan(ps=RolePlan(servers, Resources(0.5, GIB)), worker=RolePlan(workers, Resources(cores, memory)))
+
+
+class Job:
+    """What an executor acts on: a fleet of nodes that are up, and what answers its wishes and keeps them."""
+
+    def __init__(self, mode: Any = "on", now: Plan | None = None, state: Autoscaler | None = None) -> None:
+        self.now = 1000.0
+        self.wishes: list[Any] = []
+        self.refuses = 0
+        """So many wishes to come."""
+        self.kept: list[Autoscaler] = []
+        self.done: list[Done] = []
+        self.told: list[str] = []
+        self.less: list[tuple[str, float]] = []
+        self.consumed = 0
+        fleet, _ = Fleet(now or plan(), Resources(8.0, 16 * GIB)).begin(0.0)
+        self.reconciler = SimpleNamespace(fleet=fleet, readings=None, usage={}, set_size=self.set_size)
+        self.owned: dict[str, list[int]] = {}
+        self.servers = SimpleNamespace(
+            leaving=[],
+            settled=True,
+            state=SimpleNamespace(owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, []))),
+            loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),
+        )
+        self.shards = SimpleNamespace(
+            consumed_samples=0, trained=False, lease_less=lambda *less: self.less.append(less)
+        )
+        self.all_up()
+        self.executor: Any = Executor(
+            state or Autoscaler(job="ads-1", mode=mode),
+            control=SimpleNamespace(answer=self.answer),  # type: ignore[arg-type]
+            reconciler=self.reconciler,  # type: ignore[arg-type]
+            servers=self.servers,  # type: ignore[arg-type]
+            shards=self.shards,  # type: ignore[arg-type]
+            story=SimpleNamespace(node=lambda _, text: self.told.append(text)),  # type: ignore[arg-type]
+            keep=self.kept.append,
+            tell=self.done.append,
+            wall_clock=lambda: self.now,
+        )
+
+    @property
+    def fleet(self) -> Fleet:
+        fleet: Fleet = self.reconciler.fleet
+        return fleet
+
+    def all_up(self) -> None:
+        fleet = self.fleet
+        for node in fleet.running:
+            fleet, _ = fleet.hello(node.id, f"inproc://{node.id}", self.now)
+        self.reconciler.fleet = fleet
+
+    def set_size(self, role: Any, each: Resources) -> None:
+        self.reconciler.fleet = self.fleet.set_size(role, each)
+
+    def answer(self, wish: Any) -> Scaled | Failure:
+        self.wishes.append(wish)
+        if self.refuses:
+            self.refuses -= 1
+            return NO
+        if isinstance(wish, ScaleRequest) and wish.workers is not None:
+            self.reconciler.fleet, _ = self.fleet.scale(wish.workers, self.now)
+        if isinstance(wish, ResizeRequest):
+            self.reconciler.fleet, _ = self.fleet.resized(wish.node, Resources(wish.cores or 1.0, wish.memory or GIB))
+        return Scaled(["done"])
+
+    def advise(self, number: int, **decision: Any) -> None:
+        self.executor.advised(Advice(number, {"reason": "it pays", **decision}))
+
+    def change(self, number: int, to: Plan) -> None:
+        self.advise(number, action="change", plan=msgspec.to_builtins(to))
+
+    def treat(self, number: int, node: str, **act: Any) -> None:
+        self.advise(number, action="heal", treatment={"node": node, "act": act})
+
+    def turn(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.executor.turn()
+        self.all_up()
+
+    def until_done(self) -> Done:
+        for _ in range(40):
+            self.turn()
+            if self.done:
+                return self.done[-1]
+        raise AssertionError(self.executor.state)
+
+    def ask(self, what: Any) -> Any:
+        return self.executor.answer(AutoscaleRequest(what))
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_carried_out_and_the_brain_told() -> None:
+    job = Job()
+    job.change(3, plan(workers=3, cores=2.0))
+    assert job.executor.standing().busy
+    done = job.until_done()
+    assert job.fleet.plan == plan(workers=3, cores=2.0)
+    assert {node.resources.cores for node in job.fleet.of("worker")} == {2.0}
+    assert [wish for wish in job.wishes if isinstance(wish, ScaleRequest)] == [ScaleRequest(workers=3)]
+    assert (done.job, done.number, done.state, done.why) == ("ads-1", 3, "done", "")
+    assert done.seconds > 0
+    assert not job.executor.standing().busy and job.executor.standing().heard == 3
+    assert job.told[0] == "decision 3 is carried out: it pays" and job.told[-1].startswith("decision 3 is done after")
+
+
+def test_every_step_is_kept_before_it_is_asked_for() -> None:
+    job = Job()
+    known: list[Autoscaler] = []
+    answer = job.answer
+
+    def looks(wish: Any) -> Any:
+        known.append(job.kept[-1])
+        return answer(wish)
+
+    job.executor._control.answer = looks
+    job.change(3, plan(workers=2))
+    job.until_done()
+    assert len(known) == len(job.wishes) == 1
+    assert known[0].goal is not None and known[0].goal.step is not None
+    assert job.kept[-1] == job.executor.state
+
+
+def test_advice_that_came_before_is_not_carried_out_again() -> None:
+    job = Job()
+    job.change(3, plan(workers=2))
+    job.until_done()
+    kept = len(job.kept)
+    job.change(3, plan(workers=5))
+    job.change(2, plan(workers=5))
+    job.turn()
+    assert job.fleet.plan.worker.count == 2 and len(job.kept) == kept
+
+
+def test_what_is_refused_is_tried_again_and_given_up_in_the_end() -> None:
+    job = Job()
+    job.refuses = 1
+    job.change(3, plan(workers=2))
+    job.until_done()
+    assert job.done[-1].state == "done" and job.wishes == [ScaleRequest(workers=2)] * 2
+    assert "a step is refused: there is no room" in job.told
+    job = Job()
+    job.refuses = TRIES
+    job.change(3, plan(workers=2))
+    for _ in range(TRIES):
+        job.turn(AGAIN_SECONDS * 2**TRIES)
+    (done,) = job.done
+    assert (done.state, done.why) == ("given up", "scaling to 2 worker: there is no room")
+    assert job.fleet.plan.worker.count == 1
+
+
+def test_a_job_that_has_trained_on_everything_is_left_alone() -> None:
+    job = Job()
+    job.change(3, plan(workers=2))
+    job.shards.trained = True
+    assert job.until_done().state == "given up" and job.wishes == []
+
+
+def test_nodes_that_were_killed_for_their_memory_get_no_less_of_it() -> None:
+    job = Job(now=plan(memory=2 * GIB))
+    job.change(3, plan(workers=2, memory=GIB))
+    job.until_done()
+    assert job.fleet.plan.worker.each.memory == GIB
+    job.reconciler.fleet = msgspec.structs.replace(job.fleet, comebacks={"worker": {"OOMKilled": 1}})
+    job.set_size("worker", Resources(1.0, 3 * GIB))
+    job.done.clear()
+    job.change(4, plan(workers=3, memory=GIB))
+    job.until_done()
+    assert job.fleet.plan.worker.each.memory == 3 * GIB
+
+
+# --- treatments -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_resized() -> None:
+    job = Job()
+    job.treat(1, "ps-0", type="resize", resources={"cores": 1.0, "memory": 2 * GIB})
+    job.until_done()
+    assert job.wishes == [ResizeRequest("ps-0", 1.0, 2 * GIB)]
+
+
+def test_a_worker_gets_smaller_shards() -> None:
+    job = Job()
+    job.treat(1, "worker-0", type="smaller shards", factor=0.25)
+    job.until_done()
+    assert job.less == [("worker-0", 0.25)]
+
+
+def test_a_worker_is_replaced() -> None:
+    job = Job()
+    job.treat(1, "worker-0", type="replace", resources={"cores": 1.0, "memory": GIB})
+    job.turn()
+    assert [(wish.node, wish.replace) for wish in job.wishes if isinstance(wish, DrainRequest)] == [("worker-0", True)]
+
+
+def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:
+    job = Job(now=plan(servers=3))
+    job.owned = {"ps-0": [1, 2, 3, 4, 5]}
+    for slot, busy in ((1, 4.0), (2, 1.0), (3, 3.0), (4, 2.0), (5, 0.0)):
+        job.servers.loads.busy[slot] = busy
+    job.treat(1, "ps-0", type="move slots", share=0.7, to={"ps-1": 0.6, "ps-2": 0.4})
+    job.turn()
+    moved = {
+        wish.target: set(np.flatnonzero(slots.unpack(wish.slots)))
+        for wish in job.wishes
+        if isinstance(wish, MoveRequest)
+    }
+    load = {target: float(job.servers.loads.busy[list(members)].sum()) for target, members in moved.items()}
+    assert moved["ps-1"] == {1}  # the hottest, to who is to have most
+    assert 0 < load["ps-1"] <= 0.6 * 7.0 and 0 < load["ps-2"] <= 0.4 * 7.0
+    assert moved.keys() == {"ps-1", "ps-2"} and not moved["ps-1"] & moved["ps-2"]
+
+
+# --- what can't be carried out --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"action": "stay"},
+        {"action": "queue"},
+        {"action": "change"},
+        {"action": "dance", "steps": 3},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "tell"}}},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "of another version"}}},
+        {},
+    ],
+)
+def test_what_asks_for_nothing_that_is_known_is_heard_and_left_alone(decision: dict[str, Any]) -> None:
+    job = Job()
+    job.advise(7, **decision)
+    job.turn()
+    assert job.wishes == [] and not job.executor.state.busy
+    assert job.executor.standing().heard == 7
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"action": "change", "plan": {"workers": 3}},
+        {"action": "change", "plan": "more"},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "resize"}}},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "resize", "resources": {"cores": "two"}}}},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "smaller shards", "factor": "small"}}},
+        {"action": "heal", "treatment": {"node": "ps-0", "act": ["resize"]}},
+        {"action": "heal", "treatment": "resize"},
+    ],
+)
+def test_advice_of_another_version_is_refused_and_does_no_harm(decision: dict[str, Any]) -> None:
+    job = Job()
+    job.advise(7, **decision)
+    job.turn()
+    assert job.wishes == [] and not job.executor.state.busy
+    assert job.executor.standing().heard == 7
+    assert any("decision 7 can't be understood" in line for line in job.told)
+    job.change(8, plan(workers=2))
+    assert job.until_done().state == "done"
+
+
+def test_a_job_that_is_not_autoscaled_refuses() -> None:
+    job = Job(mode="off")
+    job.change(3, plan(workers=2))
+    (done,) = job.done
+    assert (done.number, done.state) == (3, "rejected") and "off for this job" in done.why
+    job.turn()
+    assert job.wishes == []
+
+
+# --- people ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_suggestion_waits_for_a_person() -> None:
+    job = Job(mode="suggest")
+    job.change(3, plan(workers=2))
+    job.turn()
+    assert job.wishes == [] and job.told == ["decision 3 is suggested: it pays"]
+    status = job.ask("status")
+    assert status == AutoscaleStatus("suggest", "", 3, "it pays", False)
+    assert job.ask("accept").under_way
+    assert job.until_done().state == "done"
+    assert job.ask("status").decision is None
+    job.change(4, plan(workers=5))
+    assert isinstance(job.ask("reject"), AutoscaleStatus)
+    assert (job.done[-1].number, job.done[-1].state) == (4, "rejected")
+    job.turn()
+    assert job.fleet.plan.worker.count == 2
+
+
+@pytest.mark.parametrize("what", ["accept", "reject"])
+def test_where_nothing_is_suggested_there_is_nothing_to_answer(what: Any) -> None:
+    answer = Job().ask(what)
+    assert isinstance(answer, Failure) and "nothing is suggested" in answer.message
+
+
+def test_a_pause_holds_it_between_two_steps() -> None:
+    job = Job()
+    job.change(3, plan(workers=2))
+    assert job.ask("pause").paused == "by request"
+    for _ in range(5):
+        job.turn(60.0)
+    assert job.wishes == [] and job.executor.standing().paused == "by request"
+    assert job.ask("resume").paused == ""
+    assert job.until_done().state == "done"
+
+
+def test_what_a_person_changes_is_not_undone() -> None:
+    job = Job()
+    answer = job.executor.by_hand(ScaleRequest(workers=2))
+    assert isinstance(answer, Scaled) and any("paused" in action for action in answer.actions)
+    assert job.executor.standing().paused == BY_HAND
+    again = job.executor.by_hand(ScaleRequest(workers=3))
+    assert again == Scaled(["done"])
+
+
+def test_what_a_person_was_refused_changes_nothing() -> None:
+    job = Job()
+    job.refuses = 1
+    assert job.executor.by_hand(ScaleRequest(workers=20)) == NO
+    assert job.executor.standing().paused == ""
+    off = Job(mode="off")
+    assert off.executor.by_hand(ScaleRequest(workers=2)) == Scaled(["done"])
+    assert off.executor.standing().paused == ""
+
+
+# --- how it stands --------------------------------------------------------------------------------------------------------------
+
+
+def test_how_a_job_stands() -> None:
+    job = Job(now=plan(workers=2, servers=2))
+    job.servers.leaving = ["ps-1"]
+    job.reconciler.readings = (0.0, SimpleNamespace(on={"ps-0": "here", "worker-0": "there"}))
+    job.reconciler.usage = {
+        "worker-0": Usage(1.0, 100, 300),
+        "worker-1": Usage(1.0, 100, 500),
+        "ps-0": Usage(1.0, 100, 900),
+        "worker-9": Usage(1.0, 100, 1000),
+    }
+    job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
+    found = job.executor.standing()
+    assert [(node.node, node.role, node.host) for node in found.nodes] == [
+        ("ps-0", "ps", "here"),
+        ("worker-0", "worker", "there"),
+    ]
+    assert (found.plan, found.worker_peak, found.heard, found.busy) == (job.fleet.plan, 500, 0, False)
+
+
+def test_one_that_begins_again_goes_on_where_the_last_one_was() -> None:
+    job = Job()
+    job.change(3, plan(workers=2))
+    job.turn()
+    left = job.kept[-1]
+    assert left.goal is not None
+    after = Job(state=left, now=job.fleet.plan)
+    after.change(3, plan(workers=9))  # told once more, since the answer was lost
+    assert after.until_done().number == 3
+    assert after.fleet.plan.worker.count == 2

@@ -1,0 +1,100 @@
+"""The plan that a job starts with: the brain's where it is asked for and answers, else the recipe's with a rule of thumb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.plan import Plan, RolePlan, initial_plan
+from dlrover_lite.master.first_plan import FirstPlan, first_plan
+from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
+from dlrover_lite.units import GIB, Resources
+from dlrover_lite.wire.brain_messages import Advice
+
+MACHINE = Resources(4.0, 8 * GIB)
+ONE = RoleResources(count=1, cores=0.5, memory=GIB)
+CHOSEN = Plan(ps=RolePlan(1, Resources(0.5, 300)), worker=RolePlan(3, Resources(1.0, 400)))
+START = {"action": "start", "reason": "it is fast", "plan": msgspec.to_builtins(CHOSEN)}
+
+
+class Brain:
+    """Says one thing after the other when it is waited for; nothing more after that."""
+
+    def __init__(self, *advice: dict[str, Any]) -> None:
+        self.advised: Callable[[Advice], None] = lambda _: None
+        self.left = [Advice(number, decision) for number, decision in enumerate(advice, 1)]
+        self.asked = 0
+
+    def first_advice(self, has_come: Callable[[], bool], give_up: Callable[[], bool]) -> bool:
+        self.asked += 1
+        if self.left and not give_up():
+            self.advised(self.left.pop(0))
+        return has_come()
+
+
+def found(brain: Any, *, stop: bool = False, **sections: Any) -> tuple[FirstPlan, list[str]]:
+    recipe = Recipe(version=1, name="ads", model=Model(use="dcn"), data=SyntheticData(samples=100), **sections)
+    said: list[str] = []
+    return first_plan(recipe, MACHINE, brain, stop=lambda: stop, say=said.append), said
+
+
+OURS = initial_plan(ResourceLimits(), MACHINE)
+
+
+def test_the_brains_plan_with_the_decision_it_follows_from() -> None:
+    assert found(Brain(START)) == (FirstPlan(CHOSEN, 1, "it is fast"), [])
+
+
+def test_a_role_that_the_recipe_fixes_is_as_the_recipe_says() -> None:
+    first, _ = found(Brain(START), resources=ResourceLimits(worker=ONE))
+    assert first.plan == Plan(ps=CHOSEN.ps, worker=RolePlan(1, Resources(0.5, GIB)))
+    first, _ = found(Brain(START), resources=ResourceLimits(ps=ONE))
+    assert first.plan == Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=CHOSEN.worker)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"autoscale": "off"}, {"resources": ResourceLimits(ps=ONE, worker=ONE)}],
+)
+def test_who_needs_no_plan_asks_for_none(sections: dict[str, Any]) -> None:
+    brain = Brain(START)
+    first, said = found(brain, **sections)
+    assert (first.number, brain.asked, said) == (0, 0, [])
+    if "resources" in sections:
+        assert first.plan.worker == RolePlan(1, Resources(0.5, GIB))
+
+
+def test_without_a_brain_it_begins_by_a_rule_of_thumb() -> None:
+    assert found(None) == (FirstPlan(OURS), [])
+    assert found(Brain()) == (FirstPlan(OURS), [])  # one that is lost, or takes too long
+
+
+def test_a_job_that_is_stopped_meanwhile_waits_no_longer() -> None:
+    first, _ = found(Brain(START), stop=True)
+    assert first.number == 0
+
+
+def test_a_job_in_the_queue_waits_and_says_why_once() -> None:
+    wait, later = ({"action": "queue", "reason": f"number {place} in the queue"} for place in (2, 1))
+    first, said = found(Brain(wait, wait, later, wait | {"reason": "number 1 in the queue"}, START))
+    assert (first.plan, first.number) == (CHOSEN, 5)
+    assert said == ["number 2 in the queue", "number 1 in the queue"]
+
+
+@pytest.mark.parametrize(
+    "decision", [{"action": "refuse", "reason": "too large"}, {"action": "start", "plan": None, "reason": "x"}]
+)
+def test_where_the_brain_has_no_plan_it_begins_all_the_same(decision: dict[str, Any]) -> None:
+    first, said = found(Brain(decision))
+    assert first == FirstPlan(OURS)
+    assert len(said) == 1 and OURS.describe() in said[0] and decision["reason"] in said[0]
+
+
+@pytest.mark.parametrize("plan", [{"workers": 3}, "large", {"ps": {"count": "one"}, "worker": {}}])
+def test_a_plan_of_another_version_is_not_guessed_at(plan: Any) -> None:
+    first, said = found(Brain({**START, "plan": plan}))
+    assert first == FirstPlan(OURS)
+    assert len(said) == 1 and "can't be understood" in said[0]
