@@ -49,6 +49,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     plan: Plan | None = None
     """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """Without a plan: it has run, and gave way then."""
 
 
 class Adviser:
@@ -80,6 +82,8 @@ class Adviser:
             self._jobs[known.job] = known
             self._changed = True
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
+        if arrival.plan is None and arrival.waits_since is not None:
+            known.gave_way(arrival.waits_since)
         if known.plan is None:
             self._changed = True
 
@@ -102,9 +106,9 @@ class Adviser:
         for one in done:
             self._take(known, one)
         if standing is not None:
-            known.standing, known.plan = standing, standing.plan
-            if known.waits is not None and standing.heard >= known.waits.number:
-                known.waits = None
+            known.stands(standing)
+        if done and any(other.plan is None for other in self._jobs.values()):
+            self._changed = True  # there may be room now
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
@@ -132,6 +136,8 @@ class Adviser:
             if one.number != done.number or one.done is not None:
                 continue
             known.decided[at] = msgspec.structs.replace(one, done=done)
+            if done.state in ("rejected", "given up"):
+                known.refused(done, one.decision)
             predicted = one.decision.predicted
             if done.state == "done" and predicted is not None and one.decision.action != "start":
                 rate = self._rate_before(known, one)
@@ -214,7 +220,7 @@ class Adviser:
     def _room(self) -> Resources:
         """That no job has."""
         capacity = self._capacity()
-        held = [node.resources for known in self._jobs.values() if known.standing for node in known.standing.nodes]
+        held = [one for known in self._jobs.values() for one in known.held()]
         return Resources(
             max(0.0, capacity.cores - sum(one.cores for one in held)),
             max(0, capacity.memory - sum(one.memory for one in held)),
@@ -245,7 +251,9 @@ class Adviser:
         """Store what is new, and have it told."""
         decisions = tuple(
             self._initial(known, decision, at)
-            if (known := self._jobs[decision.job]).plan is None and decision.action in ("start", "queue", "refuse")
+            if (known := self._jobs[decision.job]).plan is None
+            and known.waits_since is None
+            and decision.action in ("start", "queue", "refuse")
             else decision
             for decision in found.decisions
         )
@@ -287,8 +295,8 @@ class Adviser:
         return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
 
 
-def readable(store: ConfigStore) -> list[Arrival]:
-    """Jobs that run, as the database has them. Raises HistoryError."""
+def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
+    """Jobs that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
     for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
         if (demand := entry.features.get("demand")) is None:
@@ -298,15 +306,14 @@ def readable(store: ConfigStore) -> list[Arrival]:
             told = msgspec.convert(demand, Demand)
         except msgspec.ValidationError as error:
             raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
-        found.append(
-            Arrival(
-                job=entry.id,
-                features=entry.features,
-                demand=told,
-                began=entry.started_at or entry.created_at,
-                priority=entry.priority,
-                samples=entry.samples,
-                plan=plan.plan if plan else None,
-            )
+        arrival = Arrival(
+            job=entry.id,
+            features=entry.features,
+            demand=told,
+            began=entry.started_at or entry.created_at,
+            priority=entry.priority,
+            samples=entry.samples,
+            plan=plan.plan if plan and entry.state != "queued" else None,
         )
+        found.append((entry.directory, arrival))
     return found

@@ -91,7 +91,7 @@ def serve(
         stack.callback(context.destroy, linger=1000)
         endpoint = f"ipc://{runtime / _SOCKET}"
         server = Server(endpoint, BrainRequests, context=context, remember_replies=True)
-        thinking = Thinking(files.database, say=say)
+        thinking = Thinking(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
         service = Service(
             server,

@@ -116,4 +116,5 @@ def _blank(job_id: str) -> dict[str, Any]:
         "slot_map_version": 0,
         "slots_settled": True,
         "checkpoints": None,
+        "plan": "",
     }

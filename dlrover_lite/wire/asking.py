@@ -265,8 +265,11 @@ class CheckpointsStatus(Message, frozen=True):
 
 class Status(Message, frozen=True):
     job: str
-    state: Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"]
-    """``lost`` comes from no master: the job's keeper was killed, and the master with it."""
+    state: Literal[
+        "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
+    ]
+    """``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and the master with
+    it."""
     epoch: int
     epochs: int
     samples: int
@@ -303,3 +306,5 @@ class Status(Message, frozen=True):
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
     checkpoints: CheckpointsStatus | None = None
     """None: there are none to be taken."""
+    plan: str = ""
+    """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
