@@ -41,7 +41,8 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
     preempt jobs of ``preempt_ratio`` times less priority (age doesn't count there: it must not stop those that run). One that has to
     wait lets those behind it pass, until it has waited for ``reserve_after_seconds``.
 
-    One that runs and can't give way (``JobView.stays``) stays whatever there is, and nobody who runs has to give way because of that.
+    One that runs and can't give way (``JobView.stays``) stays whatever there is, and nobody who runs has to give way because of that. So
+    does one that can't be changed just now (``JobView.fixed``), but for a job of higher priority: it may do with less later.
     """
     room = _Room(to_milli(capacity.cores), capacity.memory, needs)
     known = [view for view in views if view.job in needs]
@@ -51,9 +52,9 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
     )
     inside: dict[str, JobView] = {}
     preempted: dict[str, str] = {}
-    firm = [view for view in running if view.stays]
+    firm = [view for view in running if view.stays or view.fixed]
     for view in running:
-        if view.stays or room.take(view.job):
+        if view.stays or view.fixed or room.take(view.job):
             inside[view.job] = view
         else:
             preempted[view.job] = ""

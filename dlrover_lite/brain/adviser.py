@@ -20,9 +20,9 @@ from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs, index_of
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.past import past_jobs, remember
 from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.prescale import StartInputs, basis
+from dlrover_lite.brain.prescale import basis
 from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs
+from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
@@ -78,7 +78,8 @@ class Adviser:
                 priority=arrival.priority,
             )
             self._remember(known)
-            known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
+            known.history = tuple(past_jobs(self._store, at=at, without=known.job))
+            known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
             self._changed = True
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
@@ -231,6 +232,9 @@ class Adviser:
         return decide(self.inputs(at))
 
     def inputs(self, at: float) -> RoundInputs:
+        for known in self._jobs.values():
+            if known.plan is None and known.waits_since is None and known.room != (room := self._left_for(known)):
+                known.begin(room, at)
         views: list[JobView] = [known.view(free_cores=self._free_cores(known), at=at) for known in self._jobs.values()]
         return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
 
@@ -241,11 +245,8 @@ class Adviser:
         return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
 
     def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
-        words = basis(self._start(known, at))
+        words = basis(known.begin(known.room or self._left_for(known), at))
         return msgspec.structs.replace(decision, stage="initial", reason=f"{words}: {decision.reason}")
-
-    def _start(self, known: RegisteredJob, at: float) -> StartInputs:
-        return known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
 
     def _carry(self, found: Round, at: float) -> None:
         """Store what is new, and have it told."""
@@ -280,6 +281,14 @@ class Adviser:
         cores = liked.capacity_cores or max((one.demand.capacity.cores for one in known), default=0.0)
         memory = int(liked.capacity_gib * (1 << 30)) or max((one.demand.capacity.memory for one in known), default=0)
         return Resources(cores, memory)
+
+    def _left_for(self, known: RegisteredJob) -> Resources:
+        """For a job that comes: what the others leave when each has the least, and of the memory the same part; the smallest plan at
+        the least, for which it waits otherwise."""
+        capacity = self._capacity(known)
+        others = sum(other.least_cores for other in self._jobs.values() if other is not known)
+        cores = min(capacity.cores, max(capacity.cores - others, smallest_cores(known.demand)))
+        return Resources(cores, int(capacity.memory * cores / capacity.cores) if capacity.cores else capacity.memory)
 
     def _free_cores(self, of: RegisteredJob) -> float:
         """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however

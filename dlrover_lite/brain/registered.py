@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,7 +22,7 @@ from dlrover_lite.brain.throughput import Prior
 from dlrover_lite.brain.treatment import HealInputs, NodeNow, Treatment
 from dlrover_lite.units import MIB, Resources
 
-__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs"]
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
 MOST_PROFILES = 512
 """Kept of a job; of more, every second of the older half is dropped."""
@@ -66,6 +65,12 @@ def bounds_of(demand: Demand) -> Bounds:
     return bounds
 
 
+def smallest_cores(demand: Demand) -> float:
+    """Of the smallest plan that it could have."""
+    bounds = bounds_of(demand)
+    return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
+
+
 def _sizes() -> list[float]:
     return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
 
@@ -99,6 +104,10 @@ class RegisteredJob:
     past: list[Treatment] = field(default_factory=list)
     treated: dict[int, int] = field(default_factory=dict)
     """Number of a decision -> position in ``past``."""
+    history: tuple[PastJob, ...] = ()
+    """Past jobs, as of when it came."""
+    room: Resources | None = None
+    """That its first plan was made for."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -111,15 +120,16 @@ class RegisteredJob:
     reason: str = ""
     """Of the last decision that was stored, so that the same one isn't stored twice."""
 
-    def begin(self, history: Sequence[PastJob], capacity: Resources, at: float) -> StartInputs:
-        """What its first plan follows from."""
-        most = within(self.demand)
+    def begin(self, capacity: Resources, at: float) -> StartInputs:
+        """What its first plan follows from. ``capacity``: what others leave it."""
+        most, history = within(self.demand), self.history
+        self.room = capacity
         inputs = StartInputs(
             at=at,
             job=self.job,
             features=self.features,
             bounds=bounds_of(self.demand),
-            history=tuple(history),
+            history=history,
             capacity=Resources(min(most.cores, capacity.cores), min(most.memory, capacity.memory)),
             total_samples=self.demand.total_samples,
             priority=self.priority,
@@ -203,6 +213,15 @@ class RegisteredJob:
         if standing.busy or self.waits is not None:
             return "a change of it is under way"
         return "it couldn't just now" if at < self.stays_until else ""
+
+    @property
+    def least_cores(self) -> float:
+        """That it keeps while it runs, whoever else comes; 0: it doesn't run."""
+        if self.plan is None:
+            return 0.0
+        if self.demand.autoscale != "on" or (self.standing is not None and self.standing.paused):
+            return candidate(self.plan).cores
+        return smallest_cores(self.demand)
 
     def held(self) -> list[Resources]:
         """What its nodes have."""
