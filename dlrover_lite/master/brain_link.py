@@ -204,8 +204,10 @@ class BrainLink:
                 self._next_at = min(self._next_at, self._clock() + beat)
             self._serve(_FIRST_BEAT_SECONDS)
             meanwhile()
-            if self.state == "looking" and self._said and not patient:
-                break
+            if self.state == "looking" and self._said:
+                if not patient:
+                    break
+                self._next_at = min(self._next_at, self._clock() + AGAIN_SECONDS)
         return has_come()
 
     def _register_again(self) -> None:

@@ -143,7 +143,7 @@ def test_what_is_suggested_waits_for_a_word(brain: Brain, start: Callable[..., R
     assert launched(rig) == ["ps-0", "worker-0"] and brain.done() == []
     assert ask(rig, "accept").under_way
     rig.up("worker-1")
-    until(lambda: brain.done(), "its end")
+    until(brain.done, "its end")
     assert [(one.number, one.state) for one in brain.done()] == [(1, "done")]
     assert ask(rig).decision is None
     assert "nothing is suggested" in rig.ask("cli", AutoscaleRequest("accept")).message
@@ -164,7 +164,7 @@ def test_a_change_is_held_and_goes_on(brain: Brain, start: Callable[..., Rig]) -
     assert launched(rig) == ["ps-0", "worker-0"]
     assert ask(rig, "resume").paused == ""
     rig.up("worker-1")
-    until(lambda: brain.done(), "its end")
+    until(brain.done, "its end")
 
 
 @pytest.mark.parametrize("mode", ["on", "suggest"])
@@ -192,7 +192,7 @@ def test_a_brain_that_dies_amid_a_change(brain: Brain, start: Callable[..., Rig]
     until(lambda: not ask(rig).under_way, "the change's end")
     brain.advice = None
     brain.start()
-    until(lambda: brain.done(), "what came of the change")
+    until(brain.done, "what came of the change")
     assert [(one.number, one.state) for one in brain.done()] == [(1, "done")]
     (registered,) = [one for one in brain.told if isinstance(one, RegisterJob)]
     assert registered.plan == workers(2)
@@ -221,7 +221,7 @@ def test_a_job_gives_way_with_a_checkpoint_and_its_nodes_go(brain: Brain, start:
     assert "done again" not in goes_on
     noted = rig.job.beginning()
     assert noted is not None and (noted.decision, noted.went_back) == (1, 0) and noted.waits_since
-    until(lambda: brain.done(), "that it is done")
+    until(brain.done, "that it is done")
 
 
 def test_a_job_without_checkpoints_gives_way_to_nobody(
@@ -230,6 +230,6 @@ def test_a_job_without_checkpoints_gives_way_to_nobody(
     monkeypatch.setattr("dlrover_lite.master.autoscaler.AGAIN_SECONDS", 0.01)
     rig = start(mode="on")
     brain.advice = Advice(1, {"action": "preempt", "reason": "it gives way"})
-    until(lambda: brain.done(), "that it can't be")
+    until(brain.done, "that it can't be")
     assert brain.done()[0].state == "given up" and "takes no checkpoints" in brain.done()[0].why
     assert launched(rig) == ["ps-0", "worker-0"] and rig.backend.terminated == []
