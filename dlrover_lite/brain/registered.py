@@ -165,7 +165,7 @@ class RegisteredJob:
             total_samples=self.demand.total_samples,
             epoch_samples=self.demand.epoch_samples,
         )
-        if self.plan is None:
+        if now is None:
             return self._waiting(view, at)
         present = self.present
         return msgspec.structs.replace(
