@@ -177,14 +177,14 @@ class Rig:
         beginning: Beginning | None = None,
         checkpoint: dict[str, Any] | None = None,
         mode: Autoscale = "off",
-        brain: Callable[[zmq.Context[Any]], BrainLink] | None = None,
+        brain: BrainLink | None = None,
         clock: Callable[[], float] = time.monotonic,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         self.clock = clock
         self.mode = mode
-        self.brain = brain(self.context) if brain is not None else None
+        self.brain = brain
         self.directory = tmp_path
         self.job = Job(tmp_path)
         self.recipe = schema.Recipe(
