@@ -38,6 +38,7 @@ from dlrover_lite.master.story import StoryLog
 from dlrover_lite.master.waiting import WaitingRoom, blank, without_nodes
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.units import Resources
+from dlrover_lite.wire.asking import status_of
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -202,7 +203,7 @@ def _room(
     known = job.status()
     status = blank(job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
     if known is not None:
-        status = msgspec.convert(known, Status, strict=False)
+        status = status_of(known)
     status = without_nodes(status, noted.why)
     return WaitingRoom(
         server, story, status, mode=autoscale_of(job.recipe), stop=stop, show=lambda now: _show(job, now)

@@ -20,7 +20,7 @@ from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.handle import JobHandle
 from tests.backends.support import until
-from tests.spine.support import HERE, open_gate, succeeded, until_trained, write_csv
+from tests.spine.support import HERE, end, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
 
 SAMPLES, EPOCHS = 6_000, 2
@@ -95,8 +95,8 @@ def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None
     status = waits.status()
     assert all(node.state.startswith("ended") for node in status.nodes) and status.samples > 0
     assert stays.status().state == "training"
-    open_gate(stays)
-    ended_exactly(stays)
+    stays.stop()
+    assert end(stays).state == "stopped"
     told = ended_exactly(waits)
 
     assert any(text.startswith("lets its nodes go, to go on from checkpoint 1 later: it gives way") for text in told)
