@@ -16,6 +16,7 @@ import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice, EndJob, RegisterJob, Report
 
 if TYPE_CHECKING:
@@ -49,11 +50,15 @@ class Thinking:
         self._thread: threading.Thread | None = None
         self._complained = ""
 
-    def told(self, body: Told) -> None:
-        """What a master has said, once it is in the database."""
+    def begin(self) -> None:
+        """A job is about to come: have what its plan needs, which takes seconds on a machine's first run. May be said again."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
+
+    def told(self, body: Told) -> None:
+        """What a master has said, once it is in the database."""
+        self.begin()
         self._told.put(body)
 
     def advice(self, job: str) -> Advice | None:
@@ -69,6 +74,7 @@ class Thinking:
     def _run(self) -> None:
         from dlrover_lite.brain.adviser import Adviser
 
+        _compile()
         try:
             with ConfigStore(self._path) as store:
                 adviser = Adviser(store)
@@ -142,3 +148,14 @@ class Thinking:
                 )
             case EndJob():
                 adviser.ended(body.job, body.outcome, at)
+
+
+def _compile() -> None:
+    """Whatever a first plan needs, by making one of nothing."""
+    from dlrover_lite.brain.features import JobFeatures
+    from dlrover_lite.brain.lattice import Bounds
+    from dlrover_lite.brain.prescale import StartInputs, initial_plan
+
+    features = JobFeatures(model="", tables=1, dims=1, batch_size=1, rows=1, optimizer="", owner="", name="")
+    bounds = Bounds(max_workers=1, max_servers=1, worker_sizes=(1.0,), ps_sizes=(1.0,))
+    initial_plan(StartInputs(at=0.0, job="", features=features, bounds=bounds, capacity=Resources(2.0, 1 << 40)))
