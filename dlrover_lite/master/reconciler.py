@@ -39,9 +39,6 @@ FAILED_GRACE_SECONDS = 1.0
 END_SECONDS = 60.0
 """So long nodes may take to end that are killed."""
 USAGE_SECONDS = 1.0
-START_CORES = 1.0
-"""A node that isn't up yet has so many at the least, of those that there are: it loads kernels, or compiles them on a machine's first run,
-which would take it minutes with a small part of a core."""
 RESIZE_AGAIN_SECONDS = 1.0
 """After the backend couldn't give a node more."""
 
@@ -109,8 +106,6 @@ class Reconciler:
         self._clock = clock
         self._liveness = Liveness(health, clock())
         self._events_seen = 0
-        self._oversized: set[str] = set()
-        """Nodes that may have been launched with more cores than they are to have."""
         self._usage_at = self._resize_at = clock()
 
     def begin(self) -> None:
@@ -119,7 +114,6 @@ class Reconciler:
         if not self.fleet.by_id:
             self._take(self.fleet.begin(now))
             return
-        self._oversized = {node.id for node in self.fleet.running if node.resources.cores < START_CORES}
         self._take(self.fleet.restored(now))
         for node in self.fleet.of("ps"):
             if node.state == "ended" and not self._servers.owns(node.id):
@@ -189,7 +183,6 @@ class Reconciler:
         if now >= self._resize_at:
             for node in self.fleet.running:
                 self._resize(node)
-            self._cut_to_size()
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
             readings = self._backend.readings()
@@ -213,20 +206,6 @@ class Reconciler:
                 return told + self._not_resized(node, step.resources, error)
             told += self._noted(self.fleet.resized(node.id, step.resources))
         return told + self._waiting(node.id, step.waits_for)
-
-    def _cut_to_size(self) -> None:
-        """Those that are up."""
-        for name in list(self._oversized):
-            node = self.fleet.by_id[name]
-            if node.state in ("launched", "started"):
-                continue
-            self._oversized.discard(name)
-            if node.state == "up":
-                try:
-                    self._backend.resize(name, node.resources)
-                except BackendError:  # it goes on with more for now
-                    self._oversized.add(name)
-                    self._resize_at = self._clock() + RESIZE_AGAIN_SECONDS
 
     def _give_up(self, node: Node, instead: Resources, why: str) -> list[str]:
         self._story.node(node.id, why)
@@ -332,7 +311,7 @@ class Reconciler:
         failpoint("master.launch.noted")
         if not self.fleet.done:
             try:
-                self._backend.launch(NodeSpec(node.id, node.role, self._at_start(node), self._endpoint, node.follows))
+                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows))
             except BackendError as error:
                 self._on_refusal(error)
             else:
@@ -342,13 +321,6 @@ class Reconciler:
                 return
         never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
         self._take(self._judged(never))
-
-    def _at_start(self, node: Node) -> Resources:
-        cores = min(START_CORES, self.fleet.capacity.cores)
-        if node.resources.cores >= cores:
-            return node.resources
-        self._oversized.add(node.id)
-        return Resources(cores, node.resources.memory)
 
     def _judged(self, event: NodeEvent) -> Next:
         servers = self._servers

@@ -285,18 +285,3 @@ def test_leases_say_how_many_cores_there_are(pair: Rig) -> None:
     assert lease.cores == 1.0
     resize(pair, "worker-0", cores=2.5)
     assert pair.lease("worker-0", **done(lease)).cores == 2.5
-
-
-def test_a_small_node_has_a_core_until_it_is_up(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Resources(0.25, GIB)
-    monkeypatch.setattr("tests.master.rig.RESOURCES", small)
-    rig = make(workers=1)
-    rig.up("ps-0")
-    until(rig, lambda: ("ps-0", small) in rig.backend.resized)
-    assert [spec.resources for spec in rig.backend.launched] == [Resources(1.0, GIB)] * 2
-    assert "worker-0" not in [name for name, _ in rig.backend.resized]
-    rig.kill()
-    rig.backend.resized.clear()
-    rig.start()  # which can't know how far the one before it came
-    rig.up("worker-0")
-    until(rig, lambda: {("ps-0", small), ("worker-0", small)} <= set(rig.backend.resized))
