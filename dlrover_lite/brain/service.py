@@ -225,7 +225,7 @@ class Service:
             name=body.name,
             owner=body.owner,
             model=body.model,
-            state="running" if body.plan is not None else "queued",
+            state="queued" if body.demand is not None and body.plan is None else "running",
             priority=body.priority,
             created_at=body.created_at,
             started_at=body.started_at,
