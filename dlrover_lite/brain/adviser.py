@@ -246,7 +246,8 @@ class Adviser:
 
     def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
         words = basis(known.begin(known.room or self._left_for(known), at))
-        return msgspec.structs.replace(decision, stage="initial", reason=f"{words}: {decision.reason}")
+        reason = decision.reason if decision.action == "queue" else f"{words}: {decision.reason}"
+        return msgspec.structs.replace(decision, stage="initial", reason=reason)
 
     def _carry(self, found: Round, at: float) -> None:
         """Store what is new, and have it told."""

@@ -127,7 +127,7 @@ def _waited(
 
     found = next_plan(job.recipe, before, brain, room, since=noted.waits_since, after=noted.decision, say=tell)
     if not room.is_over():
-        tell(found.words.replace("begins", "goes on", 1))
+        tell(found.words)
     return found
 
 

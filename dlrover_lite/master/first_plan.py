@@ -23,11 +23,13 @@ class FirstPlan(NamedTuple):
     number: int = 0
     """Of the brain's decision; 0: it isn't by the brain."""
     why: str = ""
+    begun: bool = False
+    """The job has had nodes before."""
 
     @property
     def words(self) -> str:
         by = f" (decision {self.number}: {self.why})" if self.number else ""
-        return f"begins with {self.plan.describe()}{by}"
+        return f"{'goes on' if self.begun else 'begins'} with {self.plan.describe()}{by}"
 
 
 def first_plan(
@@ -59,7 +61,7 @@ def next_plan(
 ) -> FirstPlan:
     """For a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan; the one it had ``before``,
     when there is no brain any more."""
-    ours = FirstPlan(before)
+    ours = FirstPlan(before, begun=True)
     if brain is None:
         return ours
     brain.waits(since)
@@ -95,8 +97,8 @@ def _advised(
         limits = recipe.resources
         if action == "start" and advice.decision.get("plan") is not None:
             plan = _memory_fixed(msgspec.convert(advice.decision["plan"], Plan), limits.ps, limits.worker)
-            return FirstPlan(plan, advice.number, why)
-        say(f"begins with {ours.plan.describe()}, since the brain has no plan for it: {why}")
+            return FirstPlan(plan, advice.number, why, ours.begun)
+        say(f"{ours.words}, since the brain has no plan for it: {why}")
         return ours
     if room.status.state == "queued" and not room.is_over():
         say("there is no brain any more that it could wait for")

@@ -195,9 +195,12 @@ def test_one_that_gave_way_hears_nothing_of_before(waiting: Waiting) -> None:
 
     waiting.script = script
     found = next_plan(RECIPE, before, waiting.link, waiting.room, since=77.0, after=4, say=waiting.told.append)
-    assert found == FirstPlan(PLAN, 6, "there is room")
+    assert found == FirstPlan(PLAN, 6, "there is room", begun=True)
+    assert found.words == "goes on with 1 ps x 0.25 cores, 1 worker x 0.25 cores (decision 6: there is room)"
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, 77.0)]
 
 
 def test_one_that_gave_way_goes_on_with_what_it_had_without_a_brain(waiting: Waiting) -> None:
-    assert next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append) == FirstPlan(PLAN)
+    assert next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append) == FirstPlan(
+        PLAN, begun=True
+    )

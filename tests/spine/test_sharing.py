@@ -22,6 +22,7 @@ from dlrover_lite.jobs.handle import JobHandle
 from tests.backends.support import until
 from tests.spine.support import HERE, end, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
+from tests.spine.test_nodes import kill_master
 
 SAMPLES, EPOCHS = 6_000, 2
 ROOM_FOR_ONE, ROOM_FOR_TWO = 0.5, 1.5
@@ -95,6 +96,8 @@ def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None
     status = waits.status()
     assert all(node.state.startswith("ended") for node in status.nodes) and status.samples > 0
     assert stays.status().state == "training"
+    kill_master(waits)  # who follows it waits on
+    assert waits.status().state == "queued"
     stays.stop()
     assert end(stays).state == "stopped"
     told = ended_exactly(waits)
