@@ -81,7 +81,7 @@ class Waiting:
         self.now += 1.0
         self.script(self.turns)
         if self.alive:
-            self.brain.service.turn(0.05)
+            self.brain.service.turn(0.01)
 
     def ask(self, body: Any) -> Any:
         self.client.send(body)
@@ -104,7 +104,8 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Waiting]:
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
+    monkeypatch.setattr(brain_link, "_FIRST_BEAT_SECONDS", 0.01)
     waiting = Waiting(tmp_path / "brain.sqlite")
     yield waiting
     waiting.close()
@@ -116,13 +117,13 @@ def test_it_waits_as_long_as_the_brain_wants_and_says_why(waiting: Waiting) -> N
     def script(turn: int) -> None:
         if turn == 2:
             waiting.advise(1, "queue", "it waits, number 2 in the queue")
-        if turn == 100:  # more than a first plan is waited for
+        if turn == 40:  # more than a first plan is waited for
             waiting.advise(2, "queue", "it waits, number 1 in the queue")
-        if turn == 150:
+        if turn == 50:
             found.append(waiting.ask(StatusRequest()))
             found.append(waiting.ask(ScaleRequest(workers=2)))
             found.append(waiting.ask(StoryRequest("master")))
-        if turn == 200:
+        if turn == 60:
             waiting.advise(3, "start", "there is room", PLAN)
 
     waiting.script = script
