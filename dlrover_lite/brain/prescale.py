@@ -175,7 +175,7 @@ def _cold_bounds(inputs: StartInputs) -> Bounds:
     left = max(0.0, cores - ps_size * bounds.min_servers)
     workers = min(max(int(left / max(1.0, min(bounds.worker_sizes))), bounds.min_workers), bounds.max_workers)
     worker_size = _nearest_below(bounds.worker_sizes, min(1.0, left / workers))
-    if workers * worker_size + bounds.min_servers * ps_size > inputs.capacity.cores:
+    if workers * worker_size + bounds.min_servers * ps_size > cores:
         ps_size = min(bounds.ps_sizes)
     return msgspec.structs.replace(
         bounds,
