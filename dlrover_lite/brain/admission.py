@@ -40,6 +40,9 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
     Jobs that run stay, the most important first, as long as there is room. Then those that wait, by aged priority; one that doesn't fit may
     preempt jobs of ``preempt_ratio`` times less priority (age doesn't count there: it must not stop those that run). One that has to
     wait lets those behind it pass, until it has waited for ``reserve_after_seconds``.
+
+    One that runs and can't give way (``JobView.stays``) stays whatever there is, and nobody who runs has to give way because of that. So
+    does one that can't be changed just now (``JobView.fixed``), but for a job of higher priority: it may do with less later.
     """
     room = _Room(to_milli(capacity.cores), capacity.memory, needs)
     known = [view for view in views if view.job in needs]
@@ -49,13 +52,16 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
     )
     inside: dict[str, JobView] = {}
     preempted: dict[str, str] = {}
+    firm = [view for view in running if view.stays or view.fixed]
     for view in running:
-        if room.take(view.job):
+        if view.stays or view.fixed or room.take(view.job):
             inside[view.job] = view
         else:
             preempted[view.job] = ""
+    for view in firm:
+        room.fill(view.job)
     outside: set[str] = set()
-    weakest = _Weakest(list(inside.values()), room, policy)
+    weakest = _Weakest([view for view in inside.values() if not view.stays], room, policy)
     for at, view in enumerate(waiting):
         if not room.take(view.job):
             victims = weakest.that_give_way_to(view)
@@ -88,6 +94,11 @@ class _Room:
         self.milli -= need.milli
         self.memory -= need.memory
         return True
+
+    def fill(self, job: str) -> None:
+        """It is there, whether or not there is room: then there is less than none."""
+        self.milli -= self.needs[job].milli
+        self.memory -= self.needs[job].memory
 
     def give_back(self, job: str) -> None:
         self.milli += self.needs[job].milli

@@ -21,9 +21,9 @@ from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs, index_of
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.past import past_jobs, remember
 from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.prescale import StartInputs, basis
+from dlrover_lite.brain.prescale import basis
 from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs
+from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
@@ -50,6 +50,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     plan: Plan | None = None
     """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """Without a plan: it has run, and gave way then."""
 
 
 class Adviser:
@@ -83,10 +85,13 @@ class Adviser:
                 priority=arrival.priority,
             )
             self._remember(known)
-            known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
+            known.history = tuple(past_jobs(self._store, at=at, without=known.job))
+            known.begin(self._left_for(known), at)
             self._jobs[known.job] = known
             self._changed = True
         known.samples, known.plan = arrival.samples, arrival.plan or known.plan
+        if arrival.plan is None and arrival.waits_since is not None:
+            known.gave_way(arrival.waits_since)
         if known.plan is None:
             self._changed = True
 
@@ -109,9 +114,9 @@ class Adviser:
         for one in done:
             self._take(known, one)
         if standing is not None:
-            known.standing, known.plan = standing, standing.plan
-            if known.waits is not None and standing.heard >= known.waits.number:
-                known.waits = None
+            known.stands(standing)
+        if done and any(other.plan is None for other in self._jobs.values()):
+            self._changed = True  # there may be room now
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
@@ -140,6 +145,8 @@ class Adviser:
             if one.number != done.number or one.done is not None:
                 continue
             known.decided[at] = msgspec.structs.replace(one, done=done)
+            if done.state in ("rejected", "given up"):
+                known.refused(done, one.decision)
             predicted = one.decision.predicted
             if done.state == "done" and predicted is not None and one.decision.action != "start":
                 rate = self._rate_before(known, one)
@@ -223,7 +230,7 @@ class Adviser:
     def _room(self) -> Resources:
         """That no job has."""
         capacity = self._capacity()
-        held = [node.resources for known in self._jobs.values() if known.standing for node in known.standing.nodes]
+        held = [one for known in self._jobs.values() for one in known.held()]
         return Resources(
             max(0.0, capacity.cores - sum(one.cores for one in held)),
             max(0, capacity.memory - sum(one.memory for one in held)),
@@ -234,6 +241,9 @@ class Adviser:
         return decide(self.inputs(at))
 
     def inputs(self, at: float) -> RoundInputs:
+        for known in self._jobs.values():
+            if known.plan is None and known.waits_since is None and known.room != (room := self._left_for(known)):
+                known.begin(room, at)
         views: list[JobView] = [known.view(free_cores=self._free_cores(known), at=at) for known in self._jobs.values()]
         return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
 
@@ -244,17 +254,17 @@ class Adviser:
         return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
 
     def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
-        words = basis(self._start(known, at))
-        return msgspec.structs.replace(decision, stage="initial", reason=f"{words}: {decision.reason}")
-
-    def _start(self, known: RegisteredJob, at: float) -> StartInputs:
-        return known.begin(past_jobs(self._store, at=at, without=known.job), self._capacity(known), at)
+        words = basis(known.begin(known.room or self._left_for(known), at))
+        reason = decision.reason if decision.action == "queue" else f"{words}: {decision.reason}"
+        return msgspec.structs.replace(decision, stage="initial", reason=reason)
 
     def _carry(self, found: Round, at: float) -> None:
         """Store what is new, and have it told."""
         decisions = tuple(
             self._initial(known, decision, at)
-            if (known := self._jobs[decision.job]).plan is None and decision.action in ("start", "queue", "refuse")
+            if (known := self._jobs[decision.job]).plan is None
+            and known.waits_since is None
+            and decision.action in ("start", "queue", "refuse")
             else decision
             for decision in found.decisions
         )
@@ -287,6 +297,14 @@ class Adviser:
         memory = int(liked.capacity_gib * (1 << 30)) or max((one.demand.capacity.memory for one in known), default=0)
         return Resources(cores, memory)
 
+    def _left_for(self, known: RegisteredJob) -> Resources:
+        """For a job that comes: what the others leave when each has the least, and of the memory the same part; the smallest plan at
+        the least, for which it waits otherwise."""
+        capacity = self._capacity(known)
+        others = sum(other.least_cores for other in self._jobs.values() if other is not known)
+        cores = min(capacity.cores, max(capacity.cores - others, smallest_cores(known.demand)))
+        return Resources(cores, int(capacity.memory * cores / capacity.cores) if capacity.cores else capacity.memory)
+
     def _free_cores(self, of: RegisteredJob) -> float:
         """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however
         much strangers take while nobody does."""
@@ -311,8 +329,8 @@ def _features(arrival: Arrival) -> JobFeatures:
         ) from error
 
 
-def readable(store: ConfigStore) -> list[Arrival]:
-    """Jobs that run, as the database has them. Raises HistoryError."""
+def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
+    """Jobs that run, as the database has them, each with its directory. Raises HistoryError."""
     found = []
     for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
         if (demand := entry.features.get("demand")) is None:
@@ -322,15 +340,14 @@ def readable(store: ConfigStore) -> list[Arrival]:
             told = msgspec.convert(demand, Demand)
         except msgspec.ValidationError as error:
             raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
-        found.append(
-            Arrival(
-                job=entry.id,
-                features=entry.features,
-                demand=told,
-                began=entry.started_at or entry.created_at,
-                priority=entry.priority,
-                samples=entry.samples,
-                plan=plan.plan if plan else None,
-            )
+        arrival = Arrival(
+            job=entry.id,
+            features=entry.features,
+            demand=told,
+            began=entry.started_at or entry.created_at,
+            priority=entry.priority,
+            samples=entry.samples,
+            plan=plan.plan if plan and entry.state != "queued" else None,
         )
+        found.append((entry.directory, arrival))
     return found

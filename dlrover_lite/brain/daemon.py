@@ -36,6 +36,8 @@ class DaemonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Descriptor to write DaemonReady to."""
     starting: int = -1
     """Descriptor of the lock that its starter holds, and it too until it listens."""
+    job_comes: bool = False
+    """It is started for a job: it gets ready to plan one at once."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):
@@ -91,8 +93,10 @@ def serve(
         stack.callback(context.destroy, linger=1000)
         endpoint = f"ipc://{runtime / _SOCKET}"
         server = Server(endpoint, BrainRequests, context=context, remember_replies=True)
-        thinking = Thinking(files.database, say=say)
+        thinking = Thinking(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
+        if options.job_comes:
+            thinking.begin()
         service = Service(
             server,
             store,

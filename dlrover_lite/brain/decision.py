@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy as np
 from dlrover_lite.brain.admission import Need, admit
 from dlrover_lite.brain.fitted_model import load_model
 from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
-from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand
+from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand, to_milli
 from dlrover_lite.brain.options import Options, options_of
 from dlrover_lite.brain.pareto import Band, ThroughputModel
 from dlrover_lite.brain.plan import Plan
@@ -33,6 +33,8 @@ Load = Callable[[ModelData], ThroughputModel]
 
 _MOST_KEPT = 48
 """Plans that a decision is stored with, about: a thousand jobs decide every few seconds."""
+_MOST_NAMED = 3
+"""Jobs that a reason names."""
 _SAME = 1e-6
 """Relative: numbers of a replay may differ by so much (another processor rounds in another way)."""
 
@@ -133,15 +135,39 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
     settled = settle(inside, capacity, policy, alone=len(views) == 1, forced=forced)
-    places = {job: place for place, job in enumerate(admission.queued, 1)}
+    early = _early(admission.admitted, {view.job: view for view in views}, options, settled, capacity)
+    places = {job: place for place, job in enumerate([*early, *admission.queued], 1)}
     decisions = tuple(_decision(view, inputs, options, admission.preempted, places, settled) for view in views)
     return Round(inputs, decisions, settled.free)
 
 
 def _need(one: Options) -> Need:
     """What a job is admitted with: its smallest plan, or the present one if it may not be changed."""
-    at = one.now if one.view.fixed and one.now is not None else one.minimum
+    keeps = one.view.fixed or one.view.declined
+    at = one.now if keeps and one.now is not None else one.minimum
     return Need(int(one.points.milli[at]), int(one.memory[at]))
+
+
+def _early(
+    admitted: Sequence[str],
+    views: Mapping[str, JobView],
+    options: Mapping[str, Options],
+    settled: Settled,
+    capacity: Resources,
+) -> list[str]:
+    """Those let in that can't start yet, since others still have the cores that they are to give up for them. (Memory isn't taken from
+    nodes that run: of that there may be less than none for a while.)"""
+    free = to_milli(capacity.cores) - sum(view.now.milli for view in views.values() if view.now is not None)
+    found = []
+    for job in admitted:
+        if views[job].now is not None:
+            continue
+        milli = int(options[job].points.milli[settled.verdicts[job].at])
+        if milli > free:
+            found.append(job)
+        else:
+            free -= milli
+    return found
 
 
 def _decision(
@@ -158,12 +184,13 @@ def _decision(
     if one is None:
         reason = "its smallest plan needs more than there is: " + _too_large(view, inputs.capacity)
         return Decision(**head, action="refuse", reason=reason)
-    if verdict is None:
-        if view.job in preempted:
-            taker = preempted[view.job]
-            why = f"{taker} has a higher priority and takes its place" if taker else "there is less than there was"
-            return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
-        return Decision(**head, action="queue", reason=_queued(places[view.job], one))
+    if verdict is None and view.job in preempted:
+        taker = preempted[view.job]
+        why = f"{taker} has a higher priority and takes its place" if taker else "there is less than there was"
+        return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
+    if verdict is None or view.job in places:
+        why = _full(view, inputs, one) if verdict is None else _makes_room(inputs.jobs, options, preempted, settled)
+        return Decision(**head, action="queue", reason=f"it waits, number {places[view.job]} in the queue: {why}")
     choice = one.points.candidate(verdict.at)
     room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
     return Decision(
@@ -188,12 +215,35 @@ def _too_large(view: JobView, capacity: Resources) -> str:
     )
 
 
-def _queued(place: int, one: Options) -> str:
+def _full(view: JobView, inputs: RoundInputs, one: Options) -> str:
     smallest = one.points.candidate(one.minimum)
-    return (
-        f"it waits, number {place} in the queue: its smallest plan ({smallest.cores:g} cores) doesn't fit beside what "
-        "the others need at the least"
+    ratio = inputs.policy.preempt_ratio
+    firm = [
+        f"{other.job} has less priority, but can't give way: {other.stays}"
+        for other in inputs.jobs
+        if other.now is not None and other.stays and other.priority * ratio <= view.priority
+    ]
+    full = (
+        f"its smallest plan ({smallest.cores:g} cores) doesn't fit beside what the others need at the least, "
+        f"of {inputs.capacity.cores:g} cores"
     )
+    return "; ".join([full, *firm[:_MOST_NAMED]])
+
+
+def _makes_room(
+    views: Sequence[JobView], options: Mapping[str, Options], preempted: Mapping[str, str], settled: Settled
+) -> str:
+    """What it waits for."""
+
+    def shrinks(view: JobView) -> bool:
+        verdict = settled.verdicts.get(view.job)
+        if view.now is None or verdict is None:
+            return view.job in preempted
+        return int(options[view.job].points.milli[verdict.at]) < view.now.milli
+
+    names = [view.job for view in views if shrinks(view)]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"room is made for it by {', '.join(names[:_MOST_NAMED])}{more}" if names else "room is made for it"
 
 
 def _reason(one: Options, verdict: Verdict) -> str:
@@ -201,7 +251,8 @@ def _reason(one: Options, verdict: Verdict) -> str:
     choice = one.points.candidate(at).describe()
     rate = f"{one.points.throughput[at]:,.0f} samples/s"
     if verdict.action == "start":
-        text = f"it starts with {choice}: {rate} by the model, {_time(one.seconds(at))} to go"
+        how = "goes on" if one.view.ran_seconds else "starts"
+        text = f"it {how} with {choice}: {rate} by the model, {_time(one.seconds(at))} to go"
     elif verdict.action == "stay":
         text = f"it stays with {choice}"
         if not verdict.why:

@@ -29,6 +29,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """To train on, over all epochs."""
     epoch_samples: float | None = None
     autoscale: Autoscale = "on"
+    checkpoints: bool = False
+    """It takes some, so it can give way to another job and go on later."""
 
 
 class StandingNode(msgspec.Struct, frozen=True):
@@ -95,6 +97,7 @@ def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
         total_samples=float(samples * recipe.training.epochs),
         epoch_samples=float(samples),
         autoscale=autoscale_of(recipe),
+        checkpoints=recipe.checkpoint != "off",
     )
 
 

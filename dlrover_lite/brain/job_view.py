@@ -100,6 +100,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Its recipe's ceiling; None: the capacity."""
     fixed: bool = False
     """Its plan is not to be changed while it runs (autoscaling is off or paused)."""
+    stays: str = ""
+    """Why it can't give way to another job while it runs, in words; empty: it can."""
+    declined: tuple[Candidate, ...] = ()
+    """Plans that were refused it a short while ago: they aren't wanted again for now, and it keeps what it has at the least."""
 
 
 class RoundInputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,15 +100,18 @@ class Points(NamedTuple):
     def band(self, at: int) -> Band:
         return Band(float(self.throughput[at]), float(self.lower[at]), float(self.upper[at]))
 
-    def find(self, candidate: Candidate) -> int:
-        """Its position. Raises ValueError if it isn't there."""
-        same = (
+    def are(self, candidate: Candidate) -> NDArray[np.bool_]:
+        """Which of these it is."""
+        return np.asarray(
             (self.workers == candidate.workers)
             & (self.servers == candidate.servers)
             & (self.worker_cores == candidate.worker_cores)
             & (self.ps_cores == candidate.ps_cores)
         )
-        if not len(found := same.nonzero()[0]):
+
+    def find(self, candidate: Candidate) -> int:
+        """Its position. Raises ValueError if it isn't there."""
+        if not len(found := self.are(candidate).nonzero()[0]):
             raise ValueError(f"{candidate.describe()} is none of these plans")
         return int(found[0])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,7 +22,7 @@ from dlrover_lite.brain.throughput import Prior
 from dlrover_lite.brain.treatment import HealInputs, NodeNow, Treatment
 from dlrover_lite.units import MIB, Resources
 
-__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs"]
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
 MOST_PROFILES = 512
 """Kept of a job; of more, every second of the older half is dropped."""
@@ -36,6 +35,8 @@ _LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
 _WORKER_HEADROOM = 1.25
 """Of a worker's memory over the most that any has used."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
+REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
+"""So long what a person has rejected isn't wanted again, or what couldn't be done."""
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -64,6 +65,12 @@ def bounds_of(demand: Demand) -> Bounds:
     return bounds
 
 
+def smallest_cores(demand: Demand) -> float:
+    """Of the smallest plan that it could have."""
+    bounds = bounds_of(demand)
+    return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
+
+
 def _sizes() -> list[float]:
     return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
 
@@ -84,8 +91,12 @@ class RegisteredJob:
     samples: int = 0
     plan: Plan | None = None
     """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """It has run, and waits to go on since then."""
     standing: Standing | None = None
     profiles: list[Profile] = field(default_factory=list)
+    worker_peak: int = 0
+    """Bytes that a worker has used at most, as far as is known."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
     decided: list[Numbered] = field(default_factory=list)
@@ -93,23 +104,32 @@ class RegisteredJob:
     past: list[Treatment] = field(default_factory=list)
     treated: dict[int, int] = field(default_factory=dict)
     """Number of a decision -> position in ``past``."""
+    history: tuple[PastJob, ...] = ()
+    """Past jobs, as of when it came."""
+    room: Resources | None = None
+    """That its first plan was made for."""
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
     explored_seconds: float = 0.0
+    declined: list[tuple[float, Candidate]] = field(default_factory=list)
+    """Plans that aren't wanted again before that time."""
+    stays_until: float = 0.0
+    """It couldn't give way, and isn't asked to again before."""
     new_profile: bool = False
     reason: str = ""
     """Of the last decision that was stored, so that the same one isn't stored twice."""
 
-    def begin(self, history: Sequence[PastJob], capacity: Resources, at: float) -> StartInputs:
-        """What its first plan follows from."""
-        most = within(self.demand)
+    def begin(self, capacity: Resources, at: float) -> StartInputs:
+        """What its first plan follows from. ``capacity``: what others leave it."""
+        most, history = within(self.demand), self.history
+        self.room = capacity
         inputs = StartInputs(
             at=at,
             job=self.job,
             features=self.features,
             bounds=bounds_of(self.demand),
-            history=tuple(history),
+            history=history,
             capacity=Resources(min(most.cores, capacity.cores), min(most.memory, capacity.memory)),
             total_samples=self.demand.total_samples,
             priority=self.priority,
@@ -135,9 +155,9 @@ class RegisteredJob:
     def view(self, *, free_cores: float, at: float) -> JobView:
         """``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
         assert self.first_view is not None
-        if self.plan is None:
+        if self.plan is None and self.waits_since is None:
             return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
-        now = candidate(self.plan)
+        now = candidate(self.plan) if self.plan is not None else None
         view = observed_view(
             msgspec.structs.replace(self.first_view, now=now),
             self.profiles,
@@ -146,11 +166,13 @@ class RegisteredJob:
             total_samples=self.demand.total_samples,
             epoch_samples=self.demand.epoch_samples,
         )
+        if now is None:
+            return self._waiting(view, at)
         present = self.present
         return msgspec.structs.replace(
             view,
             bounds=bounds_of(self.demand),
-            need=_roomy(view.need, self.standing.worker_peak if self.standing is not None else 0),
+            need=_roomy(view.need, self.worker_peak),
             now=now,
             measured=view.measured if present else None,
             last_change=_change(view, now, present),
@@ -159,7 +181,55 @@ class RegisteredJob:
             explored_seconds=self.explored_seconds,
             doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
             fixed=not self.may_change or not present,
+            stays=self.stays(at),
+            declined=tuple(plan for until, plan in self.declined if at < until),
         )
+
+    def _waiting(self, view: JobView, at: float) -> JobView:
+        """Of one that has given way: what was measured of it holds."""
+        since = at if self.waits_since is None else self.waits_since
+        return msgspec.structs.replace(
+            view,
+            bounds=bounds_of(self.demand),
+            need=_roomy(view.need, self.worker_peak),
+            now=None,
+            measured=None,
+            last_change=None,
+            waited_seconds=max(0.0, at - since),
+            ran_seconds=max(0.0, since - self.began),
+            explored_seconds=self.explored_seconds,
+        )
+
+    def stays(self, at: float) -> str:
+        """Why it can't give way to another job now, in words; empty: it can."""
+        standing = self.standing
+        if not self.demand.checkpoints:
+            return "it takes no checkpoints"
+        if self.demand.autoscale != "on":
+            return f"autoscaling is {self.demand.autoscale} for it"
+        if standing is None:
+            return "it has only just come"
+        if standing.paused:
+            return f"autoscaling is paused for it ({standing.paused})"
+        if standing.busy or self.waits is not None:
+            return "a change of it is under way"
+        return "it couldn't just now" if at < self.stays_until else ""
+
+    @property
+    def least_cores(self) -> float:
+        """That it keeps while it runs, whoever else comes; 0: it doesn't run."""
+        if self.plan is None:
+            return 0.0
+        if self.demand.autoscale != "on" or (self.standing is not None and self.standing.paused):
+            return candidate(self.plan).cores
+        return smallest_cores(self.demand)
+
+    def held(self) -> list[Resources]:
+        """What its nodes have."""
+        if self.standing is not None:
+            return [node.resources for node in self.standing.nodes]
+        roles = () if self.plan is None else (self.plan.ps, self.plan.worker)
+        return [role.each for role in roles for _ in range(role.count)]
 
     @property
     def present(self) -> bool:
@@ -171,6 +241,27 @@ class RegisteredJob:
         if self.demand.autoscale == "off" or self.waits is not None or self.standing is None:
             return False
         return not self.standing.paused and not self.standing.busy
+
+    def stands(self, standing: Standing) -> None:
+        """As its master says."""
+        self.standing, self.plan, self.waits_since = standing, standing.plan, None
+        self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        if self.waits is not None and standing.heard >= self.waits.number:
+            self.waits = None
+
+    def gave_way(self, since: float) -> None:
+        """It has run, has no nodes any more, and waits for a plan since then."""
+        if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
+            self.waits = None  # of when it ran
+        self.standing, self.plan, self.waits_since = None, None, since
+
+    def refused(self, done: Done, what: Decision) -> None:
+        """What was decided came to nothing: a person rejected it, or it couldn't be done."""
+        until = done.at + (REJECTED_SECONDS if done.state == "rejected" else GIVEN_UP_SECONDS)
+        if what.action == "preempt":
+            self.stays_until = until
+        elif what.choice is not None:
+            self.declined = [*(one for one in self.declined if one[0] > done.at), (until, what.choice)]
 
     @property
     def scale_seconds(self) -> float:

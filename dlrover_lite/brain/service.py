@@ -225,7 +225,7 @@ class Service:
             name=body.name,
             owner=body.owner,
             model=body.model,
-            state="running",
+            state="queued" if body.demand is not None and body.plan is None else "running",
             priority=body.priority,
             created_at=body.created_at,
             started_at=body.started_at,
@@ -351,3 +351,4 @@ class Service:
         if self._commit():
             self._say(f"{job} has ended without a word: {ended.state}")
             del self._jobs[job]
+            self._tell(EndJob(job, ended.state, ended.at, one.samples, ended.message))

@@ -121,6 +121,8 @@ def _veto(one: Options, at: int, policy: Policy) -> str:
             f"that would undo the last change, of which {change.fresh_windows} windows have been measured "
             f"({policy.reversal_windows} are needed)"
         )
+    if wanted in one.view.declined:
+        return f"{wanted.describe()} was refused a short while ago"
     if one.gain[at] > 0 and one.least_gain[at] <= 0:
         return (
             f"{wanted.describe()} would save {one.gain[at]:.0f} s by the model, but that isn't certain: "
@@ -249,6 +251,8 @@ def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
     for size, its in ((points.worker_cores, now.worker_cores), (points.ps_cores, now.ps_cores)):
         may &= (size <= its * policy.exploration_step) & (size * policy.exploration_step >= its)
     may[one.now] = False
+    for refused in view.declined:
+        may &= ~points.are(refused)
     change = view.last_change
     if change is not None and change.fresh_windows < policy.reversal_windows:
         return None

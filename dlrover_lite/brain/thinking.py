@@ -30,9 +30,18 @@ _TURN_SECONDS = 0.5
 class Thinking:
     """Over the database at ``path``. Begins with the first job; ``close`` ends it."""
 
-    def __init__(self, path: Path, *, say: Callable[[str], None], wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        say: Callable[[str], None],
+        runs: Callable[[str], bool] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``runs``: whether the job with these files runs, where all jobs report to this brain."""
         self._path = path
         self._say = say
+        self._runs = runs
         self._wall_clock = wall_clock
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._advice: dict[str, Advice] = {}
@@ -42,11 +51,16 @@ class Thinking:
         self._to_register: dict[str, RegisterJob] = {}
         """Jobs that couldn't be taken when they came: the database was locked, say."""
 
-    def told(self, body: Told) -> None:
-        """What a master has said, once it is in the database."""
+    def begin(self) -> None:
+        """A job is about to come: have ready what its plan needs. May be said again."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
             self._thread.start()
+
+    def told(self, body: Told) -> None:
+        """What a master has said, once it is in the database."""
+        self.begin()
+        assert self._thread is not None
         if self._thread.is_alive():  # one that has ended takes nothing any more
             self._told.put(body)
 
@@ -66,10 +80,24 @@ class Thinking:
         try:
             with ConfigStore(self._path) as store:
                 adviser = Adviser(store)
+                if self._runs is not None:
+                    self._guarded(lambda: self._recall(adviser, store))
                 while self._turn(adviser):
                     pass
         except DlroverLiteError as error:  # jobs keep the plans that they have
             self._say(f"no more decisions: {error}")
+        finally:
+            self._advice = {}  # who waits for more is to know that there won't be any
+
+    def _recall(self, adviser: Adviser, store: ConfigStore) -> None:
+        """Jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""
+        from dlrover_lite.brain.adviser import readable
+
+        assert self._runs is not None
+        at = self._wall_clock()
+        for directory, arrival in readable(store):
+            if arrival.plan is not None and self._runs(directory):
+                adviser.arrived(arrival, at)
 
     def _turn(self, adviser: Adviser) -> bool:
         """Whether to go on."""
@@ -121,6 +149,7 @@ class Thinking:
                     priority=body.priority,
                     samples=body.samples,
                     plan=body.plan,
+                    waits_since=body.waits_since,
                 )
                 adviser.arrived(arrival, at)
             case Report():

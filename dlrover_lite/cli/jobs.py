@@ -70,6 +70,8 @@ def _job_json(job: Job) -> dict[str, Any]:
             now = handle.status()
             seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
             entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
+            if now.state == "queued":
+                entry["state"] = "queued"
             entry |= {"samples": now.samples, "total_samples": now.total_samples, "auc": _auc(now)}
     except DlroverLiteError:
         pass  # what is known stays

@@ -94,16 +94,28 @@ class JobLine:
         self._evaluations = 0
         self._ended: set[str] = set()
         self._problem: CheckpointProblem | None = None
+        self._plan = self._queued = ""
 
     def show(self, status: Status) -> None:
-        """The line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is new."""
+        """The line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is new;
+        for the plan that it begins with, and for what it waits for."""
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
         self._evaluations = len(status.evaluations)
         if status.state not in ("succeeded", "failed", "stopped", "lost"):
+            self._tell_plan(status)
             self._tell_ended(status)
             self._tell_problem(status)
             self._draw(status)
+
+    def _tell_plan(self, status: Status) -> None:
+        queued = status.message if status.state == "queued" else ""
+        if queued and queued != self._queued:
+            self.say(f"queued: {queued}")
+        if not queued and status.plan != self._plan:
+            self.say(status.plan)
+            self._plan = status.plan
+        self._queued = queued
 
     def _tell_ended(self, status: Status) -> None:
         for node in status.nodes:

@@ -19,6 +19,7 @@ from dlrover_lite.jobs.processes import is_foreign, send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import sweep_runtime
 
 if TYPE_CHECKING:
+    from dlrover_lite.brain.daemon import DaemonOptions
     from dlrover_lite.wire.brain_messages import BrainStatus, BrainWelcome
 
 __all__ = ["Brain", "announcement", "ask_status", "begin", "ensure", "serve", "stop"]
@@ -50,12 +51,14 @@ class Brain(NamedTuple):
     """The version of the one it follows."""
 
 
-def ensure(*, version: str = __version__, idle_seconds: float | None = None) -> Brain:
+def ensure(*, version: str = __version__, idle_seconds: float | None = None, job_comes: bool = False) -> Brain:
     """One that listens: that which does already, unless it is older, or a new one. Two that ask at once get the same one.
 
-    ``idle_seconds``: of a new one; None: as the person prefers. Raises BrainError when there is none and none can be started: its message
-    and hint are the brain's own.
+    ``idle_seconds``: of a new one; None: as the person prefers. ``job_comes``: it is to get ready for that. Raises BrainError when there
+    is none and none can be started: its message and hint are the brain's own.
     """
+    from dlrover_lite.brain.daemon import DaemonOptions
+
     files = BrainFiles()
     files.make()
     with files.start_lock() as lock:
@@ -67,7 +70,8 @@ def ensure(*, version: str = __version__, idle_seconds: float | None = None) -> 
             if not _hands_over(record, welcome, version):
                 return Brain(welcome.pid, welcome.version)
             replaced = welcome.version
-        return _start(files, lock.descriptor, version, idle_seconds)._replace(replaced=replaced)
+        options = DaemonOptions(version, idle_seconds, starting=lock.descriptor, job_comes=job_comes)
+        return _start(files, options)._replace(replaced=replaced)
 
 
 def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
@@ -76,7 +80,7 @@ def begin(mode: BrainMode, say: Callable[[str], None]) -> None:
     if mode != "daemon":
         return
     try:
-        said = announcement(ensure())
+        said = announcement(ensure(job_comes=True))
     except BrainError as error:
         without = "The job runs without its advice, and is missing in the history."
         said = f"Warning: there is no brain: {error.message}\n" + "\n".join(
@@ -230,11 +234,11 @@ def _ask(record: BrainRecord, question: msgspec.Struct, answer: type[A]) -> A:
     return body
 
 
-def _start(files: BrainFiles, starting: int, version: str, idle_seconds: float | None) -> Brain:
-    from dlrover_lite.brain.daemon import DaemonOptions, DaemonReady
+def _start(files: BrainFiles, options: DaemonOptions) -> Brain:
+    from dlrover_lite.brain.daemon import DaemonReady
 
     ready, ready_end = os.pipe()
-    options = DaemonOptions(version, idle_seconds, ready_end, starting)
+    options = msgspec.structs.replace(options, ready=ready_end)
     command = [sys.executable, "-P", "-m", "dlrover_lite.brain.daemon", msgspec.json.encode(options).decode()]
     try:
         with files.log.open("ab") as log:
@@ -244,7 +248,7 @@ def _start(files: BrainFiles, starting: int, version: str, idle_seconds: float |
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(ready_end, starting),
+                pass_fds=(ready_end, options.starting),
                 env=_environment(),
             )
     except OSError as error:
@@ -262,7 +266,7 @@ def _start(files: BrainFiles, starting: int, version: str, idle_seconds: float |
     answer = msgspec.json.decode(said, type=DaemonReady)
     if answer.error:
         raise BrainError(answer.error, hint=answer.hint)
-    return Brain(answer.pid, version, answer.idle_seconds, started=True)
+    return Brain(answer.pid, options.version, answer.idle_seconds, started=True)
 
 
 def _environment() -> dict[str, str]:

@@ -15,7 +15,6 @@ from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.demand import demand_of
 from dlrover_lite.brain.features import features_of
 from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.handle import this_machine
@@ -36,9 +35,8 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
     files.make()
     with ConfigStore(files.database) as store:
         adviser = Adviser(store)
-        directories = {entry.id: entry.directory for entry in queries.jobs(store, queries.JobFilter(state="running"))}
-        for other in readable(store):
-            if other.plan is not None and look_at(directories.get(other.job, "")) is None:
+        for directory, other in readable(store):
+            if other.plan is not None and look_at(directory) is None:
                 adviser.arrived(other, at)
         name = recipe.name
         while name in adviser.jobs:  # a job's id may be another's name
@@ -48,6 +46,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
                 job=name,
                 features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=_user())),
                 demand=demand_of(recipe, this_machine(), samples=samples),
+                priority=recipe.priority,
                 began=at,
             ),
             at,

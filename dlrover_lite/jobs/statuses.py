@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import msgspec
+
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.wire.asking import status_of
 from dlrover_lite.wire.messages import (
     CheckpointProblem,
     CheckpointsStatus,
     CheckpointStatus,
-    EvaluationResult,
-    MoveStatus,
-    NodeStatus,
     Status,
 )
 
@@ -23,12 +23,13 @@ __all__ = ["final", "has_checkpoint", "lost", "starting"]
 def final(job: Job, result: Result) -> Status:
     """The master's last status, with how the job ended."""
     known = {**_blank(job.id), **(_ended(job.status()) if result.status is None else result.status)}
-    fields = {name: known[name] for name in Status.__struct_fields__}
-    fields["nodes"] = [NodeStatus(**node) for node in fields["nodes"]]
-    fields["moves"] = [MoveStatus(**move) for move in fields["moves"]]
-    fields["evaluations"] = [EvaluationResult(**evaluation) for evaluation in fields["evaluations"]]
-    fields["checkpoints"] = _checkpoints(fields["checkpoints"])
-    return Status(**{**fields, "state": result.state, "message": result.message or fields["message"]})
+    status = status_of(known)
+    return msgspec.structs.replace(
+        status,
+        state=result.state,
+        message=result.message or status.message,
+        checkpoints=_checkpoints(known["checkpoints"]),
+    )
 
 
 def _ended(status: dict[str, Any] | None) -> dict[str, Any]:
@@ -116,4 +117,5 @@ def _blank(job_id: str) -> dict[str, Any]:
         "slot_map_version": 0,
         "slots_settled": True,
         "checkpoints": None,
+        "plan": "",
     }

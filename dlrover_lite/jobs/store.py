@@ -149,6 +149,10 @@ class Beginning(msgspec.Struct, frozen=True):
     """How often the job has gone back by itself."""
     damaged: dict[str, dict[int, str]] = {}
     """By URL, cuts that were found damaged when they were read, and why: they aren't tried again."""
+    waits_since: float | None = None
+    """The job gave way to others then, and waits until the brain has a plan for it again. None: it begins at once."""
+    decision: int = 0
+    """Of the brain, that it gave way by."""
 
 
 class Job:

@@ -7,10 +7,12 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import zmq
 
 from dlrover_lite.backends.base import Backend
@@ -21,20 +23,22 @@ from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
 from dlrover_lite.jobs.profiles import ProfileLog
-from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.jobs.store import Beginning, Job, Result
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import linked, tell_end
-from dlrover_lite.master.first_plan import FirstPlan, first_plan
+from dlrover_lite.master.first_plan import FirstPlan, first_plan, next_plan
 from dlrover_lite.master.fleet import Fleet
-from dlrover_lite.master.generations import GoingBack, begin_generation
+from dlrover_lite.master.generations import GoingBack, begin_generation, end_generation, waiting
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
 from dlrover_lite.master.shard_plan import ShardPlan, shard_plan
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
+from dlrover_lite.master.waiting import WaitingRoom, blank, without_nodes
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.units import Resources
+from dlrover_lite.wire.asking import status_of
 from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
 from dlrover_lite.wire.server import Server
 
@@ -82,13 +86,49 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
     demand = demand_of(recipe, capacity, samples=plan.samples)
     with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=_say) as brain:
         began = job.ledger().exists()
-        nodes = first_plan(recipe, capacity, None if began else brain, stop=stop, say=tell)
+        status = blank(job.id, epochs=recipe.training.epochs, total_samples=plan.samples * recipe.training.epochs)
+        room = WaitingRoom(
+            server, story, status, mode=autoscale_of(recipe), stop=stop, show=lambda now: _show(job, now)
+        )
+        nodes = first_plan(recipe, capacity, None if began else brain, room, say=tell)
+        if not began and room.is_over():
+            return _stopped(job, room, brain, story)
         if not began:
-            tell(
-                f"begins with {nodes.plan.describe()}"
-                + (f" (decision {nodes.number}: {nodes.why})" if nodes.number else "")
-            )
+            tell(nodes.words)
         return _generations(job, server, backend, stop, nodes, capacity, plan, cuts, story, brain)
+
+
+def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
+    """While it waited, without a node."""
+    hint = ""
+    if (noted := waiting(job)) is not None:
+        hint = f"To go on from checkpoint {noted.cut}: dlrover-lite run --resume {job.id}"
+    outcome = Outcome("stopped", room.stopped or job.record().stop_reason or "stopped by request", hint)
+    status = msgspec.structs.replace(room.status, state="stopped", message=outcome.message)
+    result = Result(outcome.state, time.time(), outcome.message, hint, status=to_builtins(status))
+    story.close()
+    if not job.write_result(result):
+        result = job.result() or result
+    if brain is not None:
+        tell_end(brain, job, result, None)
+    return outcome
+
+
+def _waited(
+    job: Job, noted: Beginning, backend: Backend, brain: BrainLink | None, room: WaitingRoom, nodes: FirstPlan
+) -> FirstPlan:
+    """A job that has given way waits for the plan that it goes on with."""
+    fleet = end_generation(job, backend, time.monotonic)
+    before = fleet.plan if fleet is not None else nodes.plan
+    assert noted.waits_since is not None
+
+    def tell(line: str) -> None:
+        room.story.node("master", line)
+
+    found = next_plan(job.recipe, before, brain, room, since=noted.waits_since, after=noted.decision, say=tell)
+    if not room.is_over():
+        tell(found.words)
+    return found
 
 
 def _generations(
@@ -105,8 +145,27 @@ def _generations(
 ) -> Outcome:
     """One after the other, until the job has ended."""
     recipe = job.recipe
+    decision = 0
     while True:
-        begin_generation(job, plan, nodes.plan, capacity, backend, story, wall_clock=time.time, clock=time.monotonic)
+        if (noted := waiting(job)) is not None:
+            room = _room(job, noted, plan, server, story, stop)
+            nodes = _waited(job, noted, backend, brain, room, nodes)
+            if room.is_over():
+                return _stopped(job, room, brain, story)
+            decision = nodes.number
+        begin_generation(
+            job,
+            plan,
+            nodes.plan,
+            capacity,
+            backend,
+            story,
+            decision=decision,
+            began=nodes.words if decision else "",
+            wall_clock=time.time,
+            clock=time.monotonic,
+        )
+        decision = 0
         with LedgerStore(job.ledger()) as store:
             shards = ShardService(store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
             master = Master(
@@ -125,13 +184,30 @@ def _generations(
                 go_back=GoingBack(job),
                 profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
                 brain=brain,
-                autoscaler=Autoscaler(job=job.id, mode=autoscale_of(recipe), heard=nodes.number),
+                autoscaler=Autoscaler(job=job.id, mode=autoscale_of(recipe), heard=nodes.number, began=nodes.words),
             )
-            if (outcome := master.run()) is not None:
+            outcome = master.run()
+            if outcome is None:
+                _show(job, master.status())  # how it stands while it waits, if it does
+            else:
                 result = _write_result(job, master, outcome)
                 if brain is not None:
                     tell_end(brain, job, result, master.fleet)
                 return outcome
+
+
+def _room(
+    job: Job, noted: Beginning, plan: ShardPlan, server: Server, story: StoryLog, stop: Callable[[], bool]
+) -> WaitingRoom:
+    """For a job that has given way, which is as it was then."""
+    known = job.status()
+    status = blank(job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
+    if known is not None:
+        status = status_of(known)
+    status = without_nodes(status, noted.why)
+    return WaitingRoom(
+        server, story, status, mode=autoscale_of(job.recipe), stop=stop, show=lambda now: _show(job, now)
+    )
 
 
 def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:

@@ -23,6 +23,7 @@ __all__ = [
     "Autoscaler",
     "Drain",
     "Goal",
+    "LetGo",
     "MoveHot",
     "NodeNow",
     "Resize",
@@ -30,6 +31,7 @@ __all__ = [
     "SetSize",
     "SmallShards",
     "Step",
+    "TakeCut",
     "World",
 ]
 
@@ -87,7 +89,17 @@ class SmallShards(msgspec.Struct, frozen=True, tag="small shards"):
     factor: float
 
 
-Step = SetSize | Resize | Scale | Drain | MoveHot | SmallShards
+class TakeCut(msgspec.Struct, frozen=True, tag="take cut"):
+    """Have a complete checkpoint that holds so many samples at least."""
+
+    samples: int
+
+
+class LetGo(msgspec.Struct, frozen=True, tag="let go"):
+    """Let all nodes go, and wait for another plan: the job goes on from its newest checkpoint then."""
+
+
+Step = SetSize | Resize | Scale | Drain | MoveHot | SmallShards | TakeCut | LetGo
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -114,6 +126,8 @@ class World(NamedTuple):
     over: bool = False
     """Nothing can be changed any more: all is trained, or the job ends."""
     samples: int = 0
+    saved: int = -1
+    """Samples that the newest checkpoint holds; -1: there is none."""
 
     def staying(self, role: Role) -> list[NodeNow]:
         return [node for node in self.nodes if node.role == role and not node.leaving]
@@ -168,6 +182,8 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal | None = None
     suggestion: Goal | None = None
     """Waits for a person's word."""
+    began: str = ""
+    """With which plan the job began, or went on, and why, in words."""
 
     @property
     def busy(self) -> bool:
@@ -213,6 +229,24 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
 
+    def goes_on(self, heard: int, began: str, *, by_itself: bool) -> Autoscaler:
+        """In the job's next generation, which decision ``heard`` has begun (0: none has). What is wanted stays so, unless the job had
+        ended meanwhile (not ``by_itself``), or what was wanted was to give way."""
+        goal = self.goal
+        if (
+            not by_itself
+            or heard
+            or (goal is not None and any(isinstance(step, TakeCut | LetGo) for step in goal.steps))
+        ):
+            goal = None
+        return msgspec.structs.replace(
+            self,
+            heard=max(self.heard, heard),
+            goal=goal,
+            suggestion=self.suggestion if by_itself and not heard else None,
+            began=began or self.began,
+        )
+
     def turn(self, world: World, now: float) -> Turn:
         """What to do now."""
         goal = self.goal
@@ -244,6 +278,8 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         """What came of the step that was asked for: "" if it is granted, else why not."""
         goal = self.goal
         assert goal is not None and goal.step is not None
+        if not refused and isinstance(goal.step, LetGo):
+            return self._end(goal, "done", "", now, world)
         if not refused:
             return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now)))
         tries = goal.tries + 1
@@ -331,6 +367,10 @@ def _is_done(step: Step, world: World) -> bool:
             return world.settled
         case SmallShards():
             return True
+        case TakeCut(samples):
+            return world.saved >= samples
+        case LetGo():
+            return False
 
 
 def _words(step: Step) -> str:
@@ -347,3 +387,7 @@ def _words(step: Step) -> str:
             return f"moving {share:.0%} of the load of {node}"
         case SmallShards(node, _):
             return f"smaller shards for {node}"
+        case TakeCut():
+            return "a last checkpoint"
+        case LetGo():
+            return "letting the nodes go"

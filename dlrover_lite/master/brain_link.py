@@ -166,6 +166,8 @@ class BrainLink:
         """Asked before each report, once there is somebody who knows."""
         self.ended = False
         """The brain knows how the job has ended."""
+        self._anew = False
+        """The job is to be registered once more: it has a plan now, or none any more."""
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
@@ -184,16 +186,34 @@ class BrainLink:
         """What became of a decision."""
         self.unsent.add(done)
 
-    def first_advice(self, has_come: Callable[[], bool], give_up: Callable[[], bool]) -> bool:
-        """Wait for what the brain says to a job that has no plan yet; whether it came. No longer than a brain lives, and answers."""
+    def waits(self, since: float | None) -> None:
+        """The job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
+        self._job = msgspec.structs.replace(self._job, waits_since=since)
+        self._plan, self.standing = None, None
+        self._register_again()
+
+    def first_advice(
+        self, has_come: Callable[[], bool], give_up: Callable[[], bool], *, meanwhile: Callable[[], None], patient: bool
+    ) -> bool:
+        """Wait for what the brain says to a job that has no plan; whether it came. No longer than a brain lives, and answers; with
+        ``patient`` another brain is looked for. ``meanwhile`` is called all the time, and may wait for a moment, too."""
         until = self._clock() + FIRST_PLAN_SECONDS
+        beat = SOON_SECONDS if patient else _FIRST_BEAT_SECONDS
         while not has_come() and not give_up() and self._clock() < until:
             if self._asked is None and self.state == "open":
-                self._next_at = min(self._next_at, self._clock() + _FIRST_BEAT_SECONDS)
+                self._next_at = min(self._next_at, self._clock() + beat)
             self._serve(_FIRST_BEAT_SECONDS)
+            meanwhile()
             if self.state == "looking" and self._said:
-                break
+                if not patient:
+                    break
+                self._next_at = min(self._next_at, self._clock() + AGAIN_SECONDS)
         return has_come()
+
+    def _register_again(self) -> None:
+        self._anew = True
+        if self.state == "open" and self._asked is None:
+            self.state, self._next_at = "registering", self._clock()
 
     def plan_wished(self, plan: Plan, decision: int | None = None) -> None:
         """What the job is to have from now on, by whose decision."""
@@ -201,9 +221,11 @@ class BrainLink:
             PlanRecord(job=self._job.job, at=self._wall_clock(), kind="desired", plan=plan, decision=decision)
         )
 
-    def end(self, end: EndJob, fleet: Fleet, *, seconds: float = END_SECONDS) -> bool:
-        """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment."""
-        self._notice(fleet)
+    def end(self, end: EndJob, fleet: Fleet | None, *, seconds: float = END_SECONDS) -> bool:
+        """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment.
+        ``fleet``: None: it has no nodes."""
+        if fleet is not None:
+            self._notice(fleet)
         self._end = end
         self._next_at = now = self._clock()
         until = now + seconds
@@ -226,6 +248,8 @@ class BrainLink:
         self._fleet = fleet
         now = self._wall_clock()
         if fleet.plan != self._plan:
+            if self._plan is None:
+                self._register_again()
             self._plan = fleet.plan
             self.unsent.add(PlanRecord(job=self._job.job, at=now, kind="granted", plan=fleet.plan))
         for node in fleet.by_id.values():
@@ -271,6 +295,7 @@ class BrainLink:
         if self.state == "greeting":
             return BrainHello(self._version), 0
         if self.state == "registering":
+            self._anew = False
             return msgspec.structs.replace(self._job, samples=self.samples, plan=self._plan), 0
         if self._end is not None and not self.unsent:
             return None if self.ended else (self._end, 0)
@@ -315,7 +340,7 @@ class BrainLink:
         if isinstance(asked.body, EndJob):
             self.ended = True
             return
-        self.state, self._pause = "open", 0.0
+        self.state, self._pause = "registering" if self._anew else "open", 0.0
         if self._said:
             dropped = self.unsent.what_was_dropped()
             self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
@@ -323,7 +348,7 @@ class BrainLink:
         self.unsent.told(asked.told)
         news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
         self._beat = SOON_SECONDS if news else min(2 * self._beat, BEAT_SECONDS)
-        self._next_at = now if self.unsent or self._end is not None else now + self._beat
+        self._next_at = now if self.unsent or self._anew or self._end is not None else now + self._beat
 
     def _take_welcome(self, welcome: BrainWelcome, now: float) -> None:
         if understand_each_other(welcome.protocol, welcome.oldest):

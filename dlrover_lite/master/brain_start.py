@@ -78,6 +78,7 @@ def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJ
         started_at=record.started_at,
         features=msgspec.to_builtins(features),
         demand=demand,
+        priority=job.recipe.priority,
     )
 
 
@@ -88,7 +89,7 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet) -> None:
+def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet | None) -> None:
     """Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
     status = result.status or {}
     link.end(

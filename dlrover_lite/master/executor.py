@@ -15,6 +15,7 @@ from dlrover_lite.master.autoscaler import (
     Autoscaler,
     Drain,
     Goal,
+    LetGo,
     MoveHot,
     NodeNow,
     Resize,
@@ -22,9 +23,11 @@ from dlrover_lite.master.autoscaler import (
     SetSize,
     SmallShards,
     Step,
+    TakeCut,
     Turn,
     World,
 )
+from dlrover_lite.master.checkpoints import OFF, Checkpoints
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
@@ -66,8 +69,11 @@ class Executor:
         story: StoryLog,
         keep: Callable[[Autoscaler], None],
         tell: Callable[[Done], None],
+        checkpoints: Callable[[], Checkpoints | None],
+        let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
     ) -> None:
+        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""."""
         self.state = state
         self._control = control
         self._reconciler = reconciler
@@ -76,6 +82,8 @@ class Executor:
         self._story = story
         self._keep = keep
         self._tell = tell
+        self._checkpoints = checkpoints
+        self._let_go = let_go
         self._wall_clock = wall_clock
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
@@ -131,6 +139,9 @@ class Executor:
         if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
             target = self._no_less(msgspec.convert(decision["plan"], Plan))
             return Goal(number=advice.number, target=target, what=what)
+        if decision.get("action") == "preempt":
+            steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
+            return Goal(number=advice.number, steps=steps, what=what)
         treatment = decision.get("treatment") or {}
         steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {})
         return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
@@ -200,7 +211,7 @@ class Executor:
     def by_hand(self, wish: Wish) -> Scaled | Failure:
         """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
         answer = self._control.answer(wish)
-        if isinstance(answer, Failure) or not answer.actions or self.state.mode != "on" or self.state.paused:
+        if isinstance(answer, Failure) or not answer.actions or self.state.mode == "off" or self.state.paused:
             return answer
         self._take(self.state.pause(BY_HAND))
         self._say(f"autoscaling is paused: {BY_HAND}")
@@ -244,7 +255,12 @@ class Executor:
             settled=self._servers.settled and not fleet.pending,
             over=fleet.done or self._shards.trained,
             samples=self._shards.consumed_samples,
+            saved=self._saved(),
         )
+
+    def _saved(self) -> int:
+        cuts = self._checkpoints()
+        return cuts.newest.samples if cuts is not None and cuts.newest is not None else -1
 
     def _do(self, step: Step) -> str:
         """Why it can't be; "" if it is begun."""
@@ -263,6 +279,13 @@ class Executor:
             case SmallShards(node, factor):
                 self._shards.lease_less(node, factor)
                 return ""
+            case TakeCut():
+                cuts = self._checkpoints()
+                answer = cuts.request() if cuts is not None else OFF
+                return answer.message if isinstance(answer, Failure) else ""
+            case LetGo():
+                assert self.state.goal is not None
+                return self._let_go(self.state.goal.what, self.state.goal.number)
 
     def _ask(self, wish: Wish) -> str:
         answer = self._control.answer(wish)
@@ -304,6 +327,17 @@ class Executor:
         self._story.node("master", what)
 
 
+def _let_go(master: Master, why: str, decision: int, at: float) -> str:
+    """The job's generation ends, and the next one begins with the newest checkpoint, when there is a plan for it. Why not, or ""."""
+    cuts = master.checkpoints
+    if cuts is None or cuts.newest is None or master.go_back is None:
+        return "there is no checkpoint to go on from"
+    cut = cuts.newest.number
+    master.beginning = master.go_back.let_go(master.facts.generation, cut, why=why, decision=decision, at=at)
+    master.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}")
+    return ""
+
+
 def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
     """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
     brain, facts = master.brain, master.facts
@@ -316,6 +350,8 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
         story=master.story,
         keep=facts.keep_autoscaler,
         tell=brain.done if brain is not None else lambda _: None,
+        checkpoints=lambda: master.checkpoints,
+        let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
         wall_clock=wall_clock,
     )
     if brain is not None:

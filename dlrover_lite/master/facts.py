@@ -18,6 +18,7 @@ from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.wire.messages import Exported, RestoreOrder
 
 __all__ = [
+    "AUTOSCALER",
     "BEGAN",
     "CUTS",
     "FLEET",
@@ -33,8 +34,8 @@ __all__ = [
 
 T = TypeVar("T")
 BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
-RESTARTS, CUTS = "master_restarts", "cuts"
-_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING, _AUTOSCALER = "exporter", "exported", "outcome", "stopping", "autoscaler"
+RESTARTS, CUTS, AUTOSCALER = "master_restarts", "cuts", "autoscaler"
+_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING = "exporter", "exported", "outcome", "stopping"
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -106,11 +107,11 @@ class Facts:
         self._keep(RESTORE, order)
 
     def autoscaler(self) -> Autoscaler | None:
-        return self._fact(_AUTOSCALER, Autoscaler)
+        return self._fact(AUTOSCALER, Autoscaler)
 
     def keep_autoscaler(self, state: Autoscaler) -> None:
         """At once: a step that was asked for is known to a restarted master. Raises JobError when it can't be written."""
-        self._keep(_AUTOSCALER, state)
+        self._keep(AUTOSCALER, state)
         self._shards.commit()
 
     def cuts(self) -> CutNumbers | None:

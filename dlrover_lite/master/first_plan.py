@@ -1,4 +1,4 @@
-"""What a job asks of the brain, and the plan that it starts with."""
+"""What a job asks of the brain, and the plan that it starts with, or goes on with after it has given way."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import msgspec
 from dlrover_lite.brain.demand import autoscale_of, fixed
 from dlrover_lite.brain.plan import Plan, initial_plan
 from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.waiting import WaitingRoom
 from dlrover_lite.recipe.schema import Recipe, RoleResources
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
 
-__all__ = ["FirstPlan", "first_plan"]
+__all__ = ["FirstPlan", "first_plan", "next_plan"]
 
 
 class FirstPlan(NamedTuple):
@@ -22,44 +23,89 @@ class FirstPlan(NamedTuple):
     number: int = 0
     """Of the brain's decision; 0: it isn't by the brain."""
     why: str = ""
+    begun: bool = False
+    """The job has had nodes before."""
+
+    @property
+    def words(self) -> str:
+        by = f" (decision {self.number}: {self.why})" if self.number else ""
+        return f"{'goes on' if self.begun else 'begins'} with {self.plan.describe()}{by}"
 
 
 def first_plan(
     recipe: Recipe,
     capacity: Resources,
     brain: BrainLink | None,
+    room: WaitingRoom,
     *,
-    stop: Callable[[], bool],
     say: Callable[[str], None],
 ) -> FirstPlan:
-    """The brain's, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it leaves open."""
+    """The brain's, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it leaves open.
+    Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
     ours = FirstPlan(initial_plan(recipe.resources, capacity))
-    limits = recipe.resources
-    if brain is None or autoscale_of(recipe) == "off" or (limits.ps is not None and limits.worker is not None):
+    if brain is None or autoscale_of(recipe) == "off":
         return ours
+    brain.waits(None)
+    return _advised(recipe, ours, brain, room, after=0, say=say)
+
+
+def next_plan(
+    recipe: Recipe,
+    before: Plan,
+    brain: BrainLink | None,
+    room: WaitingRoom,
+    *,
+    since: float,
+    after: int,
+    say: Callable[[str], None],
+) -> FirstPlan:
+    """For a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan; the one it had ``before``,
+    when there is no brain any more."""
+    ours = FirstPlan(before, begun=True)
+    if brain is None:
+        return ours
+    brain.waits(since)
+    return _advised(recipe, ours, brain, room, after=after, say=say)
+
+
+def _advised(
+    recipe: Recipe,
+    ours: FirstPlan,
+    brain: BrainLink,
+    room: WaitingRoom,
+    *,
+    after: int,
+    say: Callable[[str], None],
+) -> FirstPlan:
+    """What isn't newer than ``after`` was said before."""
     heard: list[Advice] = []
-    brain.advised = heard.append
-    waits = ""
-    while brain.first_advice(lambda: bool(heard), stop):
+
+    def take(advice: Advice) -> None:
+        if advice.number > after:
+            heard.append(advice)
+
+    brain.advised = take
+    while brain.first_advice(
+        lambda: bool(heard), room.is_over, meanwhile=room.turn, patient=room.status.state == "queued"
+    ):
         advice = heard.pop()
         heard.clear()
         action, why = advice.decision.get("action"), str(advice.decision.get("reason", ""))
         if action == "queue":
-            if why != waits:
-                say(why)
-            waits = why
+            room.waits(why)
             continue
         if action != "start" or advice.decision.get("plan") is None:
-            say(f"begins with {ours.plan.describe()}, since the brain has no plan for it: {why}")
+            say(f"{ours.words}, since the brain has no plan for it: {why}")
             return ours
         try:
             plan = msgspec.convert(advice.decision["plan"], Plan)
         except msgspec.ValidationError as error:
-            say(
-                f"begins with {ours.plan.describe()}, since the brain's plan can't be understood, as by another version: {error}"
-            )
+            say(f"{ours.words}, since the brain's plan can't be understood, as by another version: {error}")
             return ours
-        return FirstPlan(_memory_fixed(plan, limits.ps, limits.worker), advice.number, why)
+        limits = recipe.resources
+        return FirstPlan(_memory_fixed(plan, limits.ps, limits.worker), advice.number, why, ours.begun)
+    if room.status.state == "queued" and not room.is_over():
+        say("there is no brain any more that it could wait for")
     return ours
 
 

@@ -12,15 +12,17 @@ from contextlib import suppress
 import msgspec
 
 from dlrover_lite.backends.base import Backend
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.checkpoint.locate import store_of
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.facts import (
+    AUTOSCALER,
     BEGAN,
     CUTS,
     FLEET,
@@ -42,7 +44,7 @@ from dlrover_lite.master.story import StoryLog
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.messages import NodeFailed, RestoreOrder
 
-__all__ = ["GoingBack", "begin_generation"]
+__all__ = ["GoingBack", "begin_generation", "end_generation", "waiting"]
 
 MOST = 5
 """So often a job goes back by itself."""
@@ -90,6 +92,23 @@ class GoingBack:
         failpoint("master.restore.noted")
         return beginning, said
 
+    def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
+        """What is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain has a
+        plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch."""
+        beginning = Beginning(
+            now.number + 1,
+            store_of(self._job).url,
+            cut,
+            why,
+            went_back=now.went_back,
+            damaged=now.damaged,
+            waits_since=at,
+            decision=decision,
+        )
+        self._job.write_beginning(beginning)
+        failpoint("master.restore.noted")
+        return beginning
+
     def _choose(
         self, failed: NodeFailed, now: Generation, message: str, damaged: dict[str, dict[int, str]]
     ) -> tuple[RestoreOrder | None, list[str]]:
@@ -129,6 +148,23 @@ class _Before(msgspec.Struct):
     consumed: int = 0
     began_at: float | None = None
     restarts: int = 0
+    autoscaler: Autoscaler | None = None
+
+
+def waiting(job: Job) -> Beginning | None:
+    """What was noted of a job that has given way to others and waits; None: it doesn't."""
+    beginning, newest = job.beginning(), job.generation()
+    if beginning is None or beginning.waits_since is None or (newest is not None and beginning.generation <= newest):
+        return None
+    return beginning
+
+
+def end_generation(job: Job, backend: Backend, clock: Callable[[], float]) -> Fleet | None:
+    """Of one that waits: a master that was killed may have left nodes of it. Its fleet. Raises JobError when they don't end."""
+    fleet = _before(job, job.generation()).fleet
+    if fleet is not None:
+        _end_nodes(fleet, backend, clock)
+    return fleet
 
 
 def begin_generation(
@@ -139,10 +175,16 @@ def begin_generation(
     backend: Backend,
     story: StoryLog,
     *,
+    decision: int = 0,
+    began: str = "",
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
-    """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError."""
+    """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
+
+    ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
+    says it in words.
+    """
     beginning, newest = job.beginning(), job.generation()
     if beginning is None or (newest is not None and beginning.generation <= newest):
         return
@@ -154,12 +196,12 @@ def begin_generation(
     ledger = _ledger(manifest, plan, beginning, before)
     again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
     told = _told(job, manifest, beginning, again)
-    fleet, notes = _fleet(before.fleet, nodes, capacity, clock())
+    fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), instead=decision > 0)
     generation = Generation(
         beginning.generation,
         told,
         beginning.went_back,
-        before.restarts if beginning.went_back else 0,
+        before.restarts if beginning.went_back or beginning.waits_since is not None else 0,
         beginning.url,
         beginning.cut,
         beginning.exactly,
@@ -169,10 +211,14 @@ def begin_generation(
     order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters)
     known, now = cut_facts(manifest), wall_clock()
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
-    began_at = before.began_at if beginning.went_back and before.began_at is not None else now - elapsed
+    goes_back = beginning.went_back and beginning.waits_since is None
+    began_at = before.began_at if goes_back and before.began_at is not None else now - elapsed
     facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
     if before.cuts is not None:
         facts[CUTS] = CutNumbers(next=before.cuts.next)
+    if before.autoscaler is not None:
+        by_itself = beginning.went_back > 0 or beginning.waits_since is not None
+        facts[AUTOSCALER] = before.autoscaler.goes_on(decision, began, by_itself=by_itself)
     if before.slots is not None:
         facts[SLOTS] = SlotState(next_move=before.slots.next_move)
     if known.progress is not None and not beginning.only_parameters:
@@ -196,7 +242,8 @@ def _ledger(manifest: Manifest, plan: ShardPlan, beginning: Beginning, before: _
 
 def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str:
     own = manifest.job == job.id
-    verb = "went back to" if beginning.went_back else "goes on from" if own else "begins with"
+    goes_back = beginning.went_back and beginning.waits_since is None
+    verb = "went back to" if goes_back else "goes on from" if own else "begins with"
     what = "the parameters of " if beginning.only_parameters else ""
     cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
     done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
@@ -220,12 +267,16 @@ def _before(job: Job, generation: int | None) -> _Before:
         found.restarts = decoded(store.fact(RESTARTS), int) or 0
         found.cuts = decoded(store.fact(CUTS), CutNumbers)
         found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
+        found.autoscaler = decoded(store.fact(AUTOSCALER), Autoscaler)
     return found
 
 
-def _fleet(before: Fleet | None, plan: Plan, capacity: Resources, now: float) -> tuple[Fleet, list[Note]]:
-    """Ids are never used again, and what was scaled stays so."""
-    plan = before.plan if before is not None else plan
+def _fleet(
+    before: Fleet | None, plan: Plan, capacity: Resources, now: float, *, instead: bool
+) -> tuple[Fleet, list[Note]]:
+    """Ids are never used again, and what was scaled stays so, unless the plan is to be another one: then nodes have no less memory."""
+    if before is not None:
+        plan = _no_less_memory(plan, before.plan) if instead else before.plan
     ended = {}
     for node in before.by_id.values() if before is not None else ():
         if node.state != "ended":
@@ -233,6 +284,13 @@ def _fleet(before: Fleet | None, plan: Plan, capacity: Resources, now: float) ->
         ended[node.id] = node
     fleet, instructions = Fleet(plan, capacity, by_id=ended).begin(now)
     return fleet, [one for one in instructions if isinstance(one, Note)]
+
+
+def _no_less_memory(plan: Plan, before: Plan) -> Plan:
+    def role(wanted: RolePlan, had: RolePlan) -> RolePlan:
+        return RolePlan(wanted.count, Resources(wanted.each.cores, max(wanted.each.memory, had.each.memory)))
+
+    return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
 
 
 def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> None:

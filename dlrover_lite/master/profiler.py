@@ -38,6 +38,13 @@ class Pace(msgspec.Struct, frozen=True):
     patience_seconds: float = 3.0
     """For those that haven't told anything since the end of an interval: then they have done nothing since they did."""
 
+    @classmethod
+    def of(cls, seconds: float) -> Pace:
+        """Intervals of so many seconds, with all else in the same proportion; patience stays, since nobody tells anything sooner."""
+        usual = cls()
+        factor = seconds / usual.seconds
+        return cls(seconds, usual.least_seconds * factor, usual.warm_up_seconds * factor, usual.patience_seconds)
+
 
 class Part(msgspec.Struct, frozen=True):
     """A node as the plan has it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from dlrover_lite.brain.profiles import Profile
@@ -18,7 +20,10 @@ from dlrover_lite.wire.messages import LeaseRequest, PsReport
 if TYPE_CHECKING:
     from dlrover_lite.master.service import Master
 
-__all__ = ["Profiling", "Sink", "Usual"]
+__all__ = ["PACE_VARIABLE", "Profiling", "Sink", "Usual"]
+
+PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
+"""In the environment: how long intervals are. The brain decides sooner by shorter ones, and by less."""
 
 
 class Sink(Protocol):
@@ -74,7 +79,7 @@ class Profiling:
         wall_clock: Callable[[], float],
         pace: Pace | None = None,
     ) -> None:
-        pace = pace or Pace()
+        pace = pace or _pace()
         self._profiler = Profiler(
             job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
         )
@@ -167,3 +172,12 @@ class Profiling:
                 if error.message != self._complained:
                     print(f"a profile is lost: {error.message}", flush=True)
                 self._complained = error.message
+
+
+def _pace() -> Pace:
+    """As the environment says; what makes no sense there is passed over."""
+    with suppress(ValueError):
+        seconds = float(os.environ.get(PACE_VARIABLE, ""))
+        if 0.1 <= seconds <= 3600.0:
+            return Pace.of(seconds)
+    return Pace()

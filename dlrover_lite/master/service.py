@@ -17,8 +17,9 @@ from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.checkpoints import OFF
 from dlrover_lite.master.executor import executor_of
 from dlrover_lite.master.exporting import Exporting
-from dlrover_lite.master.facts import Facts, Generation
+from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.fleet import FailJob, Fleet
+from dlrover_lite.master.generations import GoingBack
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.profiling import Profiling, Sink
@@ -68,7 +69,6 @@ REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
 """Between two writings of the status for those who can't ask any more."""
 _BY_REQUEST = "stopped by request"
-GoBack = Callable[[NodeFailed, Generation], tuple[Beginning, list[str]]]
 
 
 class Master:
@@ -88,7 +88,7 @@ class Master:
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
-        go_back: GoBack | None = None,
+        go_back: GoingBack | None = None,
         brain: BrainLink | None = None,
         autoscaler: Autoscaler | None = None,
         show: Callable[[Status], None] = lambda _: None,
@@ -115,7 +115,7 @@ class Master:
         self._stop_reason = stop_reason
         self._show = show
         self._clock = clock
-        self._go_back = go_back
+        self.go_back = go_back
         self.brain = brain
         self._waiting: dict[int, Request] = {}
         now = clock()
@@ -359,13 +359,13 @@ class Master:
         if failed.because and self.stopping:
             hint = self.checkpoints.last_words()[1] if self.checkpoints is not None else ""
             self._end(stopped_amid(failed, self.stopping, hint))
-        elif failed.because and self._go_back is not None:
-            self._begin_anew(failed, self._go_back)
+        elif failed.because and self.go_back is not None:
+            self._begin_anew(failed, self.go_back)
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
             self._end(failed_by(failed, self.job))
 
-    def _begin_anew(self, failed: NodeFailed, go_back: GoBack) -> None:
+    def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
         """Or end the job, if there is no checkpoint to go back to."""
         try:
             self.beginning, said = go_back(failed, self.facts.generation)

@@ -26,6 +26,8 @@ def describe(master: Master) -> Status:
         message = master.outcome.message
     elif master.stopping:
         message = f"taking a last checkpoint: {master.stopping}"
+    elif master.beginning is not None and master.beginning.waits_since is not None:
+        message = f"lets its nodes go: {master.beginning.why}"
     elif master.beginning is not None:
         message = f"goes back to checkpoint {master.beginning.cut}"
     elif master.servers.restore is not None:
@@ -73,6 +75,7 @@ def describe(master: Master) -> Status:
         slot_map_version=master.servers.state.version,
         slots_settled=master.servers.settled,
         checkpoints=master.checkpoints.status() if master.checkpoints else None,
+        plan=master.executor.state.began,
     )
 
 

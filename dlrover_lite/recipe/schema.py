@@ -197,6 +197,8 @@ class Recipe(_Section, frozen=True, kw_only=True):
     resources: ResourceLimits = ResourceLimits()
     autoscale: Literal["auto", "off", "suggest", "on"] = "auto"
     """Whether the brain changes the plan while the job runs; ``auto``: on where ``resources`` leaves a role open, else off."""
+    priority: Positive = 1.0
+    """Against other jobs, where they share the machine; one of twice another's may take its place."""
     checkpoint: Checkpoint | Literal["off"] = Checkpoint()
     backend: Literal["local"] = "local"
     export: Export = Export()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from dlrover_lite.wire.message import Message
 
@@ -34,6 +35,7 @@ __all__ = [
     "Story",
     "StoryEntry",
     "StoryRequest",
+    "status_of",
 ]
 
 
@@ -265,8 +267,11 @@ class CheckpointsStatus(Message, frozen=True):
 
 class Status(Message, frozen=True):
     job: str
-    state: Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"]
-    """``lost`` comes from no master: the job's keeper was killed, and the master with it."""
+    state: Literal[
+        "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
+    ]
+    """``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and the master with
+    it."""
     epoch: int
     epochs: int
     samples: int
@@ -303,3 +308,21 @@ class Status(Message, frozen=True):
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
     checkpoints: CheckpointsStatus | None = None
     """None: there are none to be taken."""
+    plan: str = ""
+    """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
+
+
+def status_of(fields: Mapping[str, Any]) -> Status:
+    """What ``to_builtins`` has made plain, as a message again; what isn't known is passed over."""
+    plain = {name: value for name, value in fields.items() if name in Status.__struct_fields__}
+    plain["nodes"] = [NodeStatus(**node) for node in plain["nodes"]]
+    plain["moves"] = [MoveStatus(**move) for move in plain["moves"]]
+    plain["evaluations"] = [EvaluationResult(**evaluation) for evaluation in plain["evaluations"]]
+    if (known := plain["checkpoints"]) is not None:
+        newest, under_way, problem = known["newest"], known["under_way"], known["problem"]
+        plain["checkpoints"] = CheckpointsStatus(
+            newest and CheckpointStatus(**newest),
+            under_way and CheckpointUnderWay(**under_way),
+            problem and CheckpointProblem(**problem),
+        )
+    return Status(**plain)

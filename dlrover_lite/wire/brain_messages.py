@@ -96,7 +96,9 @@ class RegisterJob(Message, frozen=True):
     demand: Demand | None = None
     """None: it wants no advice."""
     plan: Plan | None = None
-    """That it runs with; None: it waits for its first one."""
+    """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """Without a plan: it has run, and gave way to others then (seconds since the epoch); None: it waits for its first one."""
 
 
 class Report(Message, frozen=True):

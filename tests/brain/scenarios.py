@@ -198,14 +198,25 @@ def several_jobs() -> Iterator[Step]:
 
 @scenario
 def preemption() -> Iterator[Step]:
-    """Two small jobs fill a machine; one with three times their priority comes, then one with one and a half times."""
+    """Two small jobs fill a machine; one with three times their priority comes, and starts when one of them has given way, who goes on
+    when it has ended. Then, of those that can't give way; and one comes with one and a half times their priority."""
     small = [
         running(Job(Candidate(1, 1, 0.25, 0.25), name=name, seed=at), ran_seconds=100.0 * at)
         for at, name in enumerate("ab")
     ]
-    for priority in (3.0, 1.5):
-        new = msgspec.structs.replace(small[0], job="new", now=None, measured=None, priority=priority)
-        yield recorded(Scale(RoundInputs(at=START, capacity=Resources(1.0, 64 * GIB), jobs=(*small, new))))
+    new = msgspec.structs.replace(small[0], job="new", now=None, measured=None, priority=3.0)
+    gave_way = msgspec.structs.replace(small[0], now=None, measured=None, waited_seconds=20.0, ran_seconds=100.0)
+    runs = msgspec.structs.replace(new, now=small[0].now)
+    firm = [msgspec.structs.replace(one, stays="it takes no checkpoints") for one in small]
+    for jobs in (
+        (*small, new),
+        (gave_way, small[1], new),
+        (gave_way, small[1], runs),
+        (gave_way, small[1]),
+        (*firm, new),
+        (*small, msgspec.structs.replace(new, priority=1.5)),
+    ):
+        yield recorded(Scale(RoundInputs(at=START, capacity=Resources(1.0, 64 * GIB), jobs=jobs)))
 
 
 @scenario

@@ -29,6 +29,8 @@ class Rig:
         self.now = 0.0
         self.ended: dict[str, Ended] = {}
         self.advice: dict[str, Advice] = {}
+        self.answer: Advice | None = None
+        """To every job, always."""
         self.said: list[str] = []
         self._own_context = context is None
         self.context = context or zmq.Context()
@@ -39,7 +41,7 @@ class Rig:
             server,
             self.store,
             look=self.ended.get,
-            advise=lambda store, job, at: self.advice.pop(job, None),
+            advise=lambda store, job, at: self.advice.pop(job, self.answer),
             say=self.said.append,
             clock=lambda: self.now,
             **{"idle_seconds": 600.0, **options},

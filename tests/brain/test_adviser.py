@@ -219,7 +219,7 @@ def test_jobs_that_run_are_found_in_the_database(office: Office) -> None:
     plan = plan_of(office.begins(plan=Candidate(2, 1, 1.0, 0.5)))
     office.store.add_plan(PlanRecord(job="ads-1", at=3.0, kind="granted", plan=plan))
     office.store.commit()
-    (found,) = readable(office.store)
+    ((_, found),) = readable(office.store)
     assert (found.job, found.began, found.samples, found.plan, found.demand) == ("ads-1", 2.0, 7, plan, demand())
     office.adviser.arrived(found, office.now)
     assert office.adviser.jobs == {"ads-1"}

@@ -39,10 +39,10 @@ def altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_has_changed_is_named(altered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = changes(altered)
-    assert 'altered.json, step 1 (scale): decided[small-0].action was "queue", and is now "start"' in found
+    assert 'altered.json, step 1 (scale): decided[small-1].action was "queue", and is now "start"' in found
     assert not any("step 2" in text for text in found)
     assert main([]) == 1
-    assert "small-0" in capsys.readouterr().out
+    assert "small-1" in capsys.readouterr().out
 
 
 def test_a_change_that_is_meant_is_accepted(altered: Path) -> None:

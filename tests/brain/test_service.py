@@ -7,6 +7,7 @@ import math
 import msgspec
 import pytest
 
+from dlrover_lite.brain.demand import Demand
 from dlrover_lite.brain.outcome import JobOutcome, outcome_of
 from dlrover_lite.brain.plan import RolePlan
 from dlrover_lite.brain.service import SILENT_SECONDS, Ended
@@ -154,7 +155,17 @@ def test_nonsense_of_one_job_harms_no_other(rig, bad):
 # --- jobs that end without a word ---------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_silent_is_looked_at(rig):
+def test_a_job_that_waits_for_a_plan_is_queued(rig):
+    demand = Demand(capacity=Resources(2.0, 1 << 30))
+    rig.ask(registration(demand=demand))
+    assert queries.jobs(rig.store)[0].state == "queued"
+    rig.ask(registration(demand=demand, plan=PLAN))
+    assert queries.jobs(rig.store)[0].state == "running"
+
+
+def test_a_job_that_is_silent_is_looked_at(make):
+    told = []
+    rig = make(tell=told.append)
     rig.ask(registration())
     rig.passes(SILENT_SECONDS)
     assert queries.jobs(rig.store)[0].state == "running"
@@ -166,6 +177,7 @@ def test_a_job_that_is_silent_is_looked_at(rig):
     (job,) = queries.jobs(rig.store)
     assert (job.state, job.ended_at, job.samples, job.message) == ("lost", 70.0, 300, "its supervisor was killed")
     assert job.outcome.samples_per_second == 100.0
+    assert isinstance(told[-1], EndJob) and told[-1].state == "lost"  # what it had goes to others
 
 
 def test_jobs_that_ended_while_there_was_no_brain(tmp_path, make):

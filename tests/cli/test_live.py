@@ -76,6 +76,29 @@ def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
     ]
 
 
+def test_what_a_job_waits_for_and_its_plan_have_a_line_of_their_own_once() -> None:
+    stream = io.StringIO()
+    line = JobLine(stream, clock=lambda: 0.0)
+    place, begins = (
+        "it waits, number {} in the queue: there is no room",
+        "begins with 1 ps, 1 worker (decision {}: why)",
+    )
+    for state, message, plan in (
+        ("starting", "waits for its first plan", ""),
+        ("queued", place.format(2), ""),
+        ("queued", place.format(2), ""),
+        ("queued", place.format(1), ""),
+        ("starting", "", begins.format(3)),
+        ("training", "", begins.format(3)),
+        ("queued", place.format(1), begins.format(3)),
+        ("training", "", begins.format(9)),
+    ):
+        line.show(status(state=state, message=message, plan=plan, total_samples=0))
+    lines = [text for text in stream.getvalue().splitlines() if text.startswith(("queued: ", "begins"))]
+    queued = [f"queued: {place.format(number)}" for number in (2, 1)]
+    assert lines == [*queued, begins.format(3), queued[1], begins.format(9)]
+
+
 def test_lines_of_large_jobs_fit_the_usual_terminal() -> None:
     large = EvaluationResult(12_345_678_901, 200_000_000, 0.5, 0.75)
     assert evaluation_text(large) == "evaluated at 12.3 G samples: AUC 0.7500, loss 0.5000 (on 200 M samples)"

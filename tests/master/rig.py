@@ -15,12 +15,15 @@ import numpy as np
 import zmq
 
 from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.brain.demand import Autoscale
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.master.autoscaler import Autoscaler
+from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
@@ -173,11 +176,15 @@ class Rig:
         stopping: bool = False,
         beginning: Beginning | None = None,
         checkpoint: dict[str, Any] | None = None,
+        mode: Autoscale = "off",
+        brain: BrainLink | None = None,
         clock: Callable[[], float] = time.monotonic,
         **plan: Any,
     ) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         self.clock = clock
+        self.mode = mode
+        self.brain = brain
         self.directory = tmp_path
         self.job = Job(tmp_path)
         self.recipe = schema.Recipe(
@@ -243,6 +250,8 @@ class Rig:
                 story=story,
                 stop=self._stop,
                 go_back=GoingBack(self.job),
+                brain=self.brain,
+                autoscaler=Autoscaler(job="rig-1", mode=self.mode),
                 profiles=[self.profiles],
                 clock=self.clock,
             )
@@ -376,6 +385,8 @@ class Rig:
         assert not self.thread.is_alive()  # or it would lose its sockets while it uses them
         for client in self.clients.values():
             client.close()
+        if self.brain is not None:
+            self.brain.close()
         self.server.close()
         self.context.destroy(linger=0)
 

@@ -44,8 +44,8 @@ def csv(more: str) -> str:
         ("batch_size: 3\n", "r.yaml:5: batch_size: unknown key; did you mean training.batch_size?"),
         (
             "zzz: 3\n",
-            "r.yaml:5: zzz: unknown key; known are version, name, model, data, training, resources, autoscale, "
-            "checkpoint, backend, export, health, directory",
+            "r.yaml:5: zzz: unknown key; known are version, name, model, data, training, resources, autoscale, priority, checkpoint, backend, "
+            "export, health, directory",
         ),
         (
             "training: {batch_size: 0}\n",

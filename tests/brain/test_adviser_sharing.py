@@ -1,0 +1,318 @@
+"""The brain's loop over simulated jobs that do what it says: who gets what when jobs come, go, give way and refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.adviser import Adviser, Arrival
+from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.demand import Demand, Done, Standing, StandingNode
+from dlrover_lite.brain.features import JobFeatures
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.registered import candidate
+from dlrover_lite.brain.store import preferences
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.units import GIB, Resources
+from tests.brain.queueing import Costs
+from tests.brain.simulated import START, Job
+
+FEATURES = JobFeatures(
+    model="wide_deep", tables=26, dims=416, batch_size=1024, rows=20_000_000, optimizer="adagrad", owner="ann", name="x"
+)
+
+
+class Office:
+    """A brain over ``cores``, and jobs that have a plan, or wait for one."""
+
+    def __init__(self, path: Path, cores: float) -> None:
+        self.store = ConfigStore(path)
+        self.prefer(cores)
+        self.adviser = Adviser(self.store)
+        self.now = START
+        self.jobs: dict[str, Job] = {}
+        self.arrivals: dict[str, Arrival] = {}
+        self.standings: dict[str, Standing] = {}
+        self.decided: list[Decision] = []
+
+    def prefer(self, cores: float) -> None:
+        self.most = cores
+        preferences.change(self.store, {"capacity_cores": cores, "capacity_gib": 64.0, "decide_seconds": 0.0})
+
+    def comes(self, name: str, *, priority: float = 1.0, plan: Plan | None = None, **demand: Any) -> None:
+        told = Demand(
+            **{
+                "capacity": Resources(16.0, 64 * GIB),
+                "total_samples": 4e8,
+                "epoch_samples": 4e8,
+                "checkpoints": True,
+                **demand,
+            }
+        )
+        entry = JobEntry(id=name, name=name, owner="ann", model="wide_deep", state="running", created_at=self.now)
+        self.store.put_job(entry)
+        self.store.commit()
+        features = msgspec.to_builtins(FEATURES)
+        self.arrivals[name] = Arrival(
+            job=name, features=features, demand=told, began=self.now, priority=priority, plan=plan
+        )
+        self.adviser.arrived(self.arrivals[name], self.now)
+        if plan is not None:
+            self._has(name, plan, 0)
+
+    def turn(self) -> None:
+        """The brain decides, if there is something to decide by."""
+        self.now += 1.0
+        self.adviser.turn(self.now)
+
+    def said(self, name: str) -> Decision | None:
+        """What the job's master would be told."""
+        found = self.adviser.waiting().get(name)
+        return found.decision if found is not None else None
+
+    def obeys(self, name: str) -> Decision:
+        """It does what it was told."""
+        number, decision = (one := self.adviser.waiting()[name]).number, one.decision
+        self.decided.append(decision)
+        if decision.action == "preempt":
+            del self.standings[name]
+            self.reports(name, done=self.done(name, number))
+            self.adviser.arrived(
+                msgspec.structs.replace(self.arrivals[name], plan=None, waits_since=self.now), self.now
+            )
+        elif decision.plan is not None:
+            self._has(name, decision.plan, number, done=decision.action != "start")
+        else:  # what is for the health of nodes is of no interest here
+            self.refuses(name, "given up")
+        return decision
+
+    def refuses(self, name: str, state: Any = "rejected") -> Decision:
+        number, decision = (one := self.adviser.waiting()[name]).number, one.decision
+        self.standings[name] = msgspec.structs.replace(self.standings[name], heard=number)
+        self.reports(name, done=msgspec.structs.replace(self.done(name, number), state=state))
+        return decision
+
+    def done(self, name: str, number: int) -> Done:
+        return Done(job=name, number=number, at=self.now, state="done", seconds=2.0)
+
+    def _has(self, name: str, plan: Plan, number: int, *, done: bool = False) -> None:
+        job = self.jobs.setdefault(name, Job(candidate(plan), Costs(), name=name, seed=len(self.jobs)))
+        job.plan, job.at = candidate(plan), max(job.at, self.now)
+        each = {"ps": plan.ps.each, "worker": plan.worker.each}
+        nodes = tuple(
+            StandingNode(node.node, role, "a", each[role])  # type: ignore[index, arg-type]
+            for node in job.nodes()
+            if (role := node.node.partition("-")[0])
+        )
+        self.standings[name] = Standing(plan=plan, nodes=nodes, heard=number)
+        self.reports(name, done=self.done(name, number) if done else None)
+
+    def reports(self, name: str, *, windows: int = 0, done: Done | None = None) -> None:
+        job = self.jobs[name]
+        profiles = job.windows(windows)
+        self.now = max(self.now, job.at)
+        self.adviser.reported(
+            name,
+            samples=int(job.samples),
+            profiles=profiles,
+            standing=self.standings.get(name),
+            done=[done] if done is not None else [],
+        )
+
+    def measured(self, *names: str, windows: int = 3) -> None:
+        for name in names:
+            self.reports(name, windows=windows)
+        self.turn()
+
+    def goes_on(self, *names: str, rounds: int = 8) -> None:
+        """All do what they are told, and never have more than there is."""
+        for _ in range(rounds):
+            self.measured(*names)
+            for name in [name for name in names if name in self.adviser.waiting()]:
+                self.obeys(name)
+            assert sum(map(self.cores, self.standings)) <= self.most
+
+    def cores(self, name: str) -> float:
+        return candidate(self.standings[name].plan).cores
+
+    def ends(self, name: str) -> None:
+        del self.jobs[name], self.standings[name]
+        self.adviser.ended(name, JobOutcome(), self.now)
+
+
+def plan(workers: int, worker_cores: float, ps_cores: float = 0.5) -> Plan:
+    return Plan(ps=RolePlan(1, Resources(ps_cores, GIB)), worker=RolePlan(workers, Resources(worker_cores, GIB)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "brain.sqlite"
+
+
+@pytest.fixture
+def office(path: Path) -> Iterator[Office]:
+    office = Office(path, 4.0)
+    yield office
+    office.store.close()
+
+
+def test_the_first_makes_room_for_the_second_and_gets_it_back(office: Office) -> None:
+    office.comes("a")
+    office.turn()
+    assert office.obeys("a").action == "start"
+    office.goes_on("a")
+    assert office.cores("a") > 2.0
+    office.comes("b")
+    office.turn()
+    told = office.said("b")
+    assert (
+        told is not None and told.action == "queue" and "number 1 in the queue: room is made for it by a" in told.reason
+    )
+    shrinks = office.obeys("a")
+    assert shrinks.action == "change" and "others need what it had" in shrinks.reason
+    office.turn()
+    assert office.obeys("b").action == "start"
+    office.goes_on("a", "b")
+    shared = office.cores("a")
+    office.ends("b")
+    office.goes_on("a")
+    assert shared < office.cores("a") > 2.0
+
+
+def test_one_for_which_there_is_no_room_waits_until_another_has_ended(office: Office) -> None:
+    office.prefer(0.5)
+    office.comes("a")
+    office.turn()
+    office.obeys("a")
+    office.comes("b")
+    office.measured("a")
+    told = office.said("b")
+    assert told is not None and (told.action, "doesn't fit beside what the others need" in told.reason) == (
+        "queue",
+        True,
+    )
+    office.ends("a")
+    office.turn()
+    assert office.obeys("b").action == "start"
+
+
+def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(office: Office) -> None:
+    office.prefer(0.5)
+    office.comes("a")
+    office.turn()
+    office.obeys("a")
+    office.measured("a")
+    office.comes("urgent", priority=3.0)
+    office.turn()
+    told = office.said("urgent")
+    assert told is not None and told.action == "queue" and "room is made for it by a" in told.reason
+    assert "urgent has a higher priority" in office.obeys("a").reason
+    office.turn()
+    assert office.obeys("urgent").action == "start"
+    told = office.said("a")
+    assert told is not None and told.action == "queue" and "number 1 in the queue" in told.reason
+    office.measured("urgent")
+    office.ends("urgent")
+    office.turn()
+    again = office.obeys("a")
+    assert again.action == "start" and again.reason.startswith("it goes on with 1 ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"checkpoints": False}, "it takes no checkpoints"), ({"autoscale": "off"}, "autoscaling is off for it")],
+)
+def test_who_can_not_give_way_is_never_asked_to(office: Office, changes: dict[str, Any], why: str) -> None:
+    office.prefer(0.5)
+    office.comes("a", plan=plan(1, 0.25, 0.25), **changes)
+    office.measured("a")
+    office.comes("urgent", priority=10.0)
+    for _ in range(3):
+        office.measured("a")
+        told = office.said("urgent")
+        assert told is not None and told.action == "queue"
+        assert f"a has less priority, but can't give way: {why}" in told.reason
+        assert office.said("a") is None
+
+
+def test_a_job_with_its_own_plan_makes_nobody_give_way(office: Office) -> None:
+    """It takes what its recipe says, whether or not there is room; the others do with the least."""
+    office.comes("a")
+    office.turn()
+    office.obeys("a")
+    office.goes_on("a")
+    office.comes("fixed", plan=plan(8, 1.0), autoscale="off")
+    office.most = 8.5 + 0.5  # not to be had, but it isn't asked
+    office.measured("fixed", windows=1)
+    office.obeys("a")
+    office.goes_on("a", "fixed", rounds=3)
+    assert office.cores("a") == 0.5 and "preempt" not in [one.action for one in office.decided]
+
+
+def test_what_was_rejected_is_not_suggested_again_at_once(office: Office) -> None:
+    office.comes("a", autoscale="suggest")
+    office.turn()
+    office.obeys("a")
+    for _ in range(10):
+        office.measured("a")
+        if office.said("a") is not None:
+            break
+    refused = office.refuses("a")
+    for _ in range(3):
+        office.measured("a")
+        told = office.said("a")
+        if told is not None:
+            assert told.choice != refused.choice
+            office.refuses("a")
+    office.now = office.jobs["a"].at = office.now + 700.0
+    for _ in range(3):
+        office.measured("a")
+    told = office.said("a")
+    assert told is not None and told.acts
+
+
+def test_one_that_could_not_give_way_is_left_alone_for_a_while(office: Office) -> None:
+    office.prefer(0.5)
+    office.comes("a")
+    office.turn()
+    office.obeys("a")
+    office.measured("a")
+    office.comes("urgent", priority=3.0)
+    office.turn()
+    assert office.refuses("a", "given up").action == "preempt"
+    office.turn()
+    assert office.said("a") is None
+    told = office.said("urgent")
+    assert told is not None and "a has less priority, but can't give way: it couldn't just now" in told.reason
+    office.now = office.jobs["a"].at = office.now + 100.0
+    office.measured("a")
+    told = office.said("a")
+    assert told is not None and told.action == "preempt"
+
+
+def test_the_next_brain_knows_what_was_decided_and_what_came_of_it(office: Office, path: Path) -> None:
+    """It was killed when a change had been told: that goes on, and is done under the next one."""
+    office.comes("a")
+    office.turn()
+    office.obeys("a")
+    for _ in range(10):
+        office.measured("a")
+        if "a" in office.adviser.waiting():
+            break
+    change = office.adviser.waiting()["a"]
+    assert change.decision.plan is not None
+    office.adviser = Adviser(office.store)
+    arrival = msgspec.structs.replace(office.arrivals["a"], plan=office.standings["a"].plan)
+    office.adviser.arrived(arrival, office.now)
+    office.standings["a"] = msgspec.structs.replace(office.standings["a"], heard=change.number, busy=True)
+    office.measured("a")
+    assert office.said("a") is None  # it is left to finish what it is at
+    office._has("a", change.decision.plan, change.number, done=True)
+    (known,) = office.adviser._jobs.values()
+    assert known.decided[-1].number == change.number and known.decided[-1].done is not None

@@ -1,0 +1,111 @@
+"""Jobs that leave their resources open, on one machine, under one brain: they wait for room, shrink and give way for want of it,
+and go on by themselves; and no sample is lost.
+
+What there is is set by the brain's preferences, and so small or large that there is only one thing to do, whatever is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import dlrover_lite
+from dlrover_lite.brain.store import preferences, queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.cli.main import cli
+from dlrover_lite.jobs import brains
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.handle import JobHandle
+from tests.backends.support import until
+from tests.spine.support import HERE, end, succeeded, until_trained, write_csv
+from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
+from tests.spine.test_nodes import kill_master
+
+SAMPLES, EPOCHS = 6_000, 2
+ROOM_FOR_ONE, ROOM_FOR_TWO = 0.5, 1.5
+"""Cores: the smallest plan has 0.5."""
+
+
+@pytest.fixture(autouse=True)
+def brain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
+    monkeypatch.setenv("DLROVER_LITE_PROFILE_SECONDS", "1")
+    prefer(capacity_cores=ROOM_FOR_TWO, capacity_gib=8.0, decide_seconds=0.2)
+    yield
+    brains.stop(kill=True)
+
+
+def prefer(**liked: float) -> None:
+    BrainFiles().make()
+    with ConfigStore(BrainFiles().database) as store:
+        preferences.change(store, liked)
+
+
+def open_job(name: str, directory: Path) -> JobHandle:
+    """It doesn't come to its end before its gate is opened."""
+    directory.mkdir()
+    return dlrover_lite.run(
+        {
+            "version": 1,
+            "name": name,
+            "model": {"use": CENSUS, "options": {"directory": str(directory), "gate": str(directory / "gate")}},
+            "data": write_csv(directory / "numbers.csv", SAMPLES),
+            "training": {"batch_size": 16, "epochs": EPOCHS, "optimizer": SGD},
+            "directory": str(HERE),
+        }
+    )
+
+
+def cores(handle: JobHandle) -> float:
+    """That its nodes have."""
+    return sum(node.cores for node in handle.status().nodes if not node.state.startswith("ended"))
+
+
+def ended_exactly(handle: JobHandle) -> list[str]:
+    """What its master has told."""
+    succeeded(handle)
+    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=EPOCHS)
+    return [entry.text for entry in handle.story("master").entries]
+
+
+def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None:
+    first = open_job("first", tmp_path / "first")
+    until_trained(first, 100)
+    assert first.status().plan.startswith(
+        "begins with 1 ps x 0.25 cores, 1 worker x 0.75 cores (decision 1: cold start"
+    )
+    prefer(capacity_cores=ROOM_FOR_ONE)
+    until(lambda: cores(first) == ROOM_FOR_ONE, "the first one's smallest plan")
+
+    second = open_job("second", tmp_path / "second")
+    until(lambda: second.status().state == "queued", "the queue")
+    assert "number 1 in the queue: its smallest plan (0.5 cores) doesn't fit" in second.status().message
+    assert "queued" in CliRunner().invoke(cli, ["jobs"]).output
+    prefer(capacity_cores=ROOM_FOR_TWO)
+    until_trained(second, 100)
+    assert cores(first) + cores(second) <= ROOM_FOR_TWO
+
+    prefer(capacity_cores=ROOM_FOR_ONE)
+    both = [first, second]
+    until(lambda: [job for job in both if job.status().state == "queued"], "one that gives way")
+    (waits,) = [job for job in both if job.status().state == "queued"]
+    (stays,) = [job for job in both if job is not waits]
+    status = waits.status()
+    assert all(node.state.startswith("ended") for node in status.nodes) and status.samples > 0
+    assert stays.status().state == "training"
+    kill_master(waits)  # who follows it waits on
+    assert waits.status().state == "queued"
+    stays.stop()
+    assert end(stays).state == "stopped"
+    told = ended_exactly(waits)
+
+    assert any(text.startswith("lets its nodes go, to go on from checkpoint 1 later: it gives way") for text in told)
+    assert any(text.startswith("goes on from checkpoint 1 (it gives way, and waits: there is less") for text in told)
+    assert waits.status().generation == 1
+    with ConfigStore(BrainFiles().database) as store:
+        changes = [one for one in queries.decisions(store, first.id) if one.decision.action == "change"]
+    explained = CliRunner().invoke(cli, ["explain", first.id, str(changes[0].number)])
+    assert explained.exit_code == 0 and changes[0].decision.reason[1:] in explained.output
