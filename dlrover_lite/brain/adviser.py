@@ -21,11 +21,12 @@ from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.past import past_jobs, remember
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.prescale import StartInputs, basis
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs
+from dlrover_lite.brain.profiles import Level, Profile
+from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs, held_by
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.brain.treatment import Resize, Tell
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.units import Resources
 
@@ -35,6 +36,8 @@ _JUDGED_AFTER = 2
 """Windows with a new plan."""
 _AGAIN_SECONDS = 60.0
 """After a change was given up."""
+_REMEMBERED = 64
+"""Decisions of a job that an earlier brain has made."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +94,15 @@ class Adviser:
         profiles: Sequence[Profile],
         standing: Standing | None,
         done: Sequence[Done],
+        levels: Sequence[Level] = (),
     ) -> None:
         """What a master says between."""
         known = self._jobs.get(job)
         if known is None:
             return
         known.samples = samples
+        for level in levels:
+            known.add_level(level)
         for profile in profiles:
             known.add(profile)
         for one in done:
@@ -105,6 +111,7 @@ class Adviser:
             known.standing, known.plan = standing, standing.plan
             if known.waits is not None and standing.heard >= known.waits.number:
                 known.waits = None
+            self._forget_lost(known, standing)
         self._judge(known)
 
     def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
@@ -120,14 +127,31 @@ class Adviser:
         """What an earlier brain knew of it."""
         for record in queries.profiles(self._store, known.job, newest=256):
             known.add(profile_of(record))
-        for stored in queries.decisions(self._store, known.job, newest=32):
+        for stored in queries.decisions(self._store, known.job, newest=_REMEMBERED):
             known.reason = stored.decision.reason
+            if (treatment := stored.decision.treatment) is not None:
+                known.treated[stored.number] = treatment
             if stored.decision.acts:
                 known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
+            if stored.done is not None:
+                self._take(known, stored.done)
+
+    @staticmethod
+    def _forget_lost(known: RegisteredJob, standing: Standing) -> None:
+        """Treatments that are not under way any more, though nothing came of them: their master never heard of those that an earlier brain
+        decided in its last moment, and one that was killed can't tell what has become of others."""
+        for number, treatment in list(known.treated.items()):
+            waits = known.waits is not None and known.waits.number == number
+            if treatment.done_at is not None or isinstance(treatment.act, Tell) or waits:
+                continue
+            if number > standing.heard:
+                del known.treated[number]
+            elif not standing.busy:
+                known.treated[number] = msgspec.structs.replace(treatment, done_at=treatment.at)
 
     def _take(self, known: RegisteredJob, done: Done) -> None:
-        if (treated := known.treated.get(done.number)) is not None:
-            known.past[treated] = msgspec.structs.replace(known.past[treated], done_at=done.at)
+        if (treatment := known.treated.get(done.number)) is not None:
+            known.treated[done.number] = msgspec.structs.replace(treatment, done_at=done.at)
         for at, one in enumerate(known.decided):
             if one.number != done.number or one.done is not None:
                 continue
@@ -178,6 +202,10 @@ class Adviser:
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
+        for known in self._jobs.values():
+            if known.new_level:
+                self._heal(known, at, only_memory=True)
+            known.new_level = False
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
@@ -190,23 +218,24 @@ class Adviser:
             known.new_profile = False
         self._carry(self.round(at), at)
 
-    def _heal(self, known: RegisteredJob, at: float) -> None:
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> None:
         """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
-        if not known.may_change or not known.present or known.standing is None:
+        if not known.may_be_relieved:
             return
         inputs = heal_inputs(known, self._room(), at=at)
         if inputs is None:
             return
+        if only_memory or not known.may_change or not known.present:
+            inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
-        acts = [one for one in found if one.acts][:1]
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
         chosen = [*acts, *(one for one in found if not one.acts)]
         if not chosen:
             return
         numbers = self._store.add_treatments(inputs, chosen)
         for one, number in zip(chosen, numbers, strict=True):
             if one.treatment is not None:
-                known.past.append(one.treatment)
-                known.treated[number] = len(known.past) - 1
+                known.treated[number] = one.treatment
             if one.acts:
                 known.waits = Numbered(number, one)
                 known.decided.append(known.waits)
@@ -214,7 +243,7 @@ class Adviser:
     def _room(self) -> Resources:
         """That no job has."""
         capacity = self._capacity()
-        held = [node.resources for known in self._jobs.values() if known.standing for node in known.standing.nodes]
+        held = [held_by(known) for known in self._jobs.values()]
         return Resources(
             max(0.0, capacity.cores - sum(one.cores for one in held)),
             max(0, capacity.memory - sum(one.memory for one in held)),
@@ -285,6 +314,11 @@ class Adviser:
         ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
         strangers = max(0.0, host.other_cores - ours)
         return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
+
+
+def _is_more_memory(decision: Decision) -> bool:
+    treatment = decision.treatment
+    return treatment is not None and treatment.cause == "memory ahead" and isinstance(treatment.act, Resize)
 
 
 def readable(store: ConfigStore) -> list[Arrival]:

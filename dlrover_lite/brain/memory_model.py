@@ -20,6 +20,7 @@ from dlrover_lite.brain.table_rows import RowFit, quantile_rows
 from dlrover_lite.units import MIB
 
 __all__ = [
+    "ACT_TIMES",
     "OomRisk",
     "PsMemory",
     "TableMemory",
@@ -41,7 +42,7 @@ _GROW, _FULL = 0.55, 0.7
 SPILL_PART = 0.25
 """Of the rows' memory that a snapshot may use for rows that change before they are written."""
 
-_ACT_TIMES = 3.0
+ACT_TIMES = 3.0
 """Measured times to act within which nothing may go wrong."""
 _MEASURED_SD = 0.03
 """Relative, of a PS's memory about the model, beside what rows are uncertain by."""
@@ -141,10 +142,11 @@ def oom_risk(
     total_samples: float,
     samples_per_second: float,
     seconds_to_act: float,
+    seconds_since: float = 0.0,
 ) -> OomRisk:
     """Chances that a PS limited to ``limit`` bytes crosses that; ``samples`` has been trained on of ``total_samples``, over all epochs.
-    ``seconds_to_act`` is what it takes a relief to take effect, as measured."""
-    soon = min(total_samples, samples + samples_per_second * seconds_to_act * _ACT_TIMES)
+    ``seconds_to_act`` is what it takes a relief to take effect, as measured; ``seconds_since``: how long ago all this was so."""
+    soon = min(total_samples, samples + samples_per_second * (seconds_since + seconds_to_act * ACT_TIMES))
     # the times in between, for when it becomes likely
     ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 33)[1:]])
     peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
