@@ -47,7 +47,8 @@ FROM = 0.3
 def zipf(random: np.random.Generator, samples: int, ids: int, exponent: float) -> Ids:
     """From a finite vocabulary, the k-th id being drawn in proportion to k ** -exponent."""
     weights = np.cumsum(np.arange(1, ids + 1, dtype=np.float64) ** -exponent)
-    return np.searchsorted(weights, random.random(samples) * weights[-1])
+    found: Ids = np.searchsorted(weights, random.random(samples) * weights[-1])
+    return found
 
 
 def endless(random: np.random.Generator, samples: int, exponent: float) -> Ids:

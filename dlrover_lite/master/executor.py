@@ -140,8 +140,8 @@ class Executor:
             case "replace":
                 return (Replace(node, each),)
             case "move slots":
-                of = "memory" if cause == "memory ahead" else "load"
-                return (MoveHot(node, float(act["share"]), dict(act["to"]), of),)
+                share, to = float(act["share"]), dict(act["to"])
+                return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
             case "add ps":
                 count = self._reconciler.fleet.plan.ps.count + 1
                 return (Join(each, count), MoveHot(node, float(act["share"]), {}, "memory"))
