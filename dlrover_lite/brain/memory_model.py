@@ -161,12 +161,21 @@ def oom_risk(
 
 
 def limit_for(
-    memory: PsMemory, tables: Sequence[TableMemory], samples: float, *, used: int = 0, granularity: int = MIB
+    memory: PsMemory,
+    tables: Sequence[TableMemory],
+    samples: float,
+    *,
+    surely: float = 0.0,
+    used: int = 0,
+    granularity: int = MIB,
 ) -> int:
     """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
-    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much."""
-    expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
+    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much, or needs it to get to ``surely``, before which
+    there can be no other limit."""
+    (expected, _), (high, soon) = peak_bytes(memory, tables, (samples, surely), (0.5, _SAFE))
     limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
+    if surely:
+        limit = max(limit, soon * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
 
 

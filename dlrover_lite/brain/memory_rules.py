@@ -118,7 +118,8 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
         seconds_since=_age(inputs, last),
     )
     used = next(use.used_bytes for use in last.ps if use.node == node.node)
-    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, used=used))
+    soon = min(samples, last.samples_so_far + last.samples_per_second * _seconds_to_act(inputs, last))
+    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=soon, used=used))
 
 
 def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:

@@ -13,7 +13,8 @@ from dlrover_lite.brain.treatment import Resize
 from dlrover_lite.jobs.brain_files import BrainFiles
 from tests.spine.support import succeeded
 
-LIMIT = 192 << 20
+LIMIT = 128 << 20
+"""Bytes: full a few seconds after training has begun, before anything else is measured."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +27,10 @@ def test_a_server_whose_tables_outgrow_it_gets_more_memory_in_time(tmp_path: Pat
         {
             "version": 1,
             "name": "growing",
-            "model": {"use": "wide_deep", "options": {"embedding_dim": 32, "hidden": [8]}},
+            "model": {"use": "wide_deep", "options": {"embedding_dim": 16, "hidden": [8]}},
             "data": {
                 "format": "synthetic",
-                "samples": 100_000,
+                "samples": 50_000,
                 "eval_samples": 0,
                 "ids_per_field": 100_000,
                 "zipf_exponent": 0.2,
@@ -37,7 +38,7 @@ def test_a_server_whose_tables_outgrow_it_gets_more_memory_in_time(tmp_path: Pat
             "training": {"batch_size": 256, "optimizer": {"use": "adagrad"}},
             "resources": {
                 "ps": {"count": 1, "cores": 0.5, "memory": LIMIT},
-                "worker": {"count": 1, "cores": 1, "memory": "1GiB"},
+                "worker": {"count": 1, "cores": 0.3, "memory": "1GiB"},
             },
             "autoscale": "on",
             "checkpoint": "off",
@@ -47,7 +48,7 @@ def test_a_server_whose_tables_outgrow_it_gets_more_memory_in_time(tmp_path: Pat
     )
     status = succeeded(handle)
     (server,) = (node for node in status["nodes"] if node["role"] == "ps")  # it is still the first one
-    assert server["peak_memory"] > 1.5 * LIMIT
+    assert server["peak_memory"] > 1.2 * LIMIT
     with ConfigStore(BrainFiles().database) as store:
         decided = [one.decision.treatment for one in queries.decisions(store, handle.id) if one.decision.acts]
     assert any(one is not None and isinstance(one.act, Resize) for one in decided)
