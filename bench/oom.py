@@ -36,9 +36,9 @@ PATIENCE_SECONDS = 600.0
 
 
 Ids = NDArray[np.int64]
-TABLES = ((0, 16), (1, 16), (2, 8), (3, 1))
+TABLES = ((0, 32), (1, 16), (2, 16), (3, 1))
 """Seed and dim of each."""
-BASE, STATE_PARTS = 90 * MIB, 1
+BASE, STATE_PARTS = 16 * MIB, 1
 LOOKS = 60
 """At what the PS holds, at equal steps of the run."""
 FROM = 0.3
@@ -132,7 +132,7 @@ def errors(found: Course) -> Iterator[float]:
 
 
 def prediction_error(quick: bool) -> Figure:
-    samples, seeds = (100_000, 1) if quick else (1_000_000, 3)
+    samples, seeds = (400_000, 1) if quick else (1_500_000, 3)
     worst: dict[str, float] = {}
     for kind in COURSES:
         for epochs in (1, 3):
