@@ -170,8 +170,8 @@ def limit_for(
     granularity: int = MIB,
 ) -> int:
     """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
-    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much, or needs it to get to ``surely``, before which
-    there can be no other limit."""
+    take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what those courses need until ``surely``,
+    before which there can be no other limit."""
     (expected, _), (high, soon) = peak_bytes(memory, tables, (samples, surely), (0.5, _SAFE))
     limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
     if surely:
