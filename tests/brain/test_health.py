@@ -240,9 +240,7 @@ def test_after_a_relief_nothing_is_left_to_do() -> None:
     assert isinstance(act, Resize)
     given = {first: act.resources, **act.others}
     assert sorted(given) == ["ps-0", "ps-1"]  # they grow alike: one treatment for both
-    nodes = tuple(
-        msgspec.structs.replace(node, resources=given.get(node.node, node.resources)) for node in found.nodes
-    )
+    nodes = tuple(msgspec.structs.replace(node, resources=given.get(node.node, node.resources)) for node in found.nodes)
     assert heal(msgspec.structs.replace(found, nodes=nodes)) == ()
 
 
