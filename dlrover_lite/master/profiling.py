@@ -18,7 +18,7 @@ from dlrover_lite.wire.messages import LeaseRequest, PsReport
 if TYPE_CHECKING:
     from dlrover_lite.master.service import Master
 
-__all__ = ["Profiling", "Sink"]
+__all__ = ["Profiling", "Sink", "Usual"]
 
 LEVEL_STEP = 0.02
 """Of a PS's memory limit: what it holds is told again once it has grown by that."""
@@ -29,6 +29,38 @@ class Sink(Protocol):
 
     def keep(self, found: Profile | Gap) -> None:
         """Raises DlroverLiteError when it can't: it isn't asked again for this one."""
+
+
+class Usual:
+    """Evaluations and checkpoints that leave no time to measure training without them are part of it: a job that evaluates every few
+    seconds is as fast as it is with that."""
+
+    PATIENCE_SECONDS = 15.0
+    """Without a stretch that is long enough for an interval, before they count as part of training."""
+
+    def __init__(self, enough_seconds: float) -> None:
+        """``enough_seconds``: a stretch without any that is long enough."""
+        self._enough_seconds = enough_seconds
+        self._free_since: float | None = None
+        """Of any; None: there is no training that could be measured."""
+        self._enough_at = 0.0
+        """When such a stretch was there last, or training began."""
+        self._is_usual = False
+
+    def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
+        """Whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
+        if not trains:
+            self._free_since = None
+            return under_way
+        if self._free_since is None:
+            self._free_since = self._enough_at = now
+        if under_way:
+            self._free_since = now
+        elif now - self._free_since >= self._enough_seconds:
+            self._enough_at, self._is_usual = now, False
+        if now - self._enough_at >= self.PATIENCE_SECONDS:
+            self._is_usual = True
+        return under_way and not self._is_usual
 
 
 class Profiling:
@@ -45,9 +77,11 @@ class Profiling:
         wall_clock: Callable[[], float],
         pace: Pace | None = None,
     ) -> None:
+        pace = pace or Pace()
         self._profiler = Profiler(
             job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
         )
+        self._usual = Usual(pace.warm_up_seconds + pace.least_seconds)
         self._sinks = sinks
         self._clock = clock
         self._wall_clock = wall_clock
@@ -93,7 +127,10 @@ class Profiling:
         parts = tuple(
             Part(node.id, node.role, node.resources.cores) for node in master.fleet.running if node.state == "up"
         )
-        self._keep(self._profiler.situation(now, at, Situation(parts, self._disturbed(master))))
+        disturbed, beside = self._disturbed(master), self._beside(master)
+        if self._usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
+            disturbed = disturbed or beside
+        self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
         self._keep(self._profiler.tick(now, at))
 
     def level(self, master: Master) -> Level | None:
@@ -112,7 +149,7 @@ class Profiling:
         return None
 
     def _disturbed(self, master: Master) -> str:
-        servers, checkpoints = master.servers, master.checkpoints
+        servers = master.servers
         if master.outcome is not None or master.beginning is not None or master.stopping:
             return "the job ends"
         if master.shards.trained:
@@ -128,9 +165,14 @@ class Profiling:
                 return f"slots come to {node.id} or leave it"
         if not servers.settled:
             return "slots are to move"
+        return ""
+
+    @staticmethod
+    def _beside(master: Master) -> str:
+        """What goes on beside training and takes of its CPU, in words."""
         if master.rounds.open:
             return "an evaluation is under way"
-        if checkpoints is not None and checkpoints.cuts.phase != "idle":
+        if master.checkpoints is not None and master.checkpoints.cuts.phase != "idle":
             return "a checkpoint is taken"
         return ""
 

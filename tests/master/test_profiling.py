@@ -11,7 +11,7 @@ import pytest
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import DeadlineExceeded, JobError
 from dlrover_lite.jobs.profiles import Gap
-from dlrover_lite.master.profiling import Profiling
+from dlrover_lite.master.profiling import Profiling, Usual
 from dlrover_lite.wire.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
 from tests.master.rig import PATIENCE, Rig, done
 
@@ -63,7 +63,7 @@ def test_counters_that_cannot_be_are_no_message(rig: Rig) -> None:
     rig.up("ps-0")
     with pytest.raises(DeadlineExceeded):
         bad = PsCounters(math.nan, 0.0, 0, 0)
-        rig.ask("ps-0", PsReport("ps-0", 0, 0, 0, counters=bad), patience_seconds=0.2)
+        rig.client("ps-0").call(PsReport("ps-0", 0, 0, 0, counters=bad), deadline_seconds=0.2)
     assert rig.server.malformed
 
 
@@ -79,3 +79,31 @@ def test_a_sink_that_fails_stops_nobody(rig: Rig, capsys: pytest.CaptureFixture[
     profiling.taken_over("why")
     assert len(rig.profiles) == 2
     assert capsys.readouterr().out == "a profile is lost: the disk is full\n"
+
+
+def disturbed_seconds(usual: Usual, *, every: float, lasts: float, seconds: float, trains: bool = True) -> list[int]:
+    """Seconds in which evaluations of so many seconds, one every so many, keep training from being measured."""
+    return [at for at in range(int(seconds)) if usual.disturbs(float(at), under_way=at % every < lasts, trains=trains)]
+
+
+def test_a_rare_evaluation_is_not_measured() -> None:
+    assert disturbed_seconds(Usual(7.0), every=60, lasts=10, seconds=180) == [
+        *range(10),
+        *range(60, 70),
+        *range(120, 130),
+    ]
+
+
+def test_evaluations_that_leave_no_time_between_them_are_part_of_training() -> None:
+    usual = Usual(7.0)
+    disturbed = disturbed_seconds(usual, every=5, lasts=2, seconds=100)
+    assert disturbed == [0, 1, 5, 6, 10, 11]
+    # also when the plan changes, until there is a stretch without them
+    assert not usual.disturbs(100.0, under_way=False, trains=False)
+    assert not usual.disturbs(101.0, under_way=True, trains=True)
+    assert not usual.disturbs(109.0, under_way=False, trains=True)
+    assert usual.disturbs(110.0, under_way=True, trains=True)
+
+
+def test_one_long_evaluation_is_measured_in_the_end() -> None:
+    assert disturbed_seconds(Usual(7.0), every=1000, lasts=1000, seconds=60) == [*range(15)]
