@@ -46,7 +46,7 @@ ACT_TIMES = 3.0
 """Measured times to act within which nothing may go wrong."""
 _MEASURED_SD = 0.03
 """Relative, of a PS's memory about the model, beside what rows are uncertain by."""
-_QUANTILES = (np.arange(64) + 0.5) / 64
+_QUANTILES = (np.arange(32) + 0.5) / 32
 _HEADROOM = 1.06
 _MOST = 1.38
 """Limit over the expected peak: what is usual, and not more than."""
@@ -148,7 +148,7 @@ def oom_risk(
     ``seconds_to_act`` is what it takes a relief to take effect, as measured; ``seconds_since``: how long ago all this was so."""
     soon = min(total_samples, samples + samples_per_second * (seconds_since + seconds_to_act * ACT_TIMES))
     # the times in between, for when it becomes likely
-    ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 33)[1:]])
+    ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 17)[1:]])
     peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
     chances = _normal(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
     likely = np.flatnonzero(chances[2:] >= 0.5)
