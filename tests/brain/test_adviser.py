@@ -18,8 +18,9 @@ from dlrover_lite.brain.registered import Numbered
 from dlrover_lite.brain.similarity import JobFeatures
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
-from dlrover_lite.brain.treatment import Resize, Tell
+from dlrover_lite.brain.treatment import Act, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.test_health import profile
 
 JOB, START = "job", 1_000_000.0
 BASE = 80 * MIB
@@ -163,3 +164,59 @@ def test_where_there_is_no_memory_left_it_is_said_once(store: ConfigStore) -> No
     assert not brain.waiting()
     told = [one for one in brain._jobs[JOB].treated.values() if isinstance(one.act, Tell)]
     assert 1 <= len(told) <= 2  # of each PS
+
+
+# --- nodes that are slow --------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A job whose measurements come one after the other, and whose master does at once what it is told."""
+
+    def __init__(self, store: ConfigStore, **measured: Any) -> None:
+        workers, servers = (RolePlan(count, Resources(cores, GIB)) for count, cores in ((3, 1.0), (2, 0.5)))
+        self.plan = Plan(ps=servers, worker=workers)
+        nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
+        nodes += [StandingNode(f"worker-{i}", "worker", "a", workers.each) for i in range(3)]
+        self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
+        self.brain = Adviser(store)
+        capacity = Resources(8.0, 16 * GIB)
+        demand = Demand(capacity=capacity, ps=servers, worker=workers, total_samples=1e9, epoch_samples=1e9)
+        features = msgspec.to_builtins(FEATURES)
+        self.brain.arrived(Arrival(job=JOB, features=features, demand=demand, began=90.0, plan=self.plan), 90.0)
+        self._measured = measured
+        self._windows = 0
+
+    def decided(self, windows: int) -> list[Act]:
+        """In so many more of them."""
+        acts = []
+        for _ in range(windows):
+            self._windows += 1
+            found = profile(self._windows, **self._measured)
+            self._told(profiles=(found,))
+            self.brain.turn(found.at)
+            for one in self.brain.waiting().values():
+                assert one.decision.treatment is not None, one.decision.reason
+                acts.append(one.decision.treatment.act)
+                self.standing = msgspec.structs.replace(self.standing, heard=one.number)
+                done = Done(job=JOB, number=one.number, at=found.at + 1, state="done", seconds=1.0)
+                self._told(done=(done,))
+        return acts
+
+    def _told(self, **news: Any) -> None:
+        self.brain.reported(
+            JOB, **{"samples": 0, "profiles": (), "done": (), "standing": self.standing, "levels": (), **news}
+        )
+
+
+def test_a_worker_that_stays_slow_gets_smaller_shards_and_then_makes_room(store: ConfigStore) -> None:
+    job = Slow(store, rates=(0.3, 1.0, 1.0))
+    assert job.decided(2) == []
+    first, second = job.decided(8)
+    assert isinstance(first, SmallerShards) and first.factor == pytest.approx(0.3, abs=0.05)
+    assert isinstance(second, Replace) and second.resources == job.plan.worker.each
+
+
+def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: ConfigStore) -> None:
+    job = Slow(store, busy=(0.5, 0.2), cpu=(0.1, 0.2), queue=(0.9, 0.1), throttled=7.0)
+    act = job.decided(3)[0]
+    assert isinstance(act, Resize) and act.resources.cores == pytest.approx(1.0)
