@@ -189,12 +189,7 @@ def test_no_brain(past: None, capsys: Capture) -> None:
 
 def test_settings(home: Path, capsys: Capture) -> None:
     assert main(["brain", "settings", "keep-jobs=500"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "idle-minutes=15",
-        "keep-jobs=500",
-        "keep-days=365",
-        "profile-days=30",
-    ]
+    assert {"keep-jobs=500", "keep-days=365", "capacity-cores=0"} <= set(capsys.readouterr().out.splitlines())
     value = as_json(["brain", "settings"], capsys)
     check("## brain settings", value)
     assert value["keep_jobs"] == 500

@@ -172,7 +172,7 @@ def test_a_detached_job(tmp_path: Path, capsys: Capture) -> None:
     assert f"dlrover-lite logs -f {job}" in said
     logs = start(["logs", "-f", job])
     assert logs.stdout is not None
-    assert "plan: 1 ps x 0.5 cores, 1 worker x 0.5 cores" in logs.stdout.readline()
+    assert "begins with 1 ps x 0.5 cores, 1 worker x 0.5 cores" in logs.stdout.readline()
     assert main(["status", job, "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == fields("## status")
     assert main(["status", job]) == 0

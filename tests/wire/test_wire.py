@@ -51,7 +51,7 @@ def client(server: Server, context: zmq.Context[Any]) -> Iterator[Client]:
 
 
 def test_requests_and_replies_arrive_as_they_were(server: Server, client: Client) -> None:
-    report = WorkReport(3, 2, 1, ["a.csv:3: naïve"], b"\x00\xff", {4: 5}, {"read": 0.5}, 7.25)
+    report = WorkReport(3, 2, 1, ["a.csv:3: naïve"], b"\x00\xff", {4: 5}, {"read": 0.5}, {"read": 0.25}, 7.25)
     body = LeaseRequest("worker-0", 7, [(0, 3), (5, 6)], 4, "Traceback", give_back=True, want=False, report=report)
     frames = [b"", b"x", np.arange(5, dtype=np.float32), memoryview(b"view")]
     sequence = client.send(body, frames)
