@@ -16,6 +16,8 @@ from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows
 
 __all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
 
+_LEAST_LOOKS = 3
+"""At a PS, before it is believed to need less than others beside its rows."""
 _HEADROOM, _MOST = 1.06, 1.38
 """Of tables over their 95th percentile, and over what is expected: as ``memory_model.limit_for``."""
 
@@ -83,10 +85,14 @@ def forecast(
         for curve in curves or _by_table(profiles, facts or TableFacts()) or [_all_rows(profiles)]
         if (fit := fit_rows(curve.samples, curve.rows, growth=growth, limit=curve.limit)) is not None
     ]
-    base = {}
+    base: dict[str, int] = {}
+    young: list[str] = []
     for node in rows_now:
         uses = [use for profile in profiles for use in profile.ps if use.node == node]
         base[node] = base_bytes([use.used_bytes for use in uses], [use.row_bytes for use in uses])
+        if len(uses) < _LEAST_LOOKS:
+            young.append(node)
+    base |= dict.fromkeys(young, max(base.values()))
     return Forecast(tuple(tables), base, spill_part) if tables else None
 
 

@@ -50,7 +50,8 @@ _QUANTILES = (np.arange(32) + 0.5) / 32
 _HEADROOM = 1.06
 _MOST = 1.38
 """Limit over the expected peak: what is usual, and not more than."""
-_SAFE = 0.95
+_SAFE, _SURE = 0.95, 0.99
+"""Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
 
 
 class TableMemory(NamedTuple):
@@ -170,12 +171,12 @@ def limit_for(
     granularity: int = MIB,
 ) -> int:
     """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
-    take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what those courses need until ``surely``,
-    before which there can be no other limit."""
-    (expected, _), (high, soon) = peak_bytes(memory, tables, (samples, surely), (0.5, _SAFE))
+    take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need until
+    ``surely``, before which there can be no other limit."""
+    expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
     limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
     if surely:
-        limit = max(limit, soon * _HEADROOM)
+        limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
 
 

@@ -28,6 +28,10 @@ _TIMES_TO_ACT = 1.5
 """A new limit is to hold for so many times as long as another relief would need."""
 _OLDEST_SECONDS = 10.0
 """A job of which nothing has been heard for longer has not gone on as fast as it did."""
+_LEAST_MORE = 1.05
+"""Over the limit of a PS in need: a little more than is needed, rather than again and again."""
+_LEAST_PS = 128 * MIB
+"""Of another PS: as stage 1 has it."""
 _LARGEST_INDEX = 1.6
 """Over the usual size of rows with their index: while it doubles."""
 
@@ -88,9 +92,15 @@ def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> li
         return []
     outlooks = [_look(inputs, node, found) for node in servers]
     urgent = sorted(
-        (one for one in outlooks if _is_urgent(inputs, one.risk)), key=lambda one: (-one.risk.soon, one.node.node)
+        (_in_need(one) for one in outlooks if _is_urgent(inputs, one.risk)),
+        key=lambda one: (-one.risk.soon, one.node.node),
     )
     return [_relief(inputs, one, outlooks, room) for one in urgent]
+
+
+def _in_need(one: _Outlook) -> _Outlook:
+    more = math.ceil(one.node.resources.memory * _LEAST_MORE / MIB) * MIB
+    return one._replace(limit=max(one.limit, more))
 
 
 def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
@@ -214,7 +224,7 @@ def _to_another(
         return None
     memory, _ = one.found.of(one.node.node)
     needed = memory.base + share * (one.limit - memory.base) / _FILLED
-    resources = Resources(one.node.resources.cores, math.ceil(needed / MIB) * MIB)
+    resources = Resources(one.node.resources.cores, max(_LEAST_PS, math.ceil(needed / MIB) * MIB))
     host = room.best(resources)
     if not host:
         return None
