@@ -4,9 +4,8 @@
 
 Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
 samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
-fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stand two that know the last part
-of the curve alone, since ids that change with time bend it up again: its power law, and the straight line on, as where each hour brings as
-many new ids as the one before. The line counts as far as it fits that part better than the laws do.
+fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last
+part of the curve alone: it is right where ids change with time, which bends the curve up again.
 """
 
 from __future__ import annotations
@@ -37,12 +36,6 @@ _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
 """The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
-_LINE = 0.15
-"""Weight of the straight line where it fits the curve's end no better than the laws, nor worse."""
-_LEAST_POINTS = 4
-"""Of the curve's end, to tell that."""
-_LINE_SD = 0.05
-"""Relative, of the line's slope from now on."""
 _DRIFT_SD = 0.03
 """Of g from now on, beside its error of measurement: ids that change with time follow no law of the past."""
 
@@ -76,10 +69,6 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
     slopes: list[float]
     """g"""
     slope_sds: list[float]
-    line: float = 0.0
-    """Rows a sample, as of late."""
-    line_weight: float = 0.0
-    """Of going on like that; the laws together have the rest."""
 
     @property
     def power_law(self) -> float:
@@ -125,7 +114,6 @@ def fit_rows(
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
     kept = weights > 1e-4
-    line, line_weight = _line(n, y, limits[kept], laws.factors[kept], laws.slopes[kept], weights[kept])
     slope = _latest_slope(np.log(n), np.log(y))
     weights = weights[kept] / weights[kept].sum() * (1 - _LATEST_WEIGHT)
     return RowFit(
@@ -138,8 +126,6 @@ def fit_rows(
         factors=[*laws.factors[kept].tolist(), float(np.log(now) - slope * np.log(n[-1]))],
         slopes=[*laws.slopes[kept].tolist(), slope],
         slope_sds=[*laws.sds[kept].tolist(), 0.0],
-        line=line,
-        line_weight=line_weight,
     )
 
 
@@ -150,29 +136,6 @@ def _latest_slope(log_n: Floats, log_y: Floats) -> float:
         return _SLOPE
     x = x - x.mean()
     return float(np.clip((x * y).sum() / (x * x).sum(), 0.0, 1.0))
-
-
-def _line(
-    n: Floats, y: Floats, limits: Floats, factors: Floats, slopes: Floats, weights: Floats
-) -> tuple[float, float]:
-    """Slope of the straight line through the curve's end, and its weight against the laws [l], all of them taken through the last point."""
-    latest = n >= n[-1] / _LATEST
-    if latest.sum() < _LEAST_POINTS:
-        return 0.0, 0.0
-    x, now = n[latest], y[-1]
-    run, rise = (x - n[-1]) / y[latest], (y[latest] - now) / y[latest]
-    slope = max(0.0, float((run * rise).sum() / (run * run).sum()))
-    values = _law(limits[:, None], factors[:, None] + slopes[:, None] * np.log(x))
-    off_laws = now * values / values[:, -1:] / y[latest] - 1
-    off_line = run * slope - rise
-    variance = _MISFIT**2 + 1 / y[latest]
-
-    def evidence(off: Floats) -> Floats:
-        return np.asarray(np.exp(-0.5 * _INDEPENDENT * (off**2 / variance).mean(axis=-1)), np.float64)
-
-    of_line = _LINE * float(evidence(off_line))
-    of_laws = (1 - _LINE) * float((evidence(off_laws) * weights).sum() / weights.sum())
-    return slope, of_line / (of_line + of_laws) if of_line + of_laws > 0 else 0.0
 
 
 def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -242,15 +205,10 @@ def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
     now = np.log(fit.counted)
     grown = _law(limits, factors + slopes * now + slope * ahead)
     here = _law(limits, factors + slopes * now)
-    values = (fit.rows * grown / here).reshape(-1, len(n))
+    values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
-    if fit.line_weight > 0:
-        steady = fit.rows + fit.line * np.exp(_LINE_SD * offsets)[:, None] * np.maximum(n - fit.counted, 0.0)
-        values = np.concatenate([values, steady])
-        weights = np.concatenate([weights * (1 - fit.line_weight), parts * fit.line_weight])
-    values = np.clip(values, fit.rows, max(fit.bound, fit.rows))
-    found = _weighted_quantiles(values, weights, quantiles)
-    # where the line crosses the laws, quantiles in between could fall by a little
+    found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)
+    # where laws cross, quantiles in between could fall by a little
     rising = np.argsort(n, kind="stable")
     found[:, rising] = np.maximum.accumulate(found[:, rising], axis=1)
     return found
