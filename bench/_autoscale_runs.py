@@ -1,0 +1,228 @@
+"""The jobs of ``bench/autoscale.py``: plans, how fast each is for a moment, and jobs that run from their launch to their end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from _plan_job import MIB, PlannedJob, keeper_options, recipe_of, resources_of, running, start, words
+from _quiet import say
+
+from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.observed import candidate_of
+from dlrover_lite.brain.profiles import Profile
+
+__all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "plans_within", "scan", "user_run"]
+
+CEILING = {"cores": 2, "memory": 4096 * MIB}
+SIZES = (0.25, 0.5, 0.75, 1.0, 1.5)
+MOST_WORKERS, MOST_SERVERS = 4, 2
+LOOK_SECONDS = 2.0
+USERS_PART = 4
+"""A user's plan is kept for one in so many samples: it goes on as it began, and would take very long."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A job but for its size and its plan."""
+
+    name: str
+    model: str = "wide_deep"
+    options: Mapping[str, Any] = field(default_factory=lambda: {"embedding_dim": 16, "hidden": [256, 128]})
+    batch_size: int = 1024
+    ids: int = 20_000
+
+    def recipe(self, home: Path, samples: int, **more: Any) -> dict[str, Any]:
+        training = {"batch_size": self.batch_size, "optimizer": {"use": "adagrad", "learning_rate": 0.02}}
+        model = {"use": self.model, "options": dict(self.options)}
+        data = {"samples": samples, "ids_per_field": self.ids}
+        return recipe_of(home, self.name, model=model, data=data, training=training, **more)
+
+
+@dataclass
+class FullRun:
+    """Of a job, from its launch to its end."""
+
+    seconds: float
+    plans: list[str]
+    """That it has had, with the seconds from its launch on."""
+    first: Candidate | None
+    why: str
+    """The brain's reason for it."""
+    cpu_used: float
+    """CPU seconds of its nodes over what they were given."""
+    memory_used: float
+    """The most that each node has used over what it was given, those that ran at last."""
+    profiles: list[Profile]
+
+    def rate_with(self, plan: Candidate | None) -> float | None:
+        """Samples/s while it had this plan; None if that wasn't measured."""
+        found = [profile for profile in self.profiles if candidate_of(profile) == plan]
+        seconds = sum(profile.seconds for profile in found)
+        return sum(profile.samples for profile in found) / seconds if seconds else None
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------------
+
+
+def plans_within(cores: float) -> list[Candidate]:
+    """Those in which no node's size can be raised by a step without giving more than ``cores``: any other one is no faster than one
+    of them."""
+    milli = round(cores * 1000)
+    found = []
+    for workers, servers, at, of_ps in product(
+        range(1, MOST_WORKERS + 1), range(1, MOST_SERVERS + 1), range(len(SIZES)), range(len(SIZES))
+    ):
+        plan = Candidate(workers, servers, SIZES[at], SIZES[of_ps])
+        raised = [
+            Candidate(workers, servers, SIZES[i], SIZES[j])
+            for i, j in ((at + 1, of_ps), (at, of_ps + 1))
+            if i < len(SIZES) and j < len(SIZES) and SIZES[j] <= 1.0  # a PS has no use for more
+        ]
+        if plan.ps_cores <= 1.0 and plan.milli <= milli and all(one.milli > milli for one in raised):
+            found.append(plan)
+    return found
+
+
+def scan(home: Path, workload: Workload, plans: Sequence[Candidate], seconds: float) -> dict[Candidate, float]:
+    """Samples/s of each, in one job that goes through them."""
+    found: dict[Candidate, float] = {}
+    with PlannedJob(workload.recipe(home, 10**9), plans[0], from_memory=False) as job:
+        for plan in plans:
+            job.change(plan)
+            if (profile := job.measured(plan, seconds)) is not None:
+                found[plan] = profile.samples_per_second
+                say(f"  {words(plan)}: {found[plan]:,.0f} samples/s")
+    return found
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------------
+
+
+class History:
+    """What the brain knows of jobs past; no brain runs while it is changed."""
+
+    def __init__(self, home: Path) -> None:
+        self._kept = home / "history"
+
+    def forget(self) -> None:
+        self._stop()
+        if self._directory().exists():
+            shutil.rmtree(self._directory())
+
+    def keep(self) -> None:
+        self._stop()
+        shutil.copytree(self._directory(), self._kept)
+
+    def restore(self) -> None:
+        self.forget()
+        shutil.copytree(self._kept, self._directory())
+
+    @staticmethod
+    def _directory() -> Path:
+        from dlrover_lite.jobs.brain_files import BrainFiles
+
+        return BrainFiles().directory
+
+    @staticmethod
+    def _stop() -> None:
+        from dlrover_lite.jobs import brains
+
+        brains.stop()
+
+
+@dataclass
+class _Use:
+    """Of nodes, from one look to the next."""
+
+    cpu: float = 0.0
+    given: float = 0.0
+    peak: int = 0
+    memory: int = 0
+    last: dict[str, Any] = field(default_factory=dict)
+    at: float = 0.0
+
+    def look(self, status: Any, at: float) -> None:
+        there = {node.id: node for node in running(status)}
+        for name, node in there.items():
+            if (before := self.last.get(name)) is not None:
+                self.cpu += max(0.0, node.cpu_seconds - before.cpu_seconds)
+                self.given += before.cores * (at - self.at)
+        if status.samples and there:
+            self.peak = sum(node.peak_memory for node in there.values())
+            self.memory = sum(node.memory for node in there.values())
+        self.last, self.at = there, at
+
+
+def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 3600.0) -> FullRun:
+    """``brain``: the user's daemon is asked, and is ended afterwards. A job that takes longer than ``most_seconds`` is stopped."""
+    began, wall = time.monotonic(), time.time()
+    handle = start(recipe, keeper_options(brain="daemon" if brain else "off"))
+    use = _Use()
+    try:
+        while True:
+            try:
+                result = handle.wait(LOOK_SECONDS)
+            except TimeoutError:
+                use.look(handle.status(), time.monotonic())
+                if time.monotonic() > began + most_seconds:
+                    handle.stop(now=True)
+                continue
+            break
+        seconds = time.monotonic() - began
+    except BaseException:
+        handle.stop(kill=True)
+        handle.wait()
+        raise
+    if not result.ok and not (result.state == "stopped" and seconds > most_seconds):
+        raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
+    profiles = [each for each in handle.profiles() if isinstance(each, Profile)]
+    plans, why = _granted(handle.id) if brain else ([], "")
+    return FullRun(
+        seconds=seconds,
+        plans=[f"{at - wall:.0f} s: {words(plan)}" for at, plan in plans],
+        first=plans[0][1] if plans else None,
+        why=why,
+        cpu_used=use.cpu / use.given if use.given else float("nan"),
+        memory_used=use.peak / use.memory if use.memory else float("nan"),
+        profiles=profiles,
+    )
+
+
+def _granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
+    """The plans that the brain knows it to have had, and when; and why the first one."""
+    from dlrover_lite.brain.registered import candidate
+    from dlrover_lite.brain.store import queries
+    from dlrover_lite.brain.store.database import ConfigStore
+    from dlrover_lite.jobs.brain_files import BrainFiles
+
+    with ConfigStore(BrainFiles().database) as store:
+        found = [(record.at, candidate(record.plan)) for record in queries.plans(store, job, kind="granted")]
+        decided = queries.decisions(store, job, number=1)
+    changes = [one for i, one in enumerate(found) if i == 0 or one[1] != found[i - 1][1]]
+    return changes, decided[0].decision.reason if decided else ""
+
+
+def user_run(home: Path, workload: Workload, samples: int, plan: Candidate) -> float:
+    """Seconds that a job would take that keeps this plan: run for a part of its samples, the start counted once."""
+    recipe = workload.recipe(home, samples // USERS_PART, resources=resources_of(plan), autoscale="off")
+    began = time.monotonic()
+    handle = start(recipe, keeper_options())
+    try:
+        while not handle.status().samples and handle.result() is None:
+            time.sleep(0.1)
+        training = time.monotonic()
+        result = handle.wait()
+        end = time.monotonic()
+    except BaseException:
+        handle.stop(kill=True)
+        handle.wait()
+        raise
+    if not result.ok:
+        raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
+    return (training - began) + (end - training) * USERS_PART

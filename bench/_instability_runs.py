@@ -1,0 +1,202 @@
+"""The jobs of ``bench/instability.py``: one whose parameter servers are the bottleneck, one whose workers are; and a slow host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from _plan_job import keeper_options, recipe_of, resources_of, running, start
+from _slow_host import pid_of, slow_down
+from _train_worker import BATCH_SIZE, BATCHES, FEATURES, make_batches
+from migrate import Watch
+
+from dlrover_lite.brain.lattice import Candidate
+
+__all__ = ["CASES", "Case", "How", "Run", "prepare", "rate_of", "run"]
+
+How = Literal["undisturbed", "none", "restart", "undisturbed, ours", "ours"]
+"""Nothing happens; nothing is done about it; stopped, and begun again elsewhere from a checkpoint. With the brain: nothing happens; and it
+does what it does."""
+WITH_BRAIN = ("undisturbed, ours", "ours")
+SLOWED_AT = 0.3
+"""Of the samples."""
+SLOWED_TO = 0.25
+PILOT_SECONDS = 8.0
+NEVER = 1e9
+"""Seconds between checkpoints: there is the last one, if any."""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    plan: Candidate
+    slow: str
+    """The node whose host turns slow."""
+    options: Mapping[str, Any]
+    """Of the model."""
+    ids: int
+    """Of a field, evenly drawn; 0: as ``_train_worker`` has them."""
+
+    @property
+    def cores(self) -> float:
+        """Of the node, at first."""
+        return self.plan.ps_cores if self.slow.startswith("ps") else self.plan.worker_cores
+
+
+CASES = {
+    "hot_ps": Case("hot_ps", Candidate(1, 2, 1.0, 0.2), "ps-0", {"embedding_dim": 32, "hidden": [32]}, 4096),
+    "straggler": Case(
+        "straggler", Candidate(3, 1, 0.35, 0.45), "worker-0", {"embedding_dim": 16, "hidden": [256, 128]}, 0
+    ),
+}
+"""Many rows and little to compute with them: the PS have all they can do. And the other way around."""
+
+
+@dataclass
+class Run:
+    how: How
+    seconds: float
+    """From the launch to the end."""
+    acted_after: float | None = None
+    """Seconds from the slowing down until the first thing was done."""
+    story: list[str] = field(default_factory=list)
+    """What was done, with the seconds since the slowing down, or since the beginning."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Of a restart, in seconds."""
+
+
+def prepare(case: Case, home: Path) -> Path:
+    """A directory for its jobs, with what its workers read."""
+    directory = home / case.name
+    directory.mkdir()
+    batches = directory / "batches.npz"
+    if case.ids == 0:
+        make_batches(batches)
+        return directory
+    random = np.random.default_rng(0)
+    np.savez(
+        batches,
+        labels=(random.random((BATCHES, BATCH_SIZE)) < 0.25).astype(np.float32),
+        dense=random.normal(size=(BATCHES, BATCH_SIZE, 13)).astype(np.float32),
+        ids=random.integers(0, case.ids, (BATCHES, FEATURES, BATCH_SIZE)).astype(np.uint64),
+    )
+    return directory
+
+
+def _recipe(case: Case, directory: Path, samples: int, *, ours: bool) -> dict[str, Any]:
+    """The plan is fixed, so that ours is no other one from the beginning: the brain has the nodes' health to see to."""
+    return recipe_of(
+        directory,
+        f"bench-{case.name.replace('_', '-')}",
+        model={"use": "wide_deep", "options": dict(case.options)},
+        data={"samples": samples},
+        resources=resources_of(case.plan),
+        autoscale="on" if ours else "off",
+        checkpoint={"every_seconds": NEVER},
+    )
+
+
+def rate_of(case: Case, directory: Path) -> float:
+    """Samples/s of its plan."""
+    handle = start(_recipe(case, directory, 10**9, ours=False), keeper_options(from_memory=True))
+    watch = Watch(handle)
+    try:
+        watch.until(lambda status: status.samples > 40 * BATCH_SIZE, "it trained")
+        began, before = time.monotonic(), handle.status().samples
+        time.sleep(PILOT_SECONDS)
+        return float((handle.status().samples - before) / (time.monotonic() - began))
+    finally:
+        handle.stop(now=True)
+        handle.wait()
+
+
+def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: float = 0.0) -> Run:
+    """``noticed_after``: a restart begins so many seconds after the host has turned slow."""
+    from dlrover_lite.jobs import brains
+
+    ours = how in WITH_BRAIN
+    options = keeper_options(from_memory=True, brain="daemon" if ours else "off")
+    recipe = _recipe(case, directory, samples, ours=ours)
+    try:
+        if ours:
+            brains.ensure()  # its start is no part of what an intervention costs
+        began = time.monotonic()
+        handle = start(recipe, options)
+        try:
+            if how.startswith("undisturbed"):
+                return _ended(how, began, handle, time.time())
+            Patient(handle).until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
+            slowed = _slow_down(handle, case.slow)
+            if how != "restart":
+                return _ended(how, began, handle, slowed)
+            handle, phases = _restarted(handle, options, noticed_after)
+            found = _ended(how, began, handle, slowed)
+            found.phases = phases
+            return found
+        except BaseException:
+            handle.stop(kill=True)
+            handle.wait()
+            raise
+    finally:
+        if ours:
+            brains.stop()
+
+
+def _slow_down(handle: Any, name: str) -> float:
+    """When: seconds since the epoch."""
+    keeper = handle.job.record().keeper
+    node = next(node for node in handle.status().nodes if node.id == name)
+    slow_down(pid_of(keeper.pid, name), node.cores * SLOWED_TO)
+    return time.time()
+
+
+class Patient(Watch):
+    """A look now and then: it lasts."""
+
+    def until(self, done: Any, what: str) -> float:
+        while True:
+            with suppress(TimeoutError):
+                raise SystemExit(f"the job has ended before {what}: {self.handle.wait(0.2)}")
+            if done(self.handle.status()):
+                return time.monotonic()
+
+
+def _ended(how: How, began: float, handle: Any, since: float) -> Run:
+    """``since``: when something happened, or could have."""
+    result = handle.wait()
+    seconds = time.monotonic() - began
+    if not result.ok:
+        raise SystemExit(f"{how}: {result.message}\n{result.hint}\n{result.traceback}")
+    said = [(entry.at - since, entry.text) for entry in handle.story("master").entries if "decision" in entry.text]
+    after = [at for at, text in said if at >= 0 and "carried out" in text]
+    return Run(how, seconds, min(after, default=None), [f"{at:+.1f} s: {text}" for at, text in said])
+
+
+def _restarted(handle: Any, options: Any, noticed_after: float) -> tuple[Any, dict[str, float]]:
+    """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
+    from dlrover_lite.jobs.handle import resume
+
+    with suppress(TimeoutError):
+        raise SystemExit(f"the job has ended before it could be restarted: {handle.wait(noticed_after)}")
+    marks = [time.monotonic()]
+    handle.stop()
+    result = handle.wait()
+    if result.state != "stopped":
+        raise SystemExit(f"the job has {result.state}: {result.message}")
+    done = int((result.status or {}).get("samples", 0))
+    marks.append(time.monotonic())
+    handle = resume(handle.id, options=options)
+    marks.append(time.monotonic())
+    watch = Patient(handle)
+    marks.append(
+        watch.until(lambda status: all(node.state == "up" for node in running(status)) and running(status), "up")
+    )
+    marks.append(watch.until(lambda status: status.samples > done, "it went on"))
+    names = ("last checkpoint and stop", "keeper", "master and nodes", "restore until the first minibatch")
+    return handle, {name: after - before for name, (before, after) in zip(names, pairwise(marks), strict=True)}

@@ -1,0 +1,233 @@
+"""Whether the machine was quiet while something was measured: figures of wall time mean nothing beside other busy processes.
+
+::
+
+    with Quiet() as quiet:
+        rounds = [quiet.measure("oracle", run_oracle) for _ in range(3)]
+    figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s", heed=not options.disturbed)] if figure]
+
+A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
+and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any
+other round is left out.
+
+Others are all but this process and what it has started: CPU seconds of the whole machine less those of our own control group (version 1,
+``cpuacct``: what we start is below it, and what has ended stays counted). Where none can be made, those of our process tree.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import psutil
+
+if TYPE_CHECKING:
+    from common import Figure
+
+__all__ = ["Moment", "Quiet", "Round", "of_rounds", "share_of_others", "spread", "verdict"]
+
+MOST_OTHERS = 0.03
+MOST_SLOWER = 0.15
+"""Of a calibration run over the best one."""
+_SORTED = 400_000
+_TRIES = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """CPU seconds up to a moment, since some beginning."""
+
+    at: float
+    """On the monotonic clock."""
+    machine: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Round(Generic[T]):
+    """What was measured, and how quiet it was meanwhile."""
+
+    value: T
+    seconds: float
+    others: float
+    """Share of the machine's CPU that others took."""
+    slower: float
+    """Of the calibration runs beside it, the longer one over the best there has been, less 1."""
+    why: str = ""
+    """It shouldn't count; empty: it should."""
+
+
+def share_of_others(before: Moment, after: Moment, cores: int) -> float:
+    """Of all the CPU time that there was between two moments."""
+    taken = (after.machine - before.machine) - (after.own - before.own)
+    return max(0.0, taken) / max(1e-9, (after.at - before.at) * cores)
+
+
+def verdict(others: float, slower: float) -> str:
+    """Why a round shouldn't count; empty: it should."""
+    if others >= MOST_OTHERS:
+        return f"others took {others:.0%} of the CPU"
+    if slower > MOST_SLOWER:
+        return f"the machine was {slower:.0%} slower than at its best"
+    return ""
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Of at least one value; ``relative`` is from the least to the most, over the median."""
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return {"median": middle, "least": least, "most": most, "relative": (most - least) / middle if middle else 0.0}
+
+
+def of_rounds(
+    name: str,
+    rounds: Sequence[Round[float]],
+    unit: str,
+    target: str = "",
+    *,
+    heed: bool = True,
+    baseline: float | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> Figure | None:
+    """The median of the rounds that count, with their spread; None, which is told, if there are none. Without ``heed`` disturbed ones count
+    too, and the detail says so; what is no number never does."""
+    from common import Figure
+
+    counted = [each.value for each in rounds if math.isfinite(each.value) and not (heed and each.why)]
+    if not counted:
+        say(
+            f"{name} is left out: no round counts ({'; '.join(sorted({each.why for each in rounds})) or 'there was none'})"
+        )
+        return None
+    about: dict[str, Any] = {
+        "rounds": counted,
+        "spread": spread(counted),
+        "disturbed_rounds": sum(bool(each.why) for each in rounds),
+    }
+    if not heed:
+        about["disturbed_rounds_count"] = True
+    return Figure(name, statistics.median(counted), unit, target, baseline, {**about, **(detail or {})})
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+class Quiet:
+    """Measures rounds, while its block lasts."""
+
+    def __init__(self) -> None:
+        self._cores = os.cpu_count() or 1
+        self._group: Path | None = None
+        self._best = float("inf")
+        self._work = np.random.default_rng(0).random(_SORTED)
+
+    def __enter__(self) -> Quiet:
+        self._group = _make_group()
+        if self._group is None:
+            say("CPU seconds of others are a rough guess: no control group can be made here to count our own")
+        for _ in range(_TRIES):
+            self.calibrate()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._group is not None:
+            _leave(self._group)
+
+    def now(self) -> Moment:
+        times = psutil.cpu_times()
+        kinds = ("user", "nice", "system", "irq", "softirq", "steal")  # a guest's time is in the user's
+        machine = sum(getattr(times, kind, 0.0) for kind in kinds)
+        return Moment(time.monotonic(), machine, self._own())
+
+    def since(self, before: Moment) -> float:
+        """The share that others have taken since then."""
+        return share_of_others(before, self.now(), self._cores)
+
+    def calibrate(self) -> float:
+        """How much longer than at best a fixed piece of work takes now."""
+        seconds = min(_timed(lambda: np.sort(self._work)) for _ in range(_TRIES))
+        self._best = min(self._best, seconds)
+        return seconds / self._best - 1
+
+    def measure(self, name: str, subject: Callable[[], T]) -> Round[T]:
+        slower, before = self.calibrate(), self.now()
+        value = subject()
+        after = self.now()
+        return self.judged(name, value, before, after, max(slower, self.calibrate()))
+
+    def judged(self, name: str, value: T, before: Moment, after: Moment, slower: float) -> Round[T]:
+        """A round that was measured between these moments."""
+        others = share_of_others(before, after, self._cores)
+        why = verdict(others, slower)
+        if why:
+            say(f"{name}: disturbed, {why}")
+        return Round(value, after.at - before.at, others, slower, why)
+
+    def _own(self) -> float:
+        if self._group is not None:
+            return int((self._group / "cpuacct.usage").read_text()) / 1e9
+        process = psutil.Process()
+        return sum(map(_cpu_seconds, [process, *process.children(recursive=True)]))
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Of a process and those of its children that it has waited for."""
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
+    return 0.0
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+# --- our own control group ------------------------------------------------------------------------------------------------
+
+
+def _make_group() -> Path | None:
+    """A group below our own, with this process in it; None where there can't be one."""
+    from dlrover_lite.backends.local.limits.mounts import hierarchies, with_controller
+
+    hierarchy = with_controller(hierarchies(), "cpuacct")
+    if hierarchy is None:
+        return None
+    group = hierarchy.own / f"dlrover-lite-bench-{os.getpid()}"
+    try:
+        group.mkdir()
+        if (
+            group / "cpu.shares"
+        ).exists():  # mounted together: as one group we would get as much as one process beside us
+            (group / "cpu.shares").write_text(str(1024 * (os.cpu_count() or 1)))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        with suppress(OSError):
+            group.rmdir()
+        return None
+    return group
+
+
+def _leave(group: Path) -> None:
+    """Back to where we came from, with whatever of ours still ends."""
+    from dlrover_lite.jobs import cgroups
+
+    for pid in cgroups.members(group):
+        with suppress(OSError):
+            (group.parent / "cgroup.procs").write_text(str(pid))
+    cgroups.remove(group)

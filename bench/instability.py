@@ -1,0 +1,159 @@
+"""What it costs when a host turns slow under a running job, with and without the brain.
+
+``hot_ps``: two parameter servers (PS) are the bottleneck, and at 30% of the run the host of one is slowed to a quarter, by something that
+can't be resized (``_slow_host`` says how that is emulated). ``straggler``: three workers are the bottleneck, and it is one of theirs. The
+plan is fixed, and cores that no node has are stated. Each is run undisturbed, without intervention, with the brain, and (hot PS)
+stopped with a checkpoint and begun again on another host.
+
+Lost time is a run's, from the launch to the end, less the undisturbed one's; with the brain, less that of an undisturbed run with it,
+whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: ours over that without intervention;
+``hot_ps.lost_vs_restart``: ours over the restart's. The restart begins when ours began to act, as if one observer had ordered either (at
+once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
+that ours saves: the paper has 36.4% and 27.6%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _instability_runs import CASES, SLOWED_TO, Case, How, Run, prepare, rate_of, run
+from _plan_job import set_up, words
+from _quiet import Quiet, Round, of_rounds, say
+from _slow_host import available
+from common import Figure, arguments, emit
+
+ROUNDS = 3
+SECONDS, QUICK_SECONDS = 120.0, 60.0
+"""Of an undisturbed run, without its start."""
+TARGETS = {"lost_vs_none": "<= 0.15", "lost_vs_restart": "<= 0.3"}
+HOWS: dict[str, tuple[How, ...]] = {
+    "hot_ps": ("undisturbed", "none", "undisturbed, ours", "ours", "restart"),
+    "straggler": ("undisturbed", "none", "undisturbed, ours", "ours"),
+}
+BASELINES = {"none": "undisturbed", "restart": "undisturbed", "ours": "undisturbed, ours"}
+PAPER = (0.364, 0.276)
+
+Runs = dict[str, Round[Run]]
+
+
+def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet) -> list[Runs]:
+    directory = prepare(case, home)
+    rate = rate_of(case, directory)
+    samples = int(rate * seconds)
+    machine = os.cpu_count() or 1
+    say(
+        f"{case.name}: {words(case.plan)}, {rate:,.0f} samples/s, {samples:,} samples; the host of {case.slow} is slowed from "
+        f"{case.cores:g} to {case.cores * SLOWED_TO:g} cores; {machine - case.plan.milli / 1000:.2f} of {machine} cores are no node's"
+    )
+    found: list[Runs] = []
+    noticed = 0.0
+    for number in range(rounds):
+        of_round: Runs = {}
+        hows = HOWS[case.name]
+        for how in hows if number % 2 == 0 else (*hows[2:], *hows[:2]):  # a restart knows from ours when
+            subject = partial(run, case, directory, samples, how, noticed_after=noticed)
+            one = quiet.measure(f"{case.name}, {how}", subject)
+            if how == "ours":
+                noticed = one.value.acted_after or 0.0
+            of_round[how] = one
+            tell(case, number, one)
+        found.append(of_round)
+    return found
+
+
+def tell(case: Case, number: int, one: Round[Run]) -> None:
+    ran = one.value
+    about = "; ".join([*ran.story, *(f"{name} {seconds:.1f} s" for name, seconds in ran.phases.items())])
+    disturbed = f" [{one.why}]" if one.why else ""
+    say(f"  {case.name} {number + 1}, {ran.how:17}: {ran.seconds:6.1f} s{disturbed}{': ' if about else ''}{about}")
+
+
+# --- figures --------------------------------------------------------------------------------------------------------------
+
+
+def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure]:
+    found = []
+    for name, other in (("lost_vs_none", "none"), ("lost_vs_restart", "restart")):
+        if other not in HOWS[case.name]:
+            continue
+        ratios = [_ratio(of_round, other) for of_round in rounds]
+        figure = of_rounds(
+            f"{case.name}.{name}", ratios, "x", TARGETS[name], heed=heed, detail=_detail(case, rounds, other)
+        )
+        found += [figure] if figure is not None else []
+    return found
+
+
+def _lost(of_round: Runs, how: str) -> float:
+    return of_round[how].value.seconds - of_round[BASELINES[how]].value.seconds
+
+
+def _ratio(of_round: Runs, other: str) -> Round[float]:
+    """Doesn't count if any of the four runs doesn't."""
+    runs = [of_round[how] for how in (other, BASELINES[other], "ours", BASELINES["ours"])]
+    why = next((each.why for each in runs if each.why), "")
+    lost = _lost(of_round, other)
+    if lost <= 0:
+        why = f"{other}: nothing was lost"
+    seconds = sum(each.seconds for each in runs)
+    ratio = _lost(of_round, "ours") / lost if lost > 0 else float("nan")
+    return Round(ratio, seconds, max(each.others for each in runs), max(each.slower for each in runs), why)
+
+
+def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]:
+    hows = HOWS[case.name]
+    detail: dict[str, object] = {
+        "plan": words(case.plan),
+        "seconds": {how: [round(each[how].value.seconds, 1) for each in rounds] for how in hows},
+        "lost_s": {how: [round(_lost(each, how), 1) for each in rounds] for how in hows if how in BASELINES},
+        "acted_after_s": [each["ours"].value.acted_after for each in rounds],
+        "saved_of_completion": [1 - each["ours"].value.seconds / each[other].value.seconds for each in rounds],
+        "paper_saved_of_completion": PAPER,
+    }
+    if other == "restart":
+        detail["phases_s"] = [each["restart"].value.phases for each in rounds]
+        detail["lost_if_restarted_at_once_s"] = [
+            round(_lost(each, "restart") - (1 - SLOWED_TO) * (each["ours"].value.acted_after or 0.0), 1)
+            for each in rounds
+        ]
+    return detail
+
+
+def extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, help=f"(default {ROUNDS}; 1 with --quick)")
+    parser.add_argument(
+        "--seconds", type=float, help=f"of an undisturbed run (default {SECONDS:g}; {QUICK_SECONDS:g} with --quick)"
+    )
+    parser.add_argument("--only", choices=list(CASES), help="one of the two")
+    parser.add_argument("--disturbed", action="store_true", help="count what others have disturbed, too")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", extend)
+    if why := available():
+        say(f"bench/instability.py measures nothing here: {why}")
+        emit(options, [])
+        return
+    set_up()
+    figures: list[Figure] = []
+    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    with tempfile.TemporaryDirectory(prefix="dl-bench-") as name, Quiet() as quiet:
+        os.environ["DLROVER_LITE_HOME"] = name
+        for case in CASES.values():
+            if options.only in (None, case.name):
+                found = measure(case, Path(name), seconds, rounds, quiet)
+                figures += figures_of(case, found, heed=not options.disturbed)
+    emit(options, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""How a bench judges models: by plans that they weren't fitted to, from rows that it has kept in a file."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
+from tests.brain.simulated import Job
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+PLANS = [Candidate(w, p, cores, 0.3) for w in (1, 2, 4) for p in (1, 2) for cores in (0.25, 0.5, 1.0)]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("_model_fit_rows")
+
+
+def test_models_are_judged_by_what_they_have_not_seen(bench: ModuleType, tmp_path: Path) -> None:
+    rows = [bench.Row("m", 0, plan, True, Job(plan).window(), 0.0, 0.0) for plan in PLANS]
+    over = Candidate(4, 2, 1.0, 0.5)
+    rows.append(bench.Row("m", 0, over, False, Job(over, host_cores=2.0).window(), 0.0, 0.0))
+    bench.save(tmp_path / "rows", rows)
+    kept = bench.load(tmp_path / "rows")
+    assert kept == rows
+    found = bench.errors_of(kept, BOTTLENECK, splits=3)
+    assert len(found.within) == 3 * (len(PLANS) - len(PLANS) // bench.PART)
+    assert len(found.oversubscribed) == 3
+    assert median(found.within) < 0.05 < median(bench.errors_of(kept, ADDITIVE, splits=3).within)
+    assert 0 <= found.covered <= 1
+
+
+def test_what_is_predicted_tells_the_model_nothing(bench: ModuleType) -> None:
+    """Neither its throughput nor its CPU seconds."""
+    rows = [bench.Row("m", 0, plan, True, Job(plan).window(), 0.0, 0.0) for plan in PLANS]
+    (split,) = bench.predictions(rows, BOTTLENECK, splits=1)
+    unseen = {one.row.plan for one in split}
+    changed = [
+        msgspec.structs.replace(row, profile=msgspec.structs.replace(row.profile, samples=7))
+        if row.plan in unseen
+        else row
+        for row in rows
+    ]
+    (again,) = bench.predictions(changed, BOTTLENECK, splits=1)
+    assert [one.predicted for one in again] == [one.predicted for one in split]

@@ -1,0 +1,62 @@
+"""When a round of a bench counts, and what is made of those that do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench._quiet import Moment, Round, of_rounds, share_of_others, spread, verdict
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+def test_others_are_all_but_us() -> None:
+    before, after = Moment(10.0, 100.0, 40.0), Moment(20.0, 115.0, 54.0)
+    assert share_of_others(before, after, cores=2) == pytest.approx(0.05)
+
+
+def test_two_accounts_that_differ_a_little_make_nobody_negative() -> None:
+    assert share_of_others(Moment(0.0, 0.0, 0.0), Moment(1.0, 0.99, 1.0), cores=2) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("others", "slower", "words"),
+    [(0.0, 0.0, ""), (0.029, 0.1, ""), (0.03, 0.0, "others took 3%"), (0.5, 0.5, "50%"), (0.0, 0.2, "20% slower")],
+)
+def test_rounds_that_count(others: float, slower: float, words: str) -> None:
+    found = verdict(others, slower)
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+def test_disturbed_rounds_are_not_averaged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rounds = [Round(value, 1.0, 0.0, 0.0, why) for value, why in ((1.0, ""), (9.0, "others took 50%"), (3.0, ""))]
+    figure = of_rounds("a.b", rounds, "x", "<= 2", detail={"more": 1})
+    assert figure is not None
+    found = json.loads(figure.as_json())
+    assert (found["value"], found["ok"]) == (2.0, True)
+    assert found["detail"] == {"rounds": [1.0, 3.0], "spread": spread([1.0, 3.0]), "disturbed_rounds": 1, "more": 1}
+
+
+def test_disturbed_rounds_count_where_nobody_heeds_them_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rounds = [Round(value, 1.0, 0.0, 0.0, "others took 50%") for value in (1.0, float("nan"), 3.0)]
+    figure = of_rounds("a.b", rounds, "x", heed=False)
+    assert figure is not None
+    assert figure.value == 2.0
+    assert figure.detail["disturbed_rounds_count"]
+
+
+def test_a_figure_without_a_round_that_counts_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    assert of_rounds("a.b", [Round(1.0, 1.0, 0.5, 0.0, "others took 50%")], "x") is None
+    assert "a.b is left out: no round counts (others took 50%)" in capsys.readouterr().err
+
+
+def test_spread() -> None:
+    assert spread([2.0, 4.0, 3.0]) == {"median": 3.0, "least": 2.0, "most": 4.0, "relative": pytest.approx(2 / 3)}
