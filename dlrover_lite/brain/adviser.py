@@ -22,11 +22,12 @@ from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.past import past_jobs, remember
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.prescale import basis
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.brain.treatment import Resize, Tell
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.units import Resources
 
@@ -36,6 +37,8 @@ _JUDGED_AFTER = 2
 """Windows with a new plan."""
 _AGAIN_SECONDS = 60.0
 """After a change was given up."""
+_REMEMBERED = 64
+"""Decisions of a job that an earlier brain has made."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,18 +106,22 @@ class Adviser:
         profiles: Sequence[Profile],
         standing: Standing | None,
         done: Sequence[Done],
+        levels: Sequence[Level] = (),
     ) -> None:
         """What a master says between."""
         known = self._jobs.get(job)
         if known is None:
             return
         known.samples = samples
+        for level in levels:
+            known.add_level(level)
         for profile in profiles:
             known.add(profile)
         for one in done:
             self._take(known, one)
         if standing is not None:
             known.stands(standing)
+            self._forget_lost(known, standing)
         if done and any(other.plan is None for other in self._jobs.values()):
             self._changed = True  # there may be room now
         self._judge(known)
@@ -133,14 +140,31 @@ class Adviser:
         for record in queries.profiles(self._store, known.job, newest=256):
             with suppress(HistoryError):
                 known.add(profile_of(record))
-        for stored in queries.decisions(self._store, known.job, newest=32, lenient=True):
+        for stored in queries.decisions(self._store, known.job, newest=_REMEMBERED, lenient=True):
             known.reason = stored.decision.reason
+            if (treatment := stored.decision.treatment) is not None:
+                known.treated[stored.number] = treatment
             if stored.decision.acts:
                 known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
+            if stored.done is not None:
+                self._take(known, stored.done)
+
+    @staticmethod
+    def _forget_lost(known: RegisteredJob, standing: Standing) -> None:
+        """Treatments that are not under way any more, though nothing came of them: their master never heard of those that an earlier brain
+        decided in its last moment, and one that was killed can't tell what has become of others."""
+        for number, treatment in list(known.treated.items()):
+            waits = known.waits is not None and known.waits.number == number
+            if treatment.done_at is not None or isinstance(treatment.act, Tell) or waits:
+                continue
+            if number > standing.heard:
+                del known.treated[number]
+            elif not standing.busy:
+                known.treated[number] = msgspec.structs.replace(treatment, done_at=treatment.at)
 
     def _take(self, known: RegisteredJob, done: Done) -> None:
-        if (treated := known.treated.get(done.number)) is not None:
-            known.past[treated] = msgspec.structs.replace(known.past[treated], done_at=done.at)
+        if (treatment := known.treated.get(done.number)) is not None:
+            known.treated[done.number] = msgspec.structs.replace(treatment, done_at=done.at)
         for at, one in enumerate(known.decided):
             if one.number != done.number or one.done is not None:
                 continue
@@ -193,6 +217,10 @@ class Adviser:
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
+        for known in self._jobs.values():
+            if known.new_level:
+                self._heal(known, at, only_memory=True)
+            known.new_level = False
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
@@ -206,23 +234,24 @@ class Adviser:
         for known in self._jobs.values():
             known.new_profile = False
 
-    def _heal(self, known: RegisteredJob, at: float) -> None:
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> None:
         """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
-        if not known.may_change or not known.present or known.standing is None:
+        if not known.may_be_relieved:
             return
         inputs = heal_inputs(known, self._room(), at=at)
         if inputs is None:
             return
+        if only_memory or not known.may_change or not known.present:
+            inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
-        acts = [one for one in found if one.acts][:1]
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
         chosen = [*acts, *(one for one in found if not one.acts)]
         if not chosen:
             return
         numbers = self._store.add_treatments(inputs, chosen)
         for one, number in zip(chosen, numbers, strict=True):
             if one.treatment is not None:
-                known.past.append(one.treatment)
-                known.treated[number] = len(known.past) - 1
+                known.treated[number] = one.treatment
             if one.acts:
                 known.waits = Numbered(number, one)
                 known.decided.append(known.waits)
@@ -327,6 +356,11 @@ def _features(arrival: Arrival) -> JobFeatures:
             f"What {arrival.job} says of itself can't be understood: {error}",
             hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
         ) from error
+
+
+def _is_more_memory(decision: Decision) -> bool:
+    treatment = decision.treatment
+    return treatment is not None and treatment.cause == "memory ahead" and isinstance(treatment.act, Resize)
 
 
 def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:

@@ -241,7 +241,7 @@ def _makes_room(
             return view.job in preempted
         return int(options[view.job].points.milli[verdict.at]) < view.now.milli
 
-    names = [view.job for view in views if shrinks(view)]
+    names = sorted(view.job for view in views if shrinks(view))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"room is made for it by {', '.join(names[:_MOST_NAMED])}{more}" if names else "room is made for it"
 

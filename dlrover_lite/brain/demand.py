@@ -7,12 +7,33 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.recipe.schema import Recipe, RoleResources
+from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
 from dlrover_lite.units import Resources
 
-__all__ = ["Autoscale", "Demand", "Done", "Standing", "StandingNode", "autoscale_of", "demand_of", "fixed", "within"]
+__all__ = [
+    "Autoscale",
+    "Demand",
+    "Done",
+    "Standing",
+    "StandingNode",
+    "TableFacts",
+    "autoscale_of",
+    "demand_of",
+    "fixed",
+    "within",
+]
 
 Autoscale = Literal["off", "suggest", "on"]
+_STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
+
+
+class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recipe says of all the job's tables, so that their measurements needn't be asked for it."""
+
+    state_parts: int | None = None
+    """Floats of optimizer state per value; None: not known."""
+    most_ids: float | None = None
+    """That any table can come to have; None: not known."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +50,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """To train on, over all epochs."""
     epoch_samples: float | None = None
     autoscale: Autoscale = "on"
+    facts: TableFacts = TableFacts()
     checkpoints: bool = False
-    """It takes some, so it can give way to another job and go on later."""
+    """It takes some: it can give way to another job and go on later, and snapshots need memory of their own."""
 
 
 class StandingNode(msgspec.Struct, frozen=True):
@@ -97,7 +119,23 @@ def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
         total_samples=float(samples * recipe.training.epochs),
         epoch_samples=float(samples),
         autoscale=autoscale_of(recipe),
+        facts=_facts(recipe),
         checkpoints=recipe.checkpoint != "off",
+    )
+
+
+def _facts(recipe: Recipe) -> TableFacts:
+    """A model of a person's own may have several columns in one table."""
+    data, training = recipe.data, recipe.training
+    most: float | None = None
+    if ":" not in recipe.model.use:
+        match data:
+            case SyntheticData():
+                most = float(data.ids_per_field)
+            case CensusData():
+                most = float(data.samples)
+    return TableFacts(
+        state_parts=_STATE_PARTS.get((training.embedding_optimizer or training.optimizer).use), most_ids=most
     )
 
 

@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from dlrover_lite.brain.demand import TableFacts
 from dlrover_lite.brain.lattice import MemoryBand, MemoryNeed
 from dlrover_lite.brain.memory_model import PsMemory, TableMemory, base_bytes, index_bytes, peak_bytes, row_bytes
-from dlrover_lite.brain.profiles import Profile, table_growth
+from dlrover_lite.brain.profiles import Level, Profile, table_growth
 from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows
 
 __all__ = ["Forecast", "TableCurve", "forecast", "memory_band", "need_of"]
 
+_LEAST_LOOKS = 3
+"""At a PS, before it is believed to need less than others beside its rows."""
 _HEADROOM, _MOST = 1.06, 1.38
 """Of tables over their 95th percentile, and over what is expected: as ``memory_model.limit_for``."""
 
@@ -57,13 +60,14 @@ class Forecast(NamedTuple):
 
 
 def forecast(
-    profiles: Sequence[Profile],
+    profiles: Sequence[Profile | Level],
     curves: Sequence[TableCurve] = (),
     *,
     epoch_samples: float | None = None,
     spill_part: float = 0.0,
+    facts: TableFacts | None = None,
 ) -> Forecast | None:
-    """From profiles by time. None while no PS has a row.
+    """From profiles, or levels, by time. None while no PS has a row.
 
     Each table has a curve of its own: ``curves``, or those that the profiles tell; where they don't, all rows are taken as one table.
     """
@@ -78,22 +82,27 @@ def forecast(
     shares = {node: rows / total for node, rows in rows_now.items()}
     tables = [
         _Table(curve.dim, curve.state_parts, fit, curve.shares or shares)
-        for curve in curves or _by_table(profiles) or [_all_rows(profiles)]
+        for curve in curves or _by_table(profiles, facts or TableFacts()) or [_all_rows(profiles)]
         if (fit := fit_rows(curve.samples, curve.rows, growth=growth, limit=curve.limit)) is not None
     ]
-    base = {}
+    base: dict[str, int] = {}
+    young: list[str] = []
     for node in rows_now:
         uses = [use for profile in profiles for use in profile.ps if use.node == node]
         base[node] = base_bytes([use.used_bytes for use in uses], [use.row_bytes for use in uses])
+        if len(uses) < _LEAST_LOOKS:
+            young.append(node)
+    base |= dict.fromkeys(young, max(base.values()))
     return Forecast(tuple(tables), base, spill_part) if tables else None
 
 
-def _by_table(profiles: Sequence[Profile]) -> list[TableCurve]:
+def _by_table(profiles: Sequence[Profile | Level], facts: TableFacts) -> list[TableCurve]:
     """As the profiles have them; empty if the last one doesn't."""
     last = profiles[-1]
     if not any(table.total_rows for table in last.tables):
         return []
-    growth, parts = table_growth(profiles), _state_parts(last)
+    growth = table_growth(profiles)
+    parts = _state_parts(last) if facts.state_parts is None else facts.state_parts
     return [
         TableCurve(
             dim=table.dim,
@@ -101,13 +110,14 @@ def _by_table(profiles: Sequence[Profile]) -> list[TableCurve]:
             samples=tuple(map(float, growth[table.table][0])),
             rows=tuple(map(float, growth[table.table][1])),
             shares={use.node: table.share(use.node) for use in last.ps},
+            limit=facts.most_ids,
         )
         for table in last.tables
         if table.total_rows
     ]
 
 
-def _state_parts(profile: Profile) -> int:
+def _state_parts(profile: Profile | Level) -> int:
     """Floats of optimizer state per value: the number that explains best what rows and indices take."""
     used = sum(use.row_bytes for use in profile.ps)
 
@@ -122,7 +132,7 @@ def _state_parts(profile: Profile) -> int:
     return min((0, 1, 2), key=lambda parts: abs(taken(parts) - used))
 
 
-def _all_rows(profiles: Sequence[Profile]) -> TableCurve:
+def _all_rows(profiles: Sequence[Profile | Level]) -> TableCurve:
     """The rows of all tables as one table, whose rows are as large as theirs are on average. Rows that move between PS change nothing."""
     last = profiles[-1].ps
     rows, used = sum(use.rows for use in last), sum(use.row_bytes for use in last)

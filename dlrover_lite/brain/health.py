@@ -13,13 +13,13 @@ from collections import Counter
 import msgspec
 
 from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.forecast import forecast, memory_band
+from dlrover_lite.brain.forecast import memory_band
 from dlrover_lite.brain.lattice import MemoryBand
 from dlrover_lite.brain.memory_model import limit_for
-from dlrover_lite.brain.memory_rules import samples_ahead, treat_memory
+from dlrover_lite.brain.memory_rules import forecast_of, samples_ahead, treat_memory
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.slow_nodes import treat_servers, treat_workers
-from dlrover_lite.brain.treatment import Comeback, GiveUp, HealInputs, NodeEnd, Relaunch, Tell, Treatment
+from dlrover_lite.brain.treatment import Comeback, GiveUp, HealInputs, NodeEnd, Relaunch, Resize, Tell, Treatment
 from dlrover_lite.units import Resources, format_bytes
 
 __all__ = ["heal"]
@@ -37,22 +37,44 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     only could be told isn't told twice in a row. All together take no more than ``inputs.free`` has.
     """
     room = Room(inputs.free)
-    under_way = {treatment.node for treatment in inputs.past if treatment.done_at is None and not _only_told(treatment)}
+    under_way = {node for one in inputs.past if one.done_at is None and not _only_told(one) for node in _nodes(one)}
     for end in inputs.ended:
         room.give_back(end.host, end.resources)
     found = _ended(inputs, room)
     taken = under_way | {end.node for end in inputs.ended}
     for rules in (treat_memory, treat_servers, treat_workers):
         nodes = [node for node in inputs.nodes if node.node not in taken]
-        treatments = rules(inputs, nodes, room) if inputs.profiles else []
+        known = inputs.profiles or (inputs.levels if rules is treat_memory else ())
+        treatments = _together(rules(inputs, nodes, room)) if known else []
         found += treatments
-        taken |= {treatment.node for treatment in treatments if not _only_told(treatment)}
+        taken |= {node for one in treatments if not _only_told(one) for node in _nodes(one)}
     last = {(treatment.node, treatment.cause): treatment for treatment in inputs.past}
     return tuple(
         _decision(inputs, treatment)
         for treatment in _one_each(found)
         if not (_only_told(treatment) and _only_told(last.get((treatment.node, treatment.cause))))
     )
+
+
+def _nodes(treatment: Treatment) -> set[str]:
+    """That it is about."""
+    others = treatment.act.others if isinstance(treatment.act, Resize) else {}
+    return {treatment.node, *others}
+
+
+def _together(found: list[Treatment]) -> list[Treatment]:
+    """More memory for several nodes is one treatment, in the most urgent one's place: only one is carried out at a time."""
+    pairs = [(one, one.act) for one in found if one.cause == "memory ahead" and isinstance(one.act, Resize)]
+    if len(pairs) < 2:
+        return found
+    (first, act), *others = pairs
+    whole = msgspec.structs.replace(
+        first,
+        act=msgspec.structs.replace(act, others={one.node: its.resources for one, its in others}),
+        reason="; ".join([first.reason, *(f"{one.node}: {one.reason}" for one, _ in others)]),
+    )
+    rest = [one for one, _ in others]
+    return [whole if one is first else one for one in found if one is first or one not in rest]
 
 
 def _only_told(treatment: Treatment | None) -> bool:
@@ -125,9 +147,9 @@ def _answer(inputs: HealInputs, end: NodeEnd, before: int, room: Room) -> Treatm
 def _after_oom(inputs: HealInputs, end: NodeEnd, comeback: Comeback) -> tuple[int, MemoryBand | None]:
     """What it should have: what it is forecast to need, and so many times what it had at least."""
     least = int(max(end.resources.memory * max(comeback.memory_factor, _LEAST_GROWTH), end.peak_bytes * _HEADROOM))
-    if end.role != "ps" or not inputs.profiles:
+    if end.role != "ps" or not inputs.held:
         return least, None
-    found = forecast(inputs.profiles, inputs.curves, epoch_samples=inputs.epoch_samples, spill_part=inputs.spill_part)
+    found = forecast_of(inputs)
     if found is None or end.node not in found.base:
         return least, None
     samples = samples_ahead(inputs)

@@ -20,6 +20,7 @@ from dlrover_lite.brain.table_rows import RowFit, quantile_rows
 from dlrover_lite.units import MIB
 
 __all__ = [
+    "ACT_TIMES",
     "OomRisk",
     "PsMemory",
     "TableMemory",
@@ -41,15 +42,16 @@ _GROW, _FULL = 0.55, 0.7
 SPILL_PART = 0.25
 """Of the rows' memory that a snapshot may use for rows that change before they are written."""
 
-_ACT_TIMES = 3.0
+ACT_TIMES = 3.0
 """Measured times to act within which nothing may go wrong."""
 _MEASURED_SD = 0.03
 """Relative, of a PS's memory about the model, beside what rows are uncertain by."""
-_QUANTILES = (np.arange(64) + 0.5) / 64
+_QUANTILES = (np.arange(32) + 0.5) / 32
 _HEADROOM = 1.06
 _MOST = 1.38
 """Limit over the expected peak: what is usual, and not more than."""
-_SAFE = 0.95
+_SAFE, _SURE = 0.95, 0.99
+"""Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
 
 
 class TableMemory(NamedTuple):
@@ -141,12 +143,13 @@ def oom_risk(
     total_samples: float,
     samples_per_second: float,
     seconds_to_act: float,
+    seconds_since: float = 0.0,
 ) -> OomRisk:
     """Chances that a PS limited to ``limit`` bytes crosses that; ``samples`` has been trained on of ``total_samples``, over all epochs.
-    ``seconds_to_act`` is what it takes a relief to take effect, as measured."""
-    soon = min(total_samples, samples + samples_per_second * seconds_to_act * _ACT_TIMES)
+    ``seconds_to_act`` is what it takes a relief to take effect, as measured; ``seconds_since``: how long ago all this was so."""
+    soon = min(total_samples, samples + samples_per_second * (seconds_since + seconds_to_act * ACT_TIMES))
     # the times in between, for when it becomes likely
-    ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 33)[1:]])
+    ahead = np.concatenate([[samples, soon], np.linspace(samples, total_samples, 17)[1:]])
     peaks = peak_bytes(memory, tables, ahead, _QUANTILES)
     chances = _normal(np.log(peaks / limit) / _MEASURED_SD).mean(axis=0)
     likely = np.flatnonzero(chances[2:] >= 0.5)
@@ -159,12 +162,21 @@ def oom_risk(
 
 
 def limit_for(
-    memory: PsMemory, tables: Sequence[TableMemory], samples: float, *, used: int = 0, granularity: int = MIB
+    memory: PsMemory,
+    tables: Sequence[TableMemory],
+    samples: float,
+    *,
+    surely: float = 0.0,
+    used: int = 0,
+    granularity: int = MIB,
 ) -> int:
     """Bytes to limit a PS to, so that it gets to ``samples`` (over all epochs since the job began): enough for 19 of 20 courses that it may
-    take, and not over 1.38 times the expected peak, unless it already uses (``used``) so much."""
+    take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need until
+    ``surely``, before which there can be no other limit."""
     expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
     limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
+    if surely:
+        limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
 
 

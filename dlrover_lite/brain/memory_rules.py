@@ -10,12 +10,13 @@ import msgspec
 
 from dlrover_lite.brain.forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.lattice import MemoryBand
-from dlrover_lite.brain.memory_model import OomRisk, limit_for, oom_risk
+from dlrover_lite.brain.memory_model import ACT_TIMES, OomRisk, limit_for, oom_risk
+from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.treatment import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
 from dlrover_lite.units import MIB, Resources, format_bytes
 
-__all__ = ["samples_ahead", "treat_memory"]
+__all__ = ["forecast_of", "samples_ahead", "treat_memory"]
 
 _TIMES_AHEAD = 2.0
 """A new limit is to hold for so many times as long as is looked ahead."""
@@ -23,6 +24,16 @@ _FILLED = 0.9
 """Of a limit that rows may take after a move."""
 _LEAST_SHARE = 0.1
 """Of a PS's rows that is worth moving."""
+_TIMES_TO_ACT = 1.5
+"""A new limit is to hold for so many times as long as another relief would need."""
+_OLDEST_SECONDS = 10.0
+"""A job of which nothing has been heard for longer has not gone on as fast as it did."""
+_LEAST_MORE = 1.05
+"""Over the limit of a PS in need: a little more than is needed, rather than again and again."""
+_LEAST_PS = 128 * MIB
+"""Of another PS: as stage 1 has it."""
+_LARGEST_INDEX = 1.6
+"""Over the usual size of rows with their index: while it doubles."""
 
 
 class _Outlook(NamedTuple):
@@ -37,29 +48,73 @@ class _Outlook(NamedTuple):
 
 def samples_ahead(inputs: HealInputs) -> float:
     """That the job will have trained on by then: so far limits are to hold."""
-    last = inputs.profiles[-1]
-    ahead = last.samples_so_far + last.samples_per_second * inputs.policy.ahead_seconds * _TIMES_AHEAD
+    last = inputs.held[-1]
+    seconds = max(_ahead_seconds(inputs, last) * _TIMES_AHEAD, _seconds_to_act(inputs, last) * _TIMES_TO_ACT)
+    ahead = last.samples_so_far + last.samples_per_second * seconds
     return ahead if inputs.total_samples is None else min(ahead, max(inputs.total_samples, last.samples_so_far))
+
+
+def _ahead_seconds(inputs: HealInputs, last: Level) -> float:
+    """So far is looked ahead."""
+    so_far = last.samples_so_far / max(last.samples_per_second, 1e-9)
+    return min(inputs.policy.ahead_seconds, inputs.policy.ahead_share * so_far)
+
+
+def _seconds_to_act(inputs: HealInputs, last: Level) -> float:
+    """Since it was measured, and until a relief has taken effect, with room for two failures."""
+    return _age(inputs, last) + inputs.seconds_to_act * ACT_TIMES
+
+
+def _age(inputs: HealInputs, last: Level) -> float:
+    """Seconds; of levels only: a profile is decided by when it comes."""
+    return min(_OLDEST_SECONDS, max(0.0, inputs.at - last.at)) if inputs.levels else 0.0
+
+
+def forecast_of(inputs: HealInputs) -> Forecast | None:
+    """None while no PS has a row."""
+    return forecast(
+        inputs.held,
+        inputs.curves,
+        epoch_samples=inputs.epoch_samples,
+        spill_part=inputs.spill_part,
+        facts=inputs.facts,
+    )
 
 
 def treat_memory(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
     """Of those among ``nodes`` that are PS and likely to run out of memory, the most urgent first. Takes from ``room`` what it gives."""
-    servers = [node for node in nodes if node.role == "ps"]
-    if not inputs.profiles or not servers:
+    known = {use.node for use in inputs.held[-1].ps} if inputs.held else set()
+    servers = [node for node in nodes if node.role == "ps" and node.node in known]
+    if all(_surely_fits(inputs, node) for node in servers):
         return []
-    found = forecast(inputs.profiles, inputs.curves, epoch_samples=inputs.epoch_samples, spill_part=inputs.spill_part)
-    known = {use.node for use in inputs.profiles[-1].ps}
+    found = forecast_of(inputs)
     if found is None:
         return []
-    outlooks = [_look(inputs, node, found) for node in servers if node.node in known]
+    outlooks = [_look(inputs, node, found) for node in servers]
     urgent = sorted(
-        (one for one in outlooks if _is_urgent(inputs, one.risk)), key=lambda one: (-one.risk.soon, one.node.node)
+        (_in_need(one) for one in outlooks if _is_urgent(inputs, one.risk)),
+        key=lambda one: (-one.risk.soon, one.node.node),
     )
     return [_relief(inputs, one, outlooks, room) for one in urgent]
 
 
+def _in_need(one: _Outlook) -> _Outlook:
+    more = math.ceil(one.node.resources.memory * _LEAST_MORE / MIB) * MIB
+    return one._replace(limit=max(one.limit, more))
+
+
+def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
+    """Even if each sample that is to come brought as many rows as those before: a forecast takes longer than to see that."""
+    last = inputs.held[-1]
+    use = next(use for use in last.ps if use.node == node.node)
+    seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
+    more = last.samples_per_second * seconds / max(1, last.samples_so_far)
+    rows = use.row_bytes * (1 + more) * _LARGEST_INDEX * (1 + inputs.spill_part)
+    return max(0, use.used_bytes - use.row_bytes) + rows < _FILLED * node.resources.memory
+
+
 def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
-    last, samples = inputs.profiles[-1], samples_ahead(inputs)
+    last, samples = inputs.held[-1], samples_ahead(inputs)
     memory, tables = found.of(node.node)
     total = samples if inputs.total_samples is None else max(inputs.total_samples, samples)
     risk = oom_risk(
@@ -70,15 +125,18 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
         total_samples=total,
         samples_per_second=last.samples_per_second,
         seconds_to_act=inputs.seconds_to_act,
+        seconds_since=_age(inputs, last),
     )
     used = next(use.used_bytes for use in last.ps if use.node == node.node)
-    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, used=used))
+    soon = min(samples, last.samples_so_far + last.samples_per_second * _seconds_to_act(inputs, last))
+    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=soon, used=used))
 
 
 def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:
     policy = inputs.policy
     by_end = risk.by_end >= policy.act_on_oom_by_end and risk.seconds_left is not None
-    return risk.soon >= policy.act_on_oom or (by_end and (risk.seconds_left or 0.0) <= policy.ahead_seconds)
+    ahead = _ahead_seconds(inputs, inputs.held[-1])
+    return risk.soon >= policy.act_on_oom or (by_end and (risk.seconds_left or 0.0) <= ahead)
 
 
 def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], room: Room) -> Treatment:
@@ -166,7 +224,7 @@ def _to_another(
         return None
     memory, _ = one.found.of(one.node.node)
     needed = memory.base + share * (one.limit - memory.base) / _FILLED
-    resources = Resources(one.node.resources.cores, math.ceil(needed / MIB) * MIB)
+    resources = Resources(one.node.resources.cores, max(_LEAST_PS, math.ceil(needed / MIB) * MIB))
     host = room.best(resources)
     if not host:
         return None

@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import msgspec
 
+from dlrover_lite.brain.demand import TableFacts
 from dlrover_lite.brain.fitted_model import model_data
 from dlrover_lite.brain.forecast import TableCurve, forecast, need_of
 from dlrover_lite.brain.job_view import JobView, LastChange
@@ -50,6 +51,7 @@ def observed_view(
     ahead_seconds: float = 3600.0,
     curves: Sequence[TableCurve] = (),
     spill_part: float = 0.0,
+    facts: TableFacts | None = None,
 ) -> JobView:
     """``view`` with what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last change,
     the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker,
@@ -67,7 +69,7 @@ def observed_view(
     present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
     measured = _measured(present)
     need = view.need
-    found = forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part)
+    found = forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts)
     if found is not None:
         ahead = last.samples_so_far + measured.expected * ahead_seconds
         samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))

@@ -14,8 +14,10 @@ import numpy as np
 
 __all__ = [
     "HostUse",
+    "Level",
     "Observation",
     "Profile",
+    "PsLevel",
     "PsUse",
     "TableUse",
     "WorkerUse",
@@ -141,6 +143,38 @@ class Profile(msgspec.Struct, frozen=True):
         return self.samples / self.batch_size
 
 
+class PsLevel(msgspec.Struct, frozen=True):
+    """What a parameter server holds at one moment. Fields as of ``PsUse``."""
+
+    node: str
+    rows: int
+    row_bytes: int
+    used_bytes: int
+
+
+class Level(msgspec.Struct, frozen=True):
+    """What a job's PS hold at one moment: known sooner, and oftener, than a profile is measured, whatever else goes on in the job."""
+
+    at: float
+    """Seconds since the epoch."""
+    samples_so_far: int
+    samples_per_second: float
+    """Of the last seconds before."""
+    ps: tuple[PsLevel, ...]
+    tables: tuple[TableUse, ...] = ()
+
+    @staticmethod
+    def of(profile: Profile) -> Level:
+        """As at a profile's end."""
+        return Level(
+            profile.at,
+            profile.samples_so_far,
+            profile.samples_per_second,
+            tuple(PsLevel(use.node, use.rows, use.row_bytes, use.used_bytes) for use in profile.ps),
+            profile.tables,
+        )
+
+
 class Observation(msgspec.Struct, frozen=True):
     """A profile as the throughput model takes it. CPU seconds are those of a host of speed 1."""
 
@@ -224,7 +258,7 @@ def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, 
     return found
 
 
-def table_growth(profiles: Iterable[Profile]) -> dict[str, tuple[list[int], list[int]]]:
+def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[int], list[int]]]:
     """Of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows`` takes them."""
     curves: dict[str, tuple[list[int], list[int]]] = {}
     for profile in profiles:

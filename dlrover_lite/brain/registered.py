@@ -13,19 +13,26 @@ from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.job_view import JobView, LastChange
 from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, MemoryNeed, to_milli
+from dlrover_lite.brain.memory_model import SPILL_PART
 from dlrover_lite.brain.observed import candidate_of, observed_view
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
 from dlrover_lite.units import MIB, Resources
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
-MOST_PROFILES = 512
+MOST_PROFILES, MOST_LEVELS = 512, 128
 """Kept of a job; of more, every second of the older half is dropped."""
+_SECONDS_TO_RESIZE = 3.0
+"""From when a PS was so full that it needs more memory until it has that, until it was measured; and the least that is reckoned with."""
+_LEAST_RELIEF = 0.1
+"""Of what all PS have, that must be left for a relief in place."""
+_START_SECONDS = 15.0
+"""Until another node is there that takes over from one: as ``HealInputs.start_seconds``."""
 SCALE_SECONDS = 2.0
 """Of training that a change costs, until it was measured."""
 _FINEST = 0.25
@@ -101,13 +108,15 @@ class RegisteredJob:
     """The decision that its master is to be told."""
     decided: list[Numbered] = field(default_factory=list)
     """Those that act, the newest last."""
-    past: list[Treatment] = field(default_factory=list)
-    treated: dict[int, int] = field(default_factory=dict)
-    """Number of a decision -> position in ``past``."""
     history: tuple[PastJob, ...] = ()
     """Past jobs, as of when it came."""
     room: Resources | None = None
     """That its first plan was made for."""
+    treated: dict[int, Treatment] = field(default_factory=dict)
+    """By number of the decision, the newest last."""
+    levels: list[Level] = field(default_factory=list)
+    """Profiles among them."""
+    new_level: bool = False
     prior: Prior | None = None
     first_view: JobView | None = None
     scale_costs: list[float] = field(default_factory=list)
@@ -149,6 +158,17 @@ class RegisteredJob:
         if len(self.profiles) > MOST_PROFILES:
             half = MOST_PROFILES // 2
             self.profiles = self.profiles[:half:2] + self.profiles[half:]
+        if profile.ps and profile.seconds > 0:
+            self.add_level(Level.of(profile))
+
+    def add_level(self, level: Level) -> None:
+        if self.levels and level.at <= self.levels[-1].at:
+            return
+        self.levels.append(level)
+        self.new_level = True
+        if len(self.levels) > MOST_LEVELS:
+            half = MOST_LEVELS // 2
+            self.levels = self.levels[:half:2] + self.levels[half:]
 
     # --- as stage 2 takes it --------------------------------------------------------------------------------------------
 
@@ -165,6 +185,8 @@ class RegisteredJob:
             prior=self.prior,
             total_samples=self.demand.total_samples,
             epoch_samples=self.demand.epoch_samples,
+            spill_part=self.spill_part,
+            facts=self.demand.facts,
         )
         if now is None:
             return self._waiting(view, at)
@@ -225,11 +247,13 @@ class RegisteredJob:
         return smallest_cores(self.demand)
 
     def held(self) -> list[Resources]:
-        """What its nodes have."""
-        if self.standing is not None:
-            return [node.resources for node in self.standing.nodes]
-        roles = () if self.plan is None else (self.plan.ps, self.plan.worker)
-        return [role.each for role in roles for _ in range(role.count)]
+        """What its nodes have, those counted that are still to come."""
+        nodes = self.standing.nodes if self.standing is not None else ()
+        held = [node.resources for node in nodes]
+        if self.plan is not None:
+            for role, planned in (("ps", self.plan.ps), ("worker", self.plan.worker)):
+                held += [planned.each] * max(0, planned.count - sum(node.role == role for node in nodes))
+        return held
 
     @property
     def present(self) -> bool:
@@ -238,9 +262,29 @@ class RegisteredJob:
 
     @property
     def may_change(self) -> bool:
-        if self.demand.autoscale == "off" or self.waits is not None or self.standing is None:
+        return self.may_be_relieved and self.standing is not None and not self.standing.busy
+
+    @property
+    def may_be_relieved(self) -> bool:
+        """Memory that will run out doesn't wait for a change that is under way, but for a person's word."""
+        standing, mode = self.standing, self.demand.autoscale
+        if mode == "off" or self.waits is not None or standing is None or standing.paused:
             return False
-        return not self.standing.paused and not self.standing.busy
+        return not standing.busy or (mode == "on" and not any(one.done_at is None for one in self.memory_treated))
+
+    @property
+    def memory_treated(self) -> list[Treatment]:
+        return [one for one in self.treated.values() if one.cause == "memory ahead" and isinstance(one.act, Resize)]
+
+    @property
+    def spill_part(self) -> float:
+        return SPILL_PART if self.demand.checkpoints else 0.0
+
+    @property
+    def seconds_to_resize(self) -> float:
+        """As measured of late."""
+        took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
+        return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
 
     def stands(self, standing: Standing) -> None:
         """As its master says."""
@@ -278,30 +322,39 @@ class RegisteredJob:
 
 
 def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
-    """What stage 3 looks at; None while the last profile isn't of the nodes that run. ``room``: that no job has."""
+    """What stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of others, only
+    memory can be looked after. ``room``: that no job has."""
     standing, demand = known.standing, known.demand
-    if standing is None or not known.profiles:
+    if standing is None:
         return None
-    last = known.profiles[-1]
-    measured = {use.node for use in last.workers} | {use.node for use in last.ps}
-    if measured != {node.node for node in standing.nodes}:
+    there = {node.node for node in standing.nodes}
+    servers = {node.node for node in standing.nodes if node.role == "ps"}
+    last = known.profiles[-1] if known.profiles else None
+    present = last is not None and {use.node for use in last.workers} | {use.node for use in last.ps} == there
+    levels = known.levels if known.levels and {use.node for use in known.levels[-1].ps} == servers else []
+    if not present and not levels:
         return None
-    held = [node.resources for node in standing.nodes]
-    most = within(demand)
+    most, held = within(demand), known.held()
     left = Resources(
         min(room.cores, max(0.0, most.cores - sum(one.cores for one in held))),
         min(room.memory, max(0, most.memory - sum(one.memory for one in held))),
     )
-    hosts = {host.host for host in last.hosts}
+    hosts = {node.host for node in standing.nodes if node.host}
+    in_place = left.memory >= _LEAST_RELIEF * sum(node.resources.memory for node in standing.nodes if node.role == "ps")
     return HealInputs(
         job=known.job,
         at=at,
-        profiles=tuple(known.profiles),
+        profiles=tuple(known.profiles) if present else (),
+        levels=tuple(levels),
         nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources) for node in standing.nodes),
         free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
+        facts=demand.facts,
+        spill_part=known.spill_part,
+        seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
+        start_seconds=_START_SECONDS,
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
-        past=tuple(known.past),
+        past=tuple(known.treated.values()),
     )
 
 

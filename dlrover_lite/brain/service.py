@@ -245,6 +245,8 @@ class Service:
             self._store.add_node_event(event)
         for plan in body.plans:
             self._store.add_plan(plan)
+        for done in body.done:
+            self._store.put_done(done)
         if body.samples != job.samples:
             self._store.put_samples(body.job, body.samples)
         job.heard_at = self._clock()

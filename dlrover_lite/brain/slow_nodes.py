@@ -142,13 +142,21 @@ def _is_hot(inputs: HealInputs, profile: Profile, node: str, profiles: Sequence[
     if not any(use.node == node for use in profile.ps):
         return False
     policy, own = inputs.policy, _use(profile, node)
-    if own.busy_seconds < policy.hot_busy * profile.seconds or own.queue_seconds < policy.hot_queue * profile.seconds:
+    if (
+        _wanted_to_work(own) < policy.hot_busy * profile.seconds
+        or own.queue_seconds < policy.hot_queue * profile.seconds
+    ):
         return False
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
     if peers and own.busy_seconds >= policy.hot_over_peers * median(peers):
         return True
     usual = _usual(profiles, node, policy.windows)
     return usual is not None and _cost(own) >= policy.hot_over_peers * usual
+
+
+def _wanted_to_work(use: PsUse) -> float:
+    """Seconds in which it worked on requests, or its limit kept it from working."""
+    return max(use.busy_seconds, use.cpu_seconds + use.throttled_seconds)
 
 
 def _cost(use: PsUse) -> float:

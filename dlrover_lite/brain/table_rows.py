@@ -53,7 +53,7 @@ class Growth(msgspec.Struct, frozen=True):
         return np.minimum(np.asarray(samples, np.float64), min(self.epoch_samples, self.evict_after_samples))
 
 
-class RowFit(msgspec.Struct, frozen=True):
+class RowFit(msgspec.Struct, frozen=True, dict=True):
     """A table's curve, as a mixture of laws: lists of equal length."""
 
     growth: Growth
@@ -182,8 +182,19 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
     """Rows [quantiles, samples] when the job has trained on ``samples`` since it began, over all epochs.
 
     The laws' slopes are uncertain too, and so is whether ids will go on as they did: five values of each law stand for that.
+    A fit keeps what it was asked: all parameter servers of a job ask the same.
     """
     n = np.atleast_1d(fit.growth.counted(samples))
+    wanted = np.atleast_1d(np.asarray(quantiles, np.float64))
+    answers: dict[tuple[bytes, bytes], Floats] = fit.__dict__.setdefault("answers", {})
+    question = n.tobytes(), wanted.tobytes()
+    if question not in answers:
+        answers[question] = _quantile_rows(fit, n, wanted)
+        answers[question].setflags(write=False)
+    return answers[question]
+
+
+def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
     ahead = np.log(np.maximum(n / fit.counted, 1.0))
     limits, factors, slopes, sds = (
         np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds)
@@ -196,7 +207,11 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
     here = _law(limits, factors + slopes * now)
     values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
-    return _weighted_quantiles(values.reshape(-1, len(n)), weights, np.atleast_1d(np.asarray(quantiles, np.float64)))
+    found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)
+    # where laws cross, quantiles in between could fall by a little
+    rising = np.argsort(n, kind="stable")
+    found[:, rising] = np.maximum.accumulate(found[:, rising], axis=1)
+    return found
 
 
 def _law(limits: Floats, line: Floats) -> Floats:

@@ -159,6 +159,7 @@ class Thinking:
                     profiles=body.profiles,
                     standing=body.standing,
                     done=body.done,
+                    levels=body.levels,
                 )
             case EndJob():
                 adviser.ended(body.job, body.outcome, at)

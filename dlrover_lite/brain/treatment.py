@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from dlrover_lite.brain.demand import TableFacts
 from dlrover_lite.brain.forecast import TableCurve
 from dlrover_lite.brain.lattice import MemoryBand
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.units import Resources
 
 __all__ = [
@@ -54,6 +55,8 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
     """In place, while it runs."""
 
     resources: Resources
+    others: dict[str, Resources] = {}
+    """Nodes that are resized with it: parameter servers grow alike, and run out of memory together."""
 
 
 class MoveSlots(msgspec.Struct, frozen=True, tag="move slots"):
@@ -165,6 +168,9 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """and the chance that it happens before the job ends,"""
     ahead_seconds: float = 1800.0
     """if it is likely to happen within this time. New limits hold for twice as long, at least."""
+    ahead_share: float = 1.0
+    """Nor is looked further ahead than so many times what has been trained so far: tables are forecast from that, and memory that was
+    given isn't taken back."""
     most_replacements: int = 3
     """Of slow nodes of a role in one job."""
     most_ends_on_host: int = 2
@@ -192,6 +198,10 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """By host: what nodes of this job could be given there beside what they have."""
     resizable: bool = True
     """Whether limits can be changed in place."""
+    levels: tuple[Level, ...] = ()
+    """What the PS held, by time, the newest last; empty: as the profiles have it. Memory is looked after by these alone, so ``profiles``
+    may be empty."""
+    facts: TableFacts | None = None
     seconds_to_act: float = 10.0
     """What a relief of memory takes, as measured."""
     start_seconds: float = 15.0
@@ -207,3 +217,8 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     past: tuple[Treatment, ...] = ()
     """Of this job, the newest last."""
     policy: HealthPolicy = HealthPolicy()
+
+    @property
+    def held(self) -> tuple[Level, ...]:
+        """What is known of the PS' memory."""
+        return self.levels or tuple(map(Level.of, self.profiles))

@@ -21,11 +21,12 @@ from dlrover_lite.units import Resources
 
 __all__ = [
     "Autoscaler",
-    "Drain",
     "Goal",
+    "Join",
     "LetGo",
     "MoveHot",
     "NodeNow",
+    "Replace",
     "Resize",
     "Scale",
     "SetSize",
@@ -68,18 +69,28 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     count: int
 
 
-class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Another one takes its place."""
+class Replace(msgspec.Struct, frozen=True, tag="replace"):
+    """Another one takes its place, of this size."""
 
     node: str
+    each: Resources
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """One more PS, of this size, so that there are ``count``; it gets no slots by that."""
+
+    each: Resources
+    count: int
 
 
 class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):
-    """Slots with ``share`` of the node's load, the hottest first, to others: each with its part."""
+    """Slots with ``share`` of the node's load, or of the memory of its rows, those with the most first, to others: each with its part."""
 
     node: str
     share: float
     to: dict[str, float]
+    """Empty: all to a PS that has no slots yet."""
+    of: Literal["load", "memory"] = "load"
 
 
 class SmallShards(msgspec.Struct, frozen=True, tag="small shards"):
@@ -99,7 +110,7 @@ class LetGo(msgspec.Struct, frozen=True, tag="let go"):
     """Let all nodes go, and wait for another plan: the job goes on from its newest checkpoint then."""
 
 
-Step = SetSize | Resize | Scale | Drain | MoveHot | SmallShards | TakeCut | LetGo
+Step = SetSize | Resize | Scale | Replace | Join | MoveHot | SmallShards | TakeCut | LetGo
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -265,9 +276,9 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         if self.paused or now < goal.again:
             return Turn(self._with(goal))
         step = _next(goal, world)
-        if step is None and world.calm:
+        if step is None and (world.calm or goal.target is None):
             return self._end(goal, "done", "", now, world)
-        if step is None or not world.calm:
+        if step is None or not (world.calm or _at_any_time(goal, step)):
             if now - goal.since < WAIT_SECONDS:
                 return Turn(self._with(goal))
             return self._end(goal, "given up", f"nodes come and go for {WAIT_SECONDS:.0f} s", now, world)
@@ -323,6 +334,11 @@ def _role(plan: Plan, role: Role) -> RolePlan:
     return plan.ps if role == "ps" else plan.worker
 
 
+def _at_any_time(goal: Goal, step: Step) -> bool:
+    """Memory that runs out doesn't wait until other nodes have come or gone, and whoever is slow needs less at once."""
+    return goal.target is None and isinstance(step, Resize | SmallShards)
+
+
 def _next(goal: Goal, world: World) -> Step | None:
     if goal.target is None:
         return goal.steps[0] if goal.steps else None
@@ -361,7 +377,10 @@ def _is_done(step: Step, world: World) -> bool:
         case Scale(role, count):
             planned = _role(world.plan, role).count
             return planned != count or (len(world.staying(role)) == count and world.calm)
-        case Drain(name):
+        case Join(_, count):
+            planned = world.plan.ps.count
+            return planned != count or (len(world.staying("ps")) == count and world.calm)
+        case Replace(name, _):
             return world.calm and not any(node.id == name for node in world.nodes)
         case MoveHot():
             return world.settled
@@ -381,10 +400,12 @@ def _words(step: Step) -> str:
             return f"resizing {node} to {resources.cores:g} cores"
         case Scale(role, count):
             return f"scaling to {count} {role}"
-        case Drain(node):
+        case Replace(node, _):
             return f"replacing {node}"
-        case MoveHot(node, share, _):
-            return f"moving {share:.0%} of the load of {node}"
+        case Join(each, _):
+            return f"one more parameter server ({each.cores:g} cores)"
+        case MoveHot(node, share, _, of):
+            return f"moving {share:.0%} of the {of} of {node}"
         case SmallShards(node, _):
             return f"smaller shards for {node}"
         case TakeCut():

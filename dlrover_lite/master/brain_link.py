@@ -17,7 +17,7 @@ import zmq
 from dlrover_lite import __version__
 from dlrover_lite.brain.demand import Done, Standing
 from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.store.records import NodeEvent, PlanRecord
 from dlrover_lite.errors import BrainError
 from dlrover_lite.jobs.profiles import Gap
@@ -42,6 +42,8 @@ __all__ = ["BrainLink", "Unsent"]
 
 SOON_SECONDS = 1.0
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
+MEMORY_SOON_SECONDS = 0.25
+"""The same after it was told what parameter servers hold: they may be about to run full."""
 FIRST_PLAN_SECONDS = 30.0
 """A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
 BEAT_SECONDS = 10.0
@@ -56,6 +58,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _FIRST_BEAT_SECONDS = 0.2
 END_SECONDS = 3.0
 MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
+MOST_LEVELS = 60
 _AT_ONCE = 500
 
 State = Literal["looking", "greeting", "registering", "open"]
@@ -139,6 +142,7 @@ class BrainLink:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.unsent = Unsent()
+        self._levels: list[Level] = []
         self.state: State = "looking"
         self.samples = job.samples
         self._job = job
@@ -181,6 +185,13 @@ class BrainLink:
         """A profile; the brain has no use for gaps. (``master.profiling.Sink``)"""
         if isinstance(found, Profile):
             self.unsent.add(found)
+
+    def keep_level(self, level: Level | None) -> None:
+        """What PS hold, told at once; older ones that can't be told give way."""
+        if level is not None:
+            self._levels = [*self._levels, level][-MOST_LEVELS:]
+            if self.state == "open" and not self._said:
+                self._next_at = min(self._next_at, self._clock())
 
     def done(self, done: Done) -> None:
         """What became of a decision."""
@@ -301,7 +312,7 @@ class BrainLink:
             return None if self.ended else (self._end, 0)
         report, told = self.unsent.report(self._job.job, self.samples)
         standing = self.standing() if self.standing is not None else None
-        return msgspec.structs.replace(report, standing=standing), told
+        return msgspec.structs.replace(report, standing=standing, levels=self._levels), told
 
     def _is_there(self, client: Client, now: float) -> bool:
         """Look, and ask again what isn't answered yet."""
@@ -346,9 +357,14 @@ class BrainLink:
             self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
             self._said = ""
         self.unsent.told(asked.told)
+        if isinstance(asked.body, Report):
+            self._levels = self._levels[len(asked.body.levels) :]
         news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
-        self._beat = SOON_SECONDS if news else min(2 * self._beat, BEAT_SECONDS)
-        self._next_at = now if self.unsent or self._anew or self._end is not None else now + self._beat
+        held = isinstance(asked.body, Report) and bool(asked.body.levels)
+        soon = MEMORY_SOON_SECONDS if held else SOON_SECONDS
+        self._beat = soon if news or held else min(2 * self._beat, BEAT_SECONDS)
+        waits = self.unsent or self._levels or self._anew or self._end is not None
+        self._next_at = now if waits else now + self._beat
 
     def _take_welcome(self, welcome: BrainWelcome, now: float) -> None:
         if understand_each_other(welcome.protocol, welcome.oldest):

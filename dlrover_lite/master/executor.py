@@ -13,11 +13,12 @@ from dlrover_lite.brain.demand import Done, Standing, StandingNode
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.master.autoscaler import (
     Autoscaler,
-    Drain,
     Goal,
+    Join,
     LetGo,
     MoveHot,
     NodeNow,
+    Replace,
     Resize,
     Scale,
     SetSize,
@@ -39,7 +40,6 @@ from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
-    DrainRequest,
     MoveRequest,
     ResizeRequest,
     Scaled,
@@ -143,20 +143,24 @@ class Executor:
             steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
             return Goal(number=advice.number, steps=steps, what=what)
         treatment = decision.get("treatment") or {}
-        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {})
+        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {}, str(treatment.get("cause")))
         return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
 
-    def _steps(self, node: str, act: dict[str, Any]) -> tuple[Step, ...]:
-        """Of a treatment (``brain.treatment.Act``, as plain data); empty for what this version doesn't know, or only is told."""
+    def _steps(self, node: str, act: dict[str, Any], cause: str) -> tuple[Step, ...]:
+        """Of a treatment (``brain.treatment.Act``, as plain data); empty for what this version doesn't know, or only is told. Its host
+        isn't asked for: no backend has several yet."""
         match act.get("type"):
             case "resize":
-                return (Resize(node, msgspec.convert(act["resources"], Resources)),)
+                others = msgspec.convert(act.get("others", {}), dict[str, Resources])
+                return (Resize(node, _each(act)), *(Resize(name, its) for name, its in others.items()))
             case "replace":
-                return (Drain(node),)
+                return (Replace(node, _each(act)),)
             case "move slots":
-                return (MoveHot(node, float(act["share"]), dict(act["to"])),)
+                share, to = float(act["share"]), dict(act["to"])
+                return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
             case "add ps":
-                return (Scale("ps", self._reconciler.fleet.plan.ps.count + 1),)
+                count = self._reconciler.fleet.plan.ps.count + 1
+                return (Join(_each(act), count), MoveHot(node, float(act["share"]), {}, "memory"))
             case "smaller shards":
                 return (SmallShards(node, float(act["factor"])),)
         return ()
@@ -272,8 +276,10 @@ class Executor:
                 return self._ask(ResizeRequest(node, resources.cores, resources.memory))
             case Scale(role, count):
                 return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
-            case Drain(node):
-                return self._ask(DrainRequest(node, replace=True))
+            case Replace(node, each):
+                return _why_not(self._control.replace(node, each))
+            case Join(each, _):
+                return _why_not(self._control.join(each))
             case MoveHot():
                 return self._move(step)
             case SmallShards(node, factor):
@@ -288,18 +294,22 @@ class Executor:
                 return self._let_go(self.state.goal.what, self.state.goal.number)
 
     def _ask(self, wish: Wish) -> str:
-        answer = self._control.answer(wish)
-        return answer.message if isinstance(answer, Failure) else ""
+        return _why_not(self._control.answer(wish))
 
     def _move(self, step: MoveHot) -> str:
-        """The hottest slots first, each to who has most of its part still to get."""
-        owned = np.flatnonzero(self._servers.state.owned(step.node))
-        busy = self._servers.loads.busy[owned]
-        order, total = owned[np.argsort(-busy, kind="stable")], float(busy.sum())
-        due = {target: part * step.share * total for target, part in step.to.items()}
+        """Those with the most first, each to who has most of its part still to get."""
+        state = self._servers.state
+        to = step.to or {node.id: 1.0 for node in self._reconciler.fleet.servers_up() if not state.owns(node.id)}
+        if not to:
+            return "there is no parameter server without slots to move them to"
+        loads = self._servers.loads
+        measure = loads.busy if step.of == "load" else loads.row_bytes(state, self._servers.reports)
+        owned = np.flatnonzero(state.owned(step.node))
+        order, total = owned[np.argsort(-measure[owned], kind="stable")], float(measure[owned].sum())
+        due = {target: part * step.share * total / sum(to.values()) for target, part in to.items()}
         given: dict[str, list[int]] = {target: [] for target in due}
         for slot in order[:-1].tolist():  # one stays
-            load = float(self._servers.loads.busy[slot])
+            load = float(measure[slot])
             target = max(due, key=lambda name: due[name])
             if load > due[target] or load <= 0:
                 continue
@@ -325,6 +335,14 @@ class Executor:
 
     def _say(self, what: str) -> None:
         self._story.node("master", what)
+
+
+def _each(act: dict[str, Any]) -> Resources:
+    return msgspec.convert(act["resources"], Resources)
+
+
+def _why_not(answer: Scaled | Failure) -> str:
+    return answer.message if isinstance(answer, Failure) else ""
 
 
 def _let_go(master: Master, why: str, decision: int, at: float) -> str:

@@ -250,19 +250,23 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet, instructions = fleet._fill("worker", now)
         return fleet, done + instructions
 
-    def scale_ps(self, count: int, now: float, *, leaving: Collection[str] = ()) -> Next:
-        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched. Who is too many must be among the leaving."""
-        return self._plan("ps", count, leaving)._fill("ps", now, leaving)
+    def scale_ps(self, count: int, now: float, *, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
+        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched, of the plan's size or with ``each``. Who is too
+        many must be among the leaving."""
+        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each)
 
-    def drain(self, node: str, now: float, *, why: str = "", replace: bool = False) -> Next:
-        """One node leaves: a worker, and there is one less from now on unless it is replaced; or a PS that has been emptied."""
+    def drain(
+        self, node: str, now: float, *, why: str = "", replace: bool = False, each: Resources | None = None
+    ) -> Next:
+        """One node leaves: a worker, and there is one less from now on unless it is replaced (by one with ``each``, or of the plan's
+        size); or a PS that has been emptied."""
         role = self.by_id[node].role
         fleet, changed, done = self._step(node, "drain", now, f"to leave: {why}" if why else "is asked to leave")
         if not changed or role == "ps":
             return fleet, done
         if not replace:
             return fleet._plan("worker", self.plan.worker.count - 1), done
-        fleet, instructions = fleet._fill("worker", now)
+        fleet, instructions = fleet._fill("worker", now, each=each)
         return fleet, done + instructions
 
     def resize(self, node: str, wanted: Resources) -> Next:
@@ -327,13 +331,13 @@ class Fleet(msgspec.Struct, frozen=True):
         kept += [late for late in self.coming_back(role) if not late.follows][:room]
         return msgspec.structs.replace(self, plan=plan, pending=kept)
 
-    def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = ()) -> Next:
+    def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
         """Launch what is missing."""
         fleet: Fleet = self
         done: list[Instruction] = []
         plan = self.planned(role)
         for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role, leaving))):
-            fleet, instructions = fleet._launch(role, plan.each, now)
+            fleet, instructions = fleet._launch(role, each or plan.each, now)
             done += instructions
         return fleet, done
 

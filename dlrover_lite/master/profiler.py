@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from dlrover_lite.backends.base import Readings, Role
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, TableUse, WorkerUse
+from dlrover_lite.brain.profiles import HostUse, Level, Profile, PsLevel, PsUse, TableUse, WorkerUse
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.series import Series, Values
 from dlrover_lite.wire.messages import PsReport, WorkReport
@@ -25,6 +25,10 @@ __all__ = ["Pace", "Part", "Profiler", "Situation"]
 _WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
 _PART_SECONDS = 2.0
 """Of the parts of an interval that say how evenly it went."""
+_RATE_SECONDS, _LEAST_RATE_SECONDS = 4.0, 0.5
+"""A rate for levels is that of so long, and of no less."""
+_LEVEL_SECONDS = 0.9
+"""From one level to the next: nodes tell what they hold once a second."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -82,6 +86,8 @@ class Profiler:
         self._cores: dict[str, float] = {}
         self._on: dict[str, str] = {}
         self._dims: dict[str, int] = {}
+        self._level_until = -math.inf
+        """As of when the last level was."""
 
     @property
     def disturbed(self) -> str:
@@ -156,13 +162,38 @@ class Profiler:
     def tick(self, now: float, at: float) -> Profile | Gap | None:
         """The interval that is over now, if one is."""
         for series in self._series.values():  # else they would grow while nothing is measured
-            series.forget(now if self._began is None else min(now, self._began))
+            series.forget(
+                min(now - _RATE_SECONDS - self._pace.patience_seconds, math.inf if self._began is None else self._began)
+            )
         if self._began is None:
             return None
         end = self._began + self._pace.seconds
         if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
             return None
         return self._close(end, at - (now - end))
+
+    def level(self, now: float, at: float) -> Level | None:
+        """What the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""
+        servers = [part.node for part in self._situation.parts if part.role == "ps"]
+        workers = [series for source in self._workers() if (series := self._of(*source)).last]
+        if not servers or not workers:
+            return None
+        told = [self._of(kind, node).until for kind in ("usage", "ps") for node in servers]
+        # a worker that has not told anything for a while has done nothing
+        moment = min(*told, max(min(series.until for series in workers), now - self._pace.patience_seconds))
+        since = max(moment - _RATE_SECONDS, min(series.since for series in workers))
+        if moment < self._level_until + _LEVEL_SECONDS or moment < since + _LEAST_RATE_SECONDS:
+            return None
+        self._level_until = moment
+        values = self._all_at(moment)
+        window, samples = _Window(self._all_at(since), values), self._samples_so_far(values)
+        return Level(
+            at=at - (now - moment),
+            samples_so_far=samples,
+            samples_per_second=sum(window.risen(source, "samples") for source in self._workers()) / (moment - since),
+            ps=tuple(self._held(node, window) for node in servers),
+            tables=self._tables(window),
+        )
 
     def _told_until(self) -> float:
         """Up to when all have told."""
@@ -270,6 +301,13 @@ class Profiler:
             used_bytes=window.now(usage, "used"),
             peak_bytes=window.now(usage, "peak"),
             requests=window.whole(source, "requests"),
+        )
+
+    @staticmethod
+    def _held(node: str, window: _Window) -> PsLevel:
+        source = ("ps", node)
+        return PsLevel(
+            node, window.now(source, "rows"), window.now(source, "row_bytes"), window.now(("usage", node), "used")
         )
 
     def _host(self, host: str, seconds: float, window: _Window) -> HostUse:

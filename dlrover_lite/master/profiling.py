@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.profiler import Pace, Part, Profiler, Situation
@@ -24,6 +24,9 @@ __all__ = ["PACE_VARIABLE", "Profiling", "Sink", "Usual"]
 
 PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
 """In the environment: how long intervals are. The brain decides sooner by shorter ones, and by less."""
+
+LEVEL_STEP = 0.02
+"""Of a PS's memory limit: what it holds is told again once it has grown by that."""
 
 
 class Sink(Protocol):
@@ -91,6 +94,7 @@ class Profiling:
         """Workers that have trained."""
         self._readings_at = -math.inf
         self._complained = ""
+        self._told: Level | None = None
 
     @property
     def disturbed(self) -> str:
@@ -133,6 +137,21 @@ class Profiling:
             disturbed = disturbed or beside
         self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
         self._keep(self._profiler.tick(now, at))
+
+    def level(self, master: Master) -> Level | None:
+        """What the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""
+        servers, checkpoints = master.servers, master.checkpoints
+        if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
+            return None  # moves and snapshots take memory of their own
+        if master.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
+            return None
+        before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
+        for one in found.ps:
+            limit = master.fleet.by_id[one.node].resources.memory
+            if one.node not in before or abs(one.used_bytes - before[one.node]) >= LEVEL_STEP * limit:
+                self._told = found
+                return found
+        return None
 
     def _disturbed(self, master: Master) -> str:
         servers = master.servers

@@ -131,13 +131,13 @@ class Reconciler:
         """What follows from it, in words."""
         return self._told(self.fleet.scale(workers, self._clock()))
 
-    def scale_ps(self, count: int) -> list[str]:
-        """Have so many PS beside those that leave; what follows from it, in words."""
-        return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving))
+    def scale_ps(self, count: int, *, each: Resources | None = None) -> list[str]:
+        """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``; what follows from it, in words."""
+        return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each))
 
-    def drain(self, node: str, *, why: str = "", replace: bool = False) -> list[str]:
-        """A worker, or a PS that holds nothing; what follows from it, in words."""
-        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace))
+    def drain(self, node: str, *, why: str = "", replace: bool = False, each: Resources | None = None) -> list[str]:
+        """A worker, or a PS that holds nothing; what follows from it, in words. ``each``: of the one that takes its place."""
+        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each))
 
     def resize(self, node: str, wanted: Resources) -> list[str]:
         """Other limits for a node, at once or as soon as may be; what follows from it, in words."""

@@ -9,7 +9,7 @@ from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import ScaleRequest
 
-__all__ = ["refusal", "replacement_refusal"]
+__all__ = ["newcomer_refusal", "refusal", "replacement_refusal"]
 
 _WHAT = {"worker": "workers", "ps": "parameter servers"}
 _NONE_CAN = {"worker": "workers can't train", "ps": "parameter servers can't hold a model"}
@@ -55,9 +55,28 @@ def _beyond_the_plan(fleet: Fleet) -> int:
     return sum(max(0, node.most.memory - fleet.planned(node.role).each.memory) for node in fleet.running)
 
 
-def replacement_refusal(node: Node, fleet: Fleet) -> Failure | None:
-    """Why there can't be one more of its role for a while, beside all that run; None if there can."""
-    each = fleet.planned(node.role).each
+def newcomer_refusal(each: Resources, fleet: Fleet, *, total: Resources | None) -> Failure | None:
+    """Why there can't be one more parameter server with ``each`` beside all that run; None if there can."""
+    held = [node.most for node in fleet.running] + [late.resources for late in fleet.pending]
+    memory, cores = sum(one.memory for one in held), sum(one.cores for one in held)
+    if memory + each.memory > fleet.capacity.memory:
+        return Failure(
+            UNUSABLE,
+            f"another parameter server with {format_bytes(each.memory)} has no room beside the {format_bytes(memory)} that others may "
+            f"take of {format_bytes(fleet.capacity.memory)}",
+        )
+    if total is not None and cores + each.cores > total.cores:
+        return Failure(
+            UNUSABLE,
+            f"another parameter server with {each.cores:g} cores beside the other nodes' {cores:g} is more than the {total.cores:g} that "
+            "resources.total allows",
+        )
+    return None
+
+
+def replacement_refusal(node: Node, fleet: Fleet, each: Resources | None = None) -> Failure | None:
+    """Why there can't be one more of its role for a while, with ``each`` or of the plan's size, beside all that run; None if there can."""
+    each = each or fleet.planned(node.role).each
     used = node.most.memory + fleet.memory_beside(node)
     if used + each.memory <= fleet.capacity.memory:
         return None

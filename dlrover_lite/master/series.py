@@ -26,6 +26,11 @@ class Series:
         """When it was last told of; before all times, if never."""
         return self._times[-1] if self._times else float("-inf")
 
+    @property
+    def since(self) -> float:
+        """The first time that is still known; after all times, if it was never told of."""
+        return self._times[0] if self._times else float("inf")
+
     def tell(self, at: float, values: Values) -> None:
         """Times don't fall."""
         if self._times and at <= self._times[-1]:

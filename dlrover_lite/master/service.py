@@ -392,6 +392,7 @@ class Master:
             self._take_cuts()
         self.profiling.turn(self)
         if self.brain is not None:
+            self.brain.keep_level(self.profiling.level(self))
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
         self.story.flush()

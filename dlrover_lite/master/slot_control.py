@@ -17,7 +17,7 @@ from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.placement import MEMORY_SHARE, ServerRoom, place
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.resizing import refusal as refusal_of_resize
-from dlrover_lite.master.scaling import refusal, replacement_refusal
+from dlrover_lite.master.scaling import newcomer_refusal, refusal, replacement_refusal
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_state import SlotState, Transfer
 from dlrover_lite.slots import SlotSet
@@ -183,6 +183,17 @@ class SlotControl:
         except JobError as error:
             return Failure("refused", error.message, error.hint)
 
+    # --- wishes of the brain ----------------------------------------------------------------------------------------------
+
+    def join(self, each: Resources) -> Scaled | Failure:
+        """One more PS, with ``each``; slots stay where they are."""
+        refused = newcomer_refusal(each, self._fleet, total=self._total) or (_OVER if self._over else None)
+        return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each))
+
+    def replace(self, node: str, each: Resources) -> Scaled | Failure:
+        """Another one with ``each`` takes the place of a node that is slow."""
+        return self._drain(node, replace=True, each=each, why="replaced, as it is slow")
+
     @property
     def _over(self) -> bool:
         return self._fleet.done or self._shards.trained
@@ -294,7 +305,9 @@ class SlotControl:
             UNUSABLE, f"there is no {what} {name!r} in this job", f"The nearest is {near[0]}." if near else ""
         )
 
-    def _drain(self, name: str, replace: bool) -> Scaled | Failure:
+    def _drain(
+        self, name: str, replace: bool, *, each: Resources | None = None, why: str = "drained by request"
+    ) -> Scaled | Failure:
         fleet, node = self._fleet, self._fleet.by_id.get(name)
         if self._over:
             return _OVER
@@ -308,14 +321,14 @@ class SlotControl:
         if not replace and role.count <= 1:
             what = "parameter server" if node.role == "ps" else "worker"
             return Failure(UNUSABLE, f"{name} is the last {what}", "Let another one take its place: --replace")
-        if replace and (refused := replacement_refusal(node, fleet)) is not None:
+        if replace and (refused := replacement_refusal(node, fleet, each)) is not None:
             return refused
         if node.role != "ps":
-            return Scaled(self._reconciler.drain(name, why="drained by request", replace=replace))
+            return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each))
         if replace:
-            self._servers.take(self._state.leave([name], "drained by request, to be replaced"))
-            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count)])
-        actions = self._let_go([name], "drained by request")
+            self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced"))
+            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each)])
+        actions = self._let_go([name], why)
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
 
     def _resize(self, wish: ResizeRequest) -> Scaled | Failure:

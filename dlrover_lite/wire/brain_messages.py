@@ -12,7 +12,7 @@ from typing import Any
 from dlrover_lite.brain.demand import Demand, Done, Standing
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.store.records import NodeEvent, PlanRecord
 from dlrover_lite.wire.message import Message
 
@@ -115,6 +115,8 @@ class Report(Message, frozen=True):
     """How it stands now; None: it hasn't begun."""
     done: list[Done] = []
     """What became of decisions."""
+    levels: list[Level] = []
+    """What the PS have held since; some may be missing."""
 
 
 class EndJob(Message, frozen=True):

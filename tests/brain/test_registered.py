@@ -31,7 +31,7 @@ PLAN = Candidate(2, 1, 1.0, 0.5)
 
 def registered(**fields: Any) -> RegisteredJob:
     known = RegisteredJob(**{"job": "ads-1", "features": FEATURES, "demand": demand(), "began": START, **fields})
-    known.begin((), MACHINE, START)
+    known.begin(MACHINE, START)
     return known
 
 
@@ -148,7 +148,7 @@ def test_a_plan_that_was_measured_and_one_that_was_not() -> None:
 def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
     known, job = running()
     small = known.view(free_cores=8.0, at=START)
-    known.standing = standing(job, worker_peak=2 * GIB)
+    known.stands(standing(job, worker_peak=2 * GIB))
     large = known.view(free_cores=8.0, at=START)
     assert large.need.worker > 2 * GIB > small.need.worker
 
@@ -190,7 +190,8 @@ def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     assert inputs.free == {"a": Resources(1.0, GIB)}
     new = StandingNode("worker-2", "worker", "a", Resources(1.0, GIB))
     known.standing = standing(job, nodes=(*nodes_of(job), new))
-    assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
+    memory_alone = heal_inputs(known, Resources(1.0, GIB), at=START)
+    assert memory_alone is not None and memory_alone.profiles == () and memory_alone.levels
     known.standing = None
     assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
 

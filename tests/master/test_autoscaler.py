@@ -15,9 +15,10 @@ from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.master import autoscaler
 from dlrover_lite.master.autoscaler import (
     Autoscaler,
-    Drain,
     Goal,
+    Join,
     NodeNow,
+    Replace,
     Resize,
     Scale,
     SetSize,
@@ -102,7 +103,10 @@ class Machine:
                 )
                 self.settled = role != "ps"
                 self.fill()
-            case Drain(name):
+            case Join(_, count):
+                self.plan = msgspec.structs.replace(self.plan, ps=msgspec.structs.replace(self.plan.ps, count=count))
+                self.fill()
+            case Replace(name, _):
                 if name in self.nodes:
                     self.nodes[name] = self.nodes[name]._replace(leaving=True)
                     self.fill()
@@ -288,7 +292,7 @@ def test_a_newer_decision_takes_the_place_of_an_older_one_and_a_person_can_rejec
 
 def test_steps_without_a_target_are_done_in_their_order() -> None:
     machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
-    steps = (Resize("ps-0", Resources(1.0, GIB)), Drain("worker-1"))
+    steps = (Resize("ps-0", Resources(1.0, GIB)), Replace("worker-1", Resources(0.5, GIB)))
     machine.advise(None, steps=steps)
     while machine.state.goal is not None:
         machine.turn()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlrover_lite.backends.base import NodeEvent as Reported
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Level, Profile, PsLevel
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.errors import BrainError
@@ -22,7 +22,7 @@ from dlrover_lite.master.brain_link import BrainLink, Unsent
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.units import GIB, Resources
 from dlrover_lite.wire import brain_messages
-from dlrover_lite.wire.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob
+from dlrover_lite.wire.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob, Report
 from dlrover_lite.wire.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, event, profile, registration
 
@@ -310,3 +310,26 @@ def test_all_is_told_in_order_or_counted_as_dropped(
         assert added[kind] - dropped <= len(everything) <= added[kind]
     unsent.told(number)
     assert len(unsent) == 0
+
+
+def test_what_servers_hold_is_told_at_once_and_asked_about_soon_after(line: Line) -> None:
+    told: list[Report] = []
+    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.settle()
+    line.turn(brain_link.SOON_SECONDS)
+    level = Level(1000.0, 5, 1.0, (PsLevel("ps-0", 1, 2, 3),))
+    line.link.keep_level(level)
+    line.settle()
+    assert [one.levels for one in told if one.levels] == [[level]]
+    before = len(told)
+    line.turn(brain_link.MEMORY_SOON_SECONDS)
+    line.rig.service.turn(PATIENCE)
+    assert len(told) == before + 1 and told[-1].levels == []
+
+
+def test_without_a_brain_only_the_newest_of_what_servers_held_is_kept(line: Line) -> None:
+    line.alive = False
+    for at in range(2 * brain_link.MOST_LEVELS):
+        line.link.keep_level(Level(float(at), 5, 1.0, ()))
+        line.turn()
+    assert [one.at for one in line.link._levels][:: brain_link.MOST_LEVELS - 1] == [60.0, 119.0]

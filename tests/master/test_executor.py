@@ -22,7 +22,6 @@ from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
-    DrainRequest,
     MoveRequest,
     ResizeRequest,
     Scaled,
@@ -223,13 +222,6 @@ def test_a_worker_gets_smaller_shards() -> None:
     job.treat(1, "worker-0", type="smaller shards", factor=0.25)
     job.until_done()
     assert job.less == [("worker-0", 0.25)]
-
-
-def test_a_worker_is_replaced() -> None:
-    job = Job()
-    job.treat(1, "worker-0", type="replace", resources={"cores": 1.0, "memory": GIB})
-    job.turn()
-    assert [(wish.node, wish.replace) for wish in job.wishes if isinstance(wish, DrainRequest)] == [("worker-0", True)]
 
 
 def test_the_hottest_slots_move_to_who_is_to_have_them() -> None:

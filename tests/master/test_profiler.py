@@ -126,6 +126,28 @@ def test_an_interval_holds_what_was_done_in_it() -> None:
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
 
 
+def test_what_servers_hold_is_known_at_once_and_whatever_goes_on() -> None:
+    """Within a second of the first work, though an interval would begin later, if at all; and as of one moment."""
+    world = World()
+    world.change(0.0, plan(disturbed="worker-1 has not begun to train"))
+    assert world.profiler.level(0.0, EPOCH) is None
+    evenly(world, 1.0, sources=("backend", "worker-0", *SERVERS))
+    level = world.profiler.level(1.2, EPOCH + 1.2)
+    assert level is not None and level.at == pytest.approx(EPOCH + 1.0)
+    assert level.samples_so_far == 1_000 + 100 * 10 and level.samples_per_second == pytest.approx(1000)
+    assert [(one.node, one.rows, one.row_bytes, one.used_bytes) for one in level.ps] == [
+        ("ps-0", 5, 7, 1000),
+        ("ps-1", 5, 7, 1000),
+    ]
+    assert level.tables[0].rows == {"ps-0": 10, "ps-1": 10}
+    assert world.profiler.level(1.3, EPOCH + 1.3) is None  # nobody has told anything new
+    evenly(world, 6.0, sources=("backend", *SERVERS))  # the worker is at something else
+    later = world.profiler.level(6.0, EPOCH + 6.0)
+    assert later is not None and later.at == pytest.approx(EPOCH + 6.0 - PACE.patience_seconds)
+    assert later.samples_so_far == level.samples_so_far and later.samples_per_second < 1000
+    assert later.tables[0].rows["ps-0"] == 30
+
+
 def test_throughput_that_varies_is_said_to() -> None:
     world = World()
     world.change(0.0, plan())

@@ -25,6 +25,7 @@ from dlrover_lite.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.decision import Decision, Round
+    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.job_view import RoundInputs
     from dlrover_lite.brain.treatment import HealInputs
@@ -222,6 +223,13 @@ class ConfigStore:
     def put_effect(self, job: str, number: int, effect: Effect) -> None:
         """What a decision brought, for the next commit to write."""
         self._add("update decisions set effect = ? where job = ? and number = ?", (_json(effect), job, number))
+
+    def put_done(self, done: Done) -> None:
+        """What has become of a decision, for the next commit to write; the first word counts."""
+        self._add(
+            "update decisions set done = coalesce(done, ?) where job = ? and number = ?",
+            (_json(done), done.job, done.number),
+        )
 
     def close(self) -> None:
         """Close without a commit: what was not committed is forgotten."""

@@ -152,12 +152,13 @@ def decisions(
     """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more;
     ``lenient``: that is left out."""
     from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
 
     condition, values = ("", (job,)) if number is None else (" and number = ?", (job, number))
-    question = f"select number, round, data, effect from decisions where job = ?{condition} order by number desc{_limit(newest)}"
+    question = f"select number, round, data, effect, done from decisions where job = ?{condition} order by number desc{_limit(newest)}"
     found = []
-    for one, of_round, data, effect in _rows(store, question, values):
+    for one, of_round, data, effect, done in _rows(store, question, values):
         try:
             found.append(
                 StoredDecision(
@@ -165,6 +166,7 @@ def decisions(
                     round=of_round,
                     decision=msgspec.json.decode(data, type=Decision),
                     effect=None if effect is None else msgspec.json.decode(effect, type=Effect),
+                    done=None if done is None else msgspec.json.decode(done, type=Done),
                 )
             )
         except msgspec.DecodeError as error:

@@ -12,6 +12,7 @@ from dlrover_lite.errors import HistoryError
 
 if TYPE_CHECKING:  # they bring numpy along, which those who only read and write have no use for
     from dlrover_lite.brain.decision import Decision
+    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
     from dlrover_lite.brain.profiles import Profile
 
@@ -130,3 +131,5 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     decision: Decision
     effect: Effect | None = None
+    done: Done | None = None
+    """What its master said has become of it."""

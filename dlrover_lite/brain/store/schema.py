@@ -115,6 +115,11 @@ def m003_what_treatments_follow_from(db: Database) -> None:
     db.execute("alter table rounds add column kind text not null default 'round'")
 
 
+@migrations()
+def m004_what_masters_said_of_decisions(db: Database) -> None:
+    db.execute("alter table decisions add column done text")
+
+
 def _create(
     db: Database,
     name: str,

@@ -1,0 +1,284 @@
+"""Memory of parameter servers (PS) whose tables grow: how well it is foreseen, and whether the kernel ever has to end one.
+
+``oom.prediction_error``: of the memory that a PS will have needed at its peak by the end of the job, as forecast from any moment from 30%
+of the run on; the worst of all courses. Ids are really drawn, row by row, over one and three epochs: from vocabularies that are finite,
+that grow with every sample, and that change with time, shuffled and in the order of time. Rows are never evicted by this product, so
+there is no course with eviction.
+
+``oom.kills``: nodes that were ended for want of memory in real jobs (10) with real limits, whose tables outgrow the PS that they begin
+with; ``oom.kills_without``: how many of the same jobs lose at least one such node when nobody looks ahead (autoscale off: a PS then comes
+back with half as much again, each time). ``oom.overprovision``: the limit of a PS at the end over the most it has used; the worst of the
+PS of all jobs that were given more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+from common import Figure, arguments, emit
+from numpy.typing import NDArray
+
+MIB = 1 << 20
+PATIENCE_SECONDS = 600.0
+
+
+# --- what is foreseen -----------------------------------------------------------------------------------------------------
+
+
+Ids = NDArray[np.int64]
+TABLES = ((0, 32), (1, 16), (2, 16), (3, 1))
+"""Seed and dim of each."""
+BASE, STATE_PARTS = 16 * MIB, 1
+LOOKS = 60
+"""At what the PS holds, at equal steps of the run."""
+FROM = 0.3
+
+
+def zipf(random: np.random.Generator, samples: int, ids: int, exponent: float) -> Ids:
+    """From a finite vocabulary, the k-th id being drawn in proportion to k ** -exponent."""
+    weights = np.cumsum(np.arange(1, ids + 1, dtype=np.float64) ** -exponent)
+    found: Ids = np.searchsorted(weights, random.random(samples) * weights[-1])
+    return found
+
+
+def endless(random: np.random.Generator, samples: int, exponent: float) -> Ids:
+    """From a vocabulary without end: ids that are drawn with the power law's tail, so that new ones come with every sample."""
+    return (random.random(samples) ** (-1 / (exponent - 1))).clip(max=1e15).astype(np.int64)
+
+
+def drifting(random: np.random.Generator, samples: int, ids: int) -> Ids:
+    """Of the ids that are about at the time: those of a window that moves on over the whole run."""
+    began = np.linspace(0, 2 * ids, samples)
+    return (began + random.exponential(ids / 4, samples)).astype(np.int64)
+
+
+COURSES: dict[str, Callable[[np.random.Generator, int], Ids]] = {
+    "finite, soon seen": lambda random, samples: zipf(random, samples, samples // 20, 1.0),
+    "finite, seen late": lambda random, samples: zipf(random, samples, samples, 0.8),
+    "uniform": lambda random, samples: random.integers(0, samples // 2, samples),
+    "growing": lambda random, samples: endless(random, samples, 1.6),
+    "growing fast": lambda random, samples: endless(random, samples, 1.25),
+    "every id its own": lambda random, samples: np.arange(samples),
+    "changing with time": lambda random, samples: drifting(random, samples, samples // 10),
+}
+
+
+def rows_at(ids: Ids, looks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Distinct ids among the first so many, for each of ``looks``, rising."""
+    _, first = np.unique(ids, return_index=True)
+    return np.searchsorted(np.sort(first), looks)
+
+
+class Course(NamedTuple):
+    looks: NDArray[np.int64]
+    """Samples trained on at each, over all epochs."""
+    rows: list[NDArray[np.int64]]
+    """Of each table, at each."""
+    epoch_samples: int
+
+
+def course(kind: str, *, samples: int, epochs: int, shuffled: bool, seed: int) -> Course:
+    looks = np.linspace(0, samples * epochs, LOOKS + 1).astype(np.int64)[1:]
+    rows = []
+    for table, _ in TABLES:
+        random = np.random.default_rng((seed, table))
+        ids = COURSES[kind](random, samples)
+        if shuffled:
+            random.shuffle(ids)
+        rows.append(rows_at(ids, np.minimum(looks, samples)))
+    return Course(looks, rows, samples)
+
+
+def used_bytes(dim: int, rows: int, *, before: int = 0) -> int:
+    """Of rows and index; the most of it while they rose from ``before``."""
+    from dlrover_lite.brain.memory_model import index_bytes, row_bytes
+
+    steps = np.unique(np.linspace(before, rows, 200).astype(np.int64))
+    return int((steps * row_bytes(dim, STATE_PARTS) + index_bytes(steps)).max())
+
+
+def errors(found: Course) -> Iterator[float]:
+    """Of the peak, relative, at each look from ``FROM`` on."""
+    from dlrover_lite.brain.demand import TableFacts
+    from dlrover_lite.brain.forecast import forecast
+    from dlrover_lite.brain.memory_model import peak_bytes
+    from dlrover_lite.brain.profiles import Level, PsLevel, TableUse
+
+    levels = []
+    for at, samples in enumerate(found.looks.tolist()):
+        rows = {f"t{table}": int(found.rows[table][at]) for table, _ in TABLES}
+        dims = {dim: sum(rows[f"t{table}"] for table, its in TABLES if its == dim) for _, dim in TABLES}
+        used = sum(used_bytes(dim, count, before=count) for dim, count in dims.items())
+        tables = tuple(TableUse(f"t{table}", dim, {"ps-0": rows[f"t{table}"]}) for table, dim in TABLES)
+        levels.append(Level(float(at), samples, 1.0, (PsLevel("ps-0", sum(rows.values()), used, BASE + used),), tables))
+    last = {dim: sum(int(found.rows[table][-1]) for table, its in TABLES if its == dim) for _, dim in TABLES}
+    for at in range(int(LOOKS * FROM), LOOKS):
+        seen = forecast(levels[: at + 1], epoch_samples=found.epoch_samples, facts=TableFacts(state_parts=STATE_PARTS))
+        assert seen is not None
+        now = {dim: sum(int(found.rows[table][at]) for table, its in TABLES if its == dim) for dim in last}
+        peak = BASE + sum(used_bytes(dim, last[dim], before=now[dim]) for dim in last)
+        expected = float(peak_bytes(*seen.of("ps-0"), float(found.looks[-1]), (0.5,))[0, 0])
+        yield expected / peak - 1
+
+
+def prediction_error(quick: bool) -> Figure:
+    samples, seeds = (400_000, 1) if quick else (1_500_000, 3)
+    worst: dict[str, float] = {}
+    for kind in COURSES:
+        for epochs in (1, 3):
+            for shuffled in (True, False):
+                name = f"{kind}, {epochs} epochs, {'shuffled' if shuffled else 'by time'}"
+                found = [
+                    error
+                    for seed in range(seeds)
+                    for error in errors(course(kind, samples=samples, epochs=epochs, shuffled=shuffled, seed=seed))
+                ]
+                worst[name] = max(found, key=abs)
+                say(f"forecast: {name}: {worst[name]:+.1%} at worst")
+    value = max(map(abs, worst.values()))
+    return Figure("oom.prediction_error", value, "x", "<= 0.15", detail={"worst": worst})
+
+
+# --- what is done about it ------------------------------------------------------------------------------------------------
+
+
+class Growing(NamedTuple):
+    """A job of about half a minute whose tables outgrow its PS."""
+
+    ids: int
+    exponent: float
+    samples: int
+    limit_mib: int
+    """Of each PS, as it begins."""
+    dim: int = 16
+    epochs: int = 1
+    servers: int = 1
+    optimizer: str = "adagrad"
+
+
+JOBS = (
+    Growing(200_000, 0.6, 400_000, 256),
+    Growing(200_000, 1.0, 400_000, 192),
+    Growing(1_000_000, 0.9, 300_000, 256, dim=8),
+    Growing(400_000, 0.4, 120_000, 256, epochs=3),
+    Growing(200_000, 0.8, 400_000, 192, servers=2),
+    Growing(100_000, 0.0, 300_000, 256, dim=24),
+    Growing(300_000, 0.7, 300_000, 256, optimizer="adam"),
+    Growing(1_000_000, 1.1, 500_000, 192, dim=24),
+    Growing(500_000, 0.5, 100_000, 192, epochs=3, servers=2),
+    Growing(50_000, 0.3, 400_000, 160, dim=32, optimizer="sgd"),
+)
+
+
+def recipe_of(job: Growing, home: Path, *, autoscale: str) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "name": "bench-oom",
+        "model": {"use": "wide_deep", "options": {"embedding_dim": job.dim, "hidden": [32]}},
+        "data": {
+            "format": "synthetic",
+            "samples": job.samples,
+            "eval_samples": 0,
+            "ids_per_field": job.ids,
+            "zipf_exponent": job.exponent,
+        },
+        "training": {"batch_size": 512, "epochs": job.epochs, "optimizer": {"use": job.optimizer}},
+        "resources": {
+            "ps": {"count": job.servers, "cores": 0.75 / job.servers, "memory": job.limit_mib * MIB},
+            "worker": {"count": 1, "cores": 1, "memory": 1024 * MIB},
+        },
+        "autoscale": autoscale,
+        "checkpoint": "off",
+        "export": {"format": "none"},
+        "directory": str(home),
+    }
+
+
+class Ran(NamedTuple):
+    seconds: float
+    kills: int
+    limits: dict[str, tuple[int, int]]
+    """Of each PS at the end: its limit, and the most that it has used; only of those that have more than they began with."""
+
+
+def ran(job: Growing, home: Path, *, autoscale: str) -> Ran:
+    import dlrover_lite
+
+    handle = dlrover_lite.run(recipe_of(job, home, autoscale=autoscale))
+    try:
+        result = handle.wait(PATIENCE_SECONDS)
+    except BaseException:
+        handle.stop(kill=True)
+        handle.wait()
+        raise
+    if not result.ok or result.status is None:
+        raise SystemExit(f"{result.state}: {result.message}\n{result.hint}\nSee {handle.directory}")
+    nodes = result.status["nodes"]
+    kills = sum(node["state"].startswith("ended (OOMKilled") for node in nodes)
+    servers = [node for node in nodes if node["role"] == "ps" and not node["state"].startswith("ended (OOMKilled")]
+    limits = {
+        node["id"]: (node["memory"], node["peak_memory"]) for node in servers if node["memory"] > job.limit_mib * MIB
+    }
+    return Ran(result.status["elapsed_seconds"], kills, limits)
+
+
+def job_figures(quick: bool, only: int | None) -> list[Figure]:
+    jobs = JOBS[only : only + 1] if only is not None else JOBS[:2] if quick else JOBS
+    kills, killed, over, details = 0, 0, 0.0, []
+    with tempfile.TemporaryDirectory(prefix="bench-oom-") as home:
+        os.environ["DLROVER_LITE_HOME"] = home
+        for job in jobs:
+            os.environ["DLROVER_LITE_BRAIN"] = "embedded"
+            ours = ran(job, Path(home), autoscale="on")
+            os.environ["DLROVER_LITE_BRAIN"] = "off"
+            without = ran(job, Path(home), autoscale="off")
+            kills += ours.kills
+            killed += without.kills > 0
+            ratios = {node: limit / peak for node, (limit, peak) in ours.limits.items() if peak}
+            over = max([over, *ratios.values()])
+            details.append({"job": job._asdict(), "with": ours._asdict(), "without": without._asdict()})
+            say(
+                f"{job.limit_mib} MiB, {job.servers} PS: {ours.kills} kills in {ours.seconds:.0f} s, limits over peaks "
+                f"{', '.join(f'{ratio:.2f}' for ratio in ratios.values()) or 'as they were'}; without the brain {without.kills} kills in "
+                f"{without.seconds:.0f} s"
+            )
+    most = -(-6 * len(jobs) // 10)
+    return [
+        Figure("oom.kills", kills, "nodes", "<= 0", detail={"jobs": details}),
+        Figure("oom.kills_without", killed, "jobs", f">= {most}", detail={"of": len(jobs)}),
+        Figure("oom.overprovision", over, "x", "<= 1.4"),
+    ]
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", choices=("prediction", "jobs"), help="measure these figures")
+    parser.add_argument("--job", type=int, choices=range(len(JOBS)), metavar="N", help="of the growing jobs, this one")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", _extend)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # jobs are ended, and their files deleted
+    figures = []
+    if options.only in (None, "prediction"):
+        figures.append(prediction_error(options.quick))
+    if options.only in (None, "jobs"):
+        figures += job_figures(options.quick, options.job)
+    emit(options, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The brain at its decisions: what parameter servers hold is acted on at once, and what an earlier brain decided is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.adviser import Adviser, Arrival
+from dlrover_lite.brain.demand import Demand, Done, Standing, StandingNode, TableFacts
+from dlrover_lite.brain.memory_model import index_bytes, row_bytes
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.profiles import Level, PsLevel, TableUse
+from dlrover_lite.brain.registered import Numbered
+from dlrover_lite.brain.similarity import JobFeatures
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.brain.treatment import Act, Replace, Resize, SmallerShards, Tell
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.test_health import profile
+
+JOB, START = "job", 1_000_000.0
+BASE = 80 * MIB
+PLAN = Plan(ps=RolePlan(2, Resources(0.5, 200 * MIB)), worker=RolePlan(1, Resources(1.0, GIB)))
+DEMAND = Demand(
+    capacity=Resources(4.0, 4 * GIB),
+    ps=PLAN.ps,
+    worker=PLAN.worker,
+    total_samples=4e6,
+    epoch_samples=4e6,
+    facts=TableFacts(state_parts=1),
+)
+FEATURES = JobFeatures(model="wide_deep", tables=1, dims=16, batch_size=512, rows=4_000_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ConfigStore]:
+    with ConfigStore(tmp_path / "brain.sqlite") as store:
+        store.put_job(JobEntry(id=JOB, name=JOB, state="running", created_at=START))
+        store.commit()
+        yield store
+
+
+def standing(**fields: Any) -> Standing:
+    nodes = (
+        *(StandingNode(f"ps-{i}", "ps", "here", PLAN.ps.each) for i in range(2)),
+        StandingNode("worker-0", "worker", "here", PLAN.worker.each),
+    )
+    return Standing(**({"plan": PLAN, "nodes": nodes} | fields))
+
+
+def used(rows: int) -> int:
+    return int(rows * row_bytes(16, 1) + float(index_bytes(rows)))
+
+
+def level(second: float, rate: float = 20_000.0, rows_per_sample: float = 8.0) -> Level:
+    """Of two PS that grow alike, as Heaps' law has it."""
+    samples = int(rate * second)
+    rows = int(rows_per_sample * samples**0.9)
+    held = tuple(PsLevel(f"ps-{i}", rows // 2, used(rows // 2), BASE + used(rows // 2)) for i in range(2))
+    tables = (TableUse("t", 16, {"ps-0": rows // 2, "ps-1": rows - rows // 2}),)
+    return Level(START + second, samples, rate, held, tables)
+
+
+def adviser(store: ConfigStore, **demand: Any) -> Adviser:
+    found = Adviser(store)
+    wanted = msgspec.structs.replace(DEMAND, **demand)
+    features = msgspec.to_builtins(FEATURES)
+    found.arrived(Arrival(job=JOB, features=features, demand=wanted, began=START, plan=PLAN), START)
+    return found
+
+
+def hear(brain: Adviser, *levels: Level, at: float, **fields: Any) -> None:
+    fields = {"standing": standing(), "done": (), **fields}
+    brain.reported(JOB, samples=0, profiles=(), levels=levels, **fields)
+    brain.turn(START + at)
+
+
+def relief(brain: Adviser) -> tuple[int, Resize]:
+    (waits,) = brain.waiting().values()
+    assert isinstance(waits, Numbered) and waits.decision.treatment is not None
+    assert isinstance(waits.decision.treatment.act, Resize), waits.decision.reason
+    return waits.number, waits.decision.treatment.act
+
+
+def grown(brain: Adviser, **fields: Any) -> float:
+    """Level by level, until something is decided; when."""
+    for second in range(1, 60):
+        hear(brain, level(float(second)), at=second + 0.5, **fields)
+        if brain.waiting():
+            return float(second)
+    raise AssertionError("nothing was decided")
+
+
+def test_all_servers_that_fill_up_get_more_before_they_are_full_and_without_a_profile(store: ConfigStore) -> None:
+    brain = adviser(store)
+    second = grown(brain)
+    at = level(second)
+    assert at.ps[0].used_bytes < 0.9 * PLAN.ps.each.memory  # there is some time left
+    _, act = relief(brain)
+    given = {"a": act.resources, **act.others}
+    assert len(given) == 2
+    soon = level(second + 6.0)
+    assert all(one.memory > soon.ps[0].used_bytes for one in given.values())
+    assert all(one.memory < 1.4 * level(3 * second + 20).ps[0].used_bytes for one in given.values())
+
+
+@pytest.mark.parametrize("fields", [{"paused": "by request"}, {"busy": True}])
+def test_a_person_is_not_overruled_and_a_suggestion_waits(store: ConfigStore, fields: Any) -> None:
+    brain = adviser(store, autoscale="suggest" if "busy" in fields else "on")
+    with pytest.raises(AssertionError, match="nothing was decided"):
+        grown(brain, standing=standing(**fields))
+
+
+def test_memory_does_not_wait_for_a_change_that_is_under_way(store: ConfigStore) -> None:
+    brain = adviser(store)
+    grown(brain, standing=standing(busy=True))
+    relief(brain)
+
+
+def test_tables_that_do_not_grow_need_nothing(store: ConfigStore) -> None:
+    brain = adviser(store)
+    for second in range(1, 40):
+        still = msgspec.structs.replace(level(4.0), at=START + second, samples_so_far=100_000 * second)
+        hear(brain, still, at=second + 0.1)
+    assert not brain.waiting()
+
+
+def test_a_brain_that_starts_again_knows_what_is_under_way_and_what_is_done(store: ConfigStore) -> None:
+    before = adviser(store)
+    second = grown(before)
+    number, _ = relief(before)
+    # its master is at it: nothing else is decided meanwhile
+    after = adviser(store)
+    hear(after, level(second + 1), at=second + 1.5, standing=standing(busy=True, heard=number))
+    assert not after.waiting() and after._jobs[JOB].treated[number].done_at is None
+    # what it says of that reaches the database, and the next brain
+    done = Done(job=JOB, number=number, at=START + second + 2, state="done", seconds=1.0)
+    store.put_done(done)
+    store.commit()
+    last = adviser(store)
+    assert last._jobs[JOB].treated[number].done_at == done.at
+    hear(last, level(second + 3), at=second + 3.5, standing=standing(heard=number))
+    assert relief(last)[0] > number  # by what stands there, it was not enough
+
+
+def test_what_an_earlier_brain_decided_and_nobody_heard_is_decided_again(store: ConfigStore) -> None:
+    before = adviser(store)
+    second = grown(before)
+    number, _ = relief(before)
+    after = adviser(store)
+    hear(after, level(second + 1), at=second + 1.5, standing=standing(heard=number - 1))
+    again, _ = relief(after)
+    assert again > number
+
+
+def test_where_there_is_no_memory_left_it_is_said_once(store: ConfigStore) -> None:
+    brain = adviser(store, capacity=Resources(4.0, 2 * PLAN.ps.each.memory + GIB))
+    for second in range(1, 12):
+        hear(brain, level(float(second)), at=second + 0.5)
+    assert not brain.waiting()
+    told = [one for one in brain._jobs[JOB].treated.values() if isinstance(one.act, Tell)]
+    assert 1 <= len(told) <= 2  # of each PS
+
+
+# --- nodes that are slow --------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A job whose measurements come one after the other, and whose master does at once what it is told."""
+
+    def __init__(self, store: ConfigStore, **measured: Any) -> None:
+        workers, servers = (RolePlan(count, Resources(cores, GIB)) for count, cores in ((3, 1.0), (2, 0.5)))
+        self.plan = Plan(ps=servers, worker=workers)
+        nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
+        nodes += [StandingNode(f"worker-{i}", "worker", "a", workers.each) for i in range(3)]
+        self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
+        self.brain = Adviser(store)
+        capacity = Resources(8.0, 16 * GIB)
+        demand = Demand(capacity=capacity, ps=servers, worker=workers, total_samples=1e9, epoch_samples=1e9)
+        features = msgspec.to_builtins(FEATURES)
+        self.brain.arrived(Arrival(job=JOB, features=features, demand=demand, began=90.0, plan=self.plan), 90.0)
+        self._measured = measured
+        self._windows = 0
+
+    def decided(self, windows: int) -> list[Act]:
+        """In so many more of them."""
+        acts = []
+        for _ in range(windows):
+            self._windows += 1
+            found = profile(self._windows, **self._measured)
+            self._told(profiles=(found,))
+            self.brain.turn(found.at)
+            for one in self.brain.waiting().values():
+                assert one.decision.treatment is not None, one.decision.reason
+                acts.append(one.decision.treatment.act)
+                self.standing = msgspec.structs.replace(self.standing, heard=one.number)
+                done = Done(job=JOB, number=one.number, at=found.at + 1, state="done", seconds=1.0)
+                self._told(done=(done,))
+        return acts
+
+    def _told(self, **news: Any) -> None:
+        self.brain.reported(
+            JOB, **{"samples": 0, "profiles": (), "done": (), "standing": self.standing, "levels": (), **news}
+        )
+
+
+def test_a_worker_that_stays_slow_gets_smaller_shards_and_then_makes_room(store: ConfigStore) -> None:
+    job = Slow(store, rates=(0.3, 1.0, 1.0))
+    assert job.decided(2) == []
+    first, second = job.decided(8)
+    assert isinstance(first, SmallerShards) and first.factor == pytest.approx(0.3, abs=0.05)
+    assert isinstance(second, Replace) and second.resources == job.plan.worker.each
+
+
+def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: ConfigStore) -> None:
+    job = Slow(store, busy=(0.5, 0.2), cpu=(0.1, 0.2), queue=(0.9, 0.1), throttled=7.0)
+    act = job.decided(3)[0]
+    assert isinstance(act, Resize) and act.resources.cores == pytest.approx(1.0)

@@ -1,0 +1,138 @@
+"""What the brain decides for a job's health, carried out by a master: with the sizes and the shares that were decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.treatment import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards, Treatment
+from dlrover_lite.master.autoscaler import Autoscaler
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.brain_messages import Advice
+from tests.master.rig import RESOURCES, Rig
+from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states
+
+SIZE = Resources(0.5, 3 << 29)
+
+
+class Brain:
+    """One that has something to say to the master, and listens to it."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.done: list[Done] = []
+        self.advice: list[Advice] = []
+        self._number = 0
+        self._executor = rig.master.executor
+        self._executor._tell = self.done.append
+        self._executor.state = Autoscaler(job="rig-1", mode="on")
+        rig.master.brain = self  # type: ignore[assignment]
+
+    def keep_level(self, _: Any) -> None:
+        pass
+
+    def turn(self, *_: Any) -> None:
+        while self.advice:
+            self._executor.advised(self.advice.pop(0))
+
+    def say(self, node: str, act: Act, cause: Any = "slow worker") -> None:
+        treatment = Treatment(at=0.0, node=node, host="here", cause=cause, act=act, reason="because")
+        self._number += 1
+        decision = {"action": "heal", "reason": "because", "treatment": msgspec.to_builtins(treatment)}
+        self.advice.append(Advice(self._number, decision))
+
+
+@pytest.fixture
+def pair(make: Any) -> Rig:
+    rig = make(ps=2, samples=4000)
+    rig.up(*PAIR, "worker-0", "worker-1")
+    rig.follow(*PAIR, until=has(*PAIR))
+    return rig
+
+
+def sizes(rig: Rig) -> dict[str, Resources]:
+    return {spec.id: spec.resources for spec in rig.backend.launched}
+
+
+def test_several_nodes_get_more_memory_at_once_and_while_another_one_is_still_to_come(pair: Rig) -> None:
+    brain = Brain(pair)
+    pair.backend.ends("worker-1")
+    pair.backend.wait_for_launch("worker-2")
+    more = Resources(1.0, 5 << 28)
+    brain.say("ps-0", Resize(more, {"ps-1": more}), "memory ahead")
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    assert pair.backend.resized == [("ps-0", more), ("ps-1", more)]
+    assert [one.state for one in brain.done] == ["done"] and states(pair.follow(until=bool))["worker-2"] == "started"
+
+
+def test_a_server_is_added_as_it_was_decided_and_takes_that_share_of_the_memory_alone(pair: Rig) -> None:
+    brain = Brain(pair)
+    row_bytes = np.zeros(4096)
+    row_bytes[:2048] = 1000.0
+    row_bytes[:100] = 5000.0
+    pair.report("ps-0", loads=loads(row_bytes), version=1)
+    before = owned(pair.follow(*PAIR, until=at_rest))
+    brain.say("ps-0", AddPs(SIZE, 0.25), "memory ahead")
+    pair.follow(*PAIR, until=lambda status: "ps-2" in states(status))
+    assert sizes(pair)["ps-2"] == SIZE and owned(pair.follow(until=bool)) == before
+    pair.up("ps-2")
+    status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
+    after = owned(status)
+    assert after["ps-1"] == before["ps-1"]
+    moved = pair.master.servers.state.owned("ps-2")
+    assert row_bytes[moved].sum() / row_bytes.sum() == pytest.approx(0.25, abs=0.01)
+    assert [one.state for one in brain.done] == ["done"]
+
+
+def test_slots_go_by_what_they_are_moved_for(pair: Rig) -> None:
+    brain = Brain(pair)
+    row_bytes, busy = np.zeros(4096), np.zeros(4096)
+    row_bytes[:1024], busy[1024:2048] = 1000.0, 0.0001
+    measured = np.stack([np.zeros(4096), np.zeros(4096), busy, row_bytes]).astype(np.float32).tobytes()
+    pair.report("ps-0", loads=measured, version=1)
+    brain.say("ps-0", MoveSlots(0.5, {"ps-1": 1.0}), "memory ahead")
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    moved = pair.master.servers.state.owned("ps-1")[:2048]
+    assert moved[:1024].sum() == 512 and moved[1024:].sum() == 0
+    brain.say("ps-0", MoveSlots(0.5, {"ps-1": 1.0}), "hot ps")
+    pair.follow(*PAIR, until=lambda _: len(brain.done) > 1)
+    moved = pair.master.servers.state.owned("ps-1")[:2048]
+    assert moved[1024:].sum() == 512
+
+
+@pytest.mark.parametrize("node", ["ps-0", "worker-0"])
+def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str) -> None:
+    brain = Brain(pair)
+    brain.say(node, Replace(SIZE))
+    follower = node.replace("0", "2")
+    pair.backend.wait_for_launch(follower) if node == "ps-0" else pair.follow(
+        *PAIR, until=lambda status: follower in states(status)
+    )
+    assert sizes(pair)[follower] == SIZE
+    pair.up(follower)
+    servers = (*PAIR, follower) if node == "ps-0" else PAIR
+    pair.follow(*servers, until=lambda _: brain.done)
+    assert [one.state for one in brain.done] == ["done"]
+    assert pair.master.fleet.by_id[node].state == "ended"
+    assert pair.master.fleet.plan.ps.each == RESOURCES == pair.master.fleet.plan.worker.each
+
+
+def test_smaller_shards_are_leased_at_once(pair: Rig) -> None:
+    brain = Brain(pair)
+    brain.say("worker-0", SmallerShards(0.5))
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    assert [one.state for one in brain.done] == ["done"]
+
+
+def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
+    rig = make(ps=2, samples=4000)
+    rig.up(*PAIR, "worker-0", "worker-1")
+    rig.follow(*PAIR, until=has(*PAIR))
+    brain = Brain(rig)
+    control = rig.master.slots
+    refused = control.join(Resources(1.0, 1 << 40))
+    assert "has no room beside" in refused.message  # type: ignore[union-attr]
+    assert not brain.done
