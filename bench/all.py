@@ -1,10 +1,12 @@
 """Runs every bench script, one after the other, and prints one table (``--json``: one object a line). ``make bench``.
 
-Exit code 1 when a script failed; a missed target is shown, and is no failure.
+Those that train for an hour or more run quickly, as with ``--quick``, unless ``--long`` is given. Exit code 1 when a script failed; a
+missed target is shown, and is no failure.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
 NOT_BENCHES = {"all.py", "common.py"}
+LONG = {"autoscale.py", "instability.py", "model_fit.py", "oom.py"}
 
 
 def scripts() -> list[Path]:
@@ -30,13 +33,17 @@ def run(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
     return figures if done.returncode == 0 else None
 
 
+def extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--long", action="store_true", help="also those in full that train for an hour or more")
+
+
 def main() -> int:
-    options = arguments("Run every bench script.")
+    options = arguments("Run every bench script.", extend)
     figures: list[dict[str, Any]] = []
     failed = []
     for script in scripts():
         print(f"bench/{script.name} …", file=sys.stderr, flush=True)
-        result = run(script, quick=options.quick)
+        result = run(script, quick=options.quick or (script.name in LONG and not options.long))
         if result is None:
             failed.append(script.name)
             continue
