@@ -120,8 +120,9 @@ def wait_for_end(process: ProcessIdentity, timeout_seconds: float | None) -> boo
     except ProcessLookupError:
         return True
     try:
-        if not is_alive(process):
+        if (now := identify(process.pid)) is not None and now != process:
             return True
+        # a first thread that has ended isn't all of it: while others end, the process still has its files and locks
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
         return bool(poller.poll(None if timeout_seconds is None else max(0.0, timeout_seconds * 1000)))

@@ -88,9 +88,7 @@ class GoingBack:
             went_back=now.went_back + 1,
             damaged=damaged,
         )
-        self._job.write_beginning(beginning)
-        failpoint("master.restore.noted")
-        return beginning, said
+        return self._noted(beginning), said
 
     def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
         """What is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain has a
@@ -105,6 +103,9 @@ class GoingBack:
             waits_since=at,
             decision=decision,
         )
+        return self._noted(beginning)
+
+    def _noted(self, beginning: Beginning) -> Beginning:
         self._job.write_beginning(beginning)
         failpoint("master.restore.noted")
         return beginning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +96,7 @@ class TrainingLoop:
         self._orders: dict[int, EpochOrder] = {}
         self._read: _Read | None = None
         self._pulling: list[_Task] = []
-        self._computing = 0
+        self._computing: deque[_Task] = deque()
         self._pushes: list[tuple[PushTicket, HeldLease]] = []
         self._compute: ComputeThread[_Task, Gradients | NDArray[np.float32]] = ComputeThread(
             self._run_task, clock=clock
@@ -150,7 +151,7 @@ class TrainingLoop:
         if read is None:
             return
         depth = PIPELINE_DEPTH if self._cores_of(read.held) >= 1 and not _is_among_the_first(read) else 1
-        if len(self._pulling) + self._computing >= depth:
+        if len(self._pulling) + len(self._computing) >= depth:
             return
         self._read = None
         cpu_before = self._cpu_clock()
@@ -167,7 +168,7 @@ class TrainingLoop:
             if not self._computing:
                 self._mark(_name(task))
             self._compute.submit(task)
-            self._computing += 1
+            self._computing.append(task)
 
     def _cores_of(self, held: HeldLease) -> float:
         """Each lease says how many there are: a worker may be resized."""
@@ -194,7 +195,7 @@ class TrainingLoop:
 
     def _take_computed(self) -> None:
         for done in self._compute.finished():
-            self._computing -= 1
+            self._computing.popleft()
             held, k, prepared = done.task
             self._mark(f"what follows {_name(done.task)}")
             held.work.add_seconds("wait", done.idle_seconds)
@@ -215,6 +216,8 @@ class TrainingLoop:
             elif done.result is not None:
                 held.work.add_scores(done.result, prepared.labels.numpy())
                 held.consumed(k)
+            if self._computing:  # has begun meanwhile
+                self._mark(_name(self._computing[0]))
         self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
 
     def _failed(self, done: Done[_Task, Gradients | NDArray[np.float32]], error: Exception) -> None:

@@ -13,7 +13,7 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.jobs import store
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
 from dlrover_lite.jobs.store import Job, Result, create_job, find_job, list_jobs
-from tests.backends.support import PATIENCE_SECONDS, recipe
+from tests.backends.support import PATIENCE_SECONDS, recipe, until
 
 
 @pytest.fixture
@@ -180,3 +180,22 @@ def test_a_result_is_shown_in_a_line() -> None:
     assert repr(failed).startswith("<Result failed: out of luck luck")
     assert repr(failed).endswith("…; more in .message, .hint, .traceback, .status>") and len(repr(failed)) < 200
     assert repr(Result("stopped", 1.0)) == "<Result stopped>"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it can't be told")
+def test_a_process_whose_first_thread_has_ended_is_waited_for() -> None:
+    code = (
+        "import ctypes, threading\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "print('on', flush=True)\n"
+        "ctypes.PyDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            identity = identify(process.pid)
+            assert identity is not None and process.stdout is not None and process.stdout.readline() == b"on\n"
+            until(lambda: identify(process.pid) is None, "the end of the first thread")
+            assert not wait_for_end(identity, 0)
+        finally:
+            process.kill()
+        assert wait_for_end(identity, PATIENCE_SECONDS)
