@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.errors import BrainError, UsageError
 from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
-from dlrover_lite.jobs.processes import identify, wait_for_end
+from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import find_daemon
@@ -130,8 +131,15 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
 
 
 def wait_for_end_of(pid: int) -> bool:
-    process = identify(pid)
-    return process is None or wait_for_end(process, PATIENCE)
+    """With all its threads: of one that was just killed, the first may have ended before the others."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], PATIENCE)[0])
+    finally:
+        os.close(pidfd)
 
 
 def test_a_newer_one_follows_an_older_one_and_never_the_other_way() -> None:
