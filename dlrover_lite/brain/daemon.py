@@ -173,9 +173,9 @@ def main(arguments: list[str]) -> int:
         os.set_inheritable(descriptor, False)
 
     def ready(said: DaemonReady) -> None:
+        os.close(options.starting)  # first: whoever is told that it listens may look for it at once
         with suppress(BrokenPipeError), os.fdopen(options.ready, "wb") as pipe:
             pipe.write(msgspec.json.encode(said))
-        os.close(options.starting)
         if not said.error:
             _say(f"listens, version {options.version}, process {said.pid}")
 

@@ -180,9 +180,9 @@ def test_a_database_that_can_not_be_used_stops_no_job() -> None:
 
 
 def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brains, "_ANSWER_SECONDS", 0.3)
     brain = brains.ensure()
     os.kill(brain.pid, signal.SIGSTOP)
+    monkeypatch.setattr(brains, "_ANSWER_SECONDS", 0.3)
     with pytest.raises(BrainError, match="did not answer") as error:
         brains.ensure()
     assert "brain stop --kill" in error.value.hint
