@@ -101,7 +101,7 @@ def serve(
             server,
             store,
             look=look_at,
-            advise=lambda _store, job, _at: thinking.advice(job),
+            advise=thinking.advice,
             tell=thinking.told,
             idle_seconds=idle,
             version=options.version,
@@ -172,18 +172,23 @@ def main(arguments: list[str]) -> int:
     for descriptor in (options.ready, options.starting):
         os.set_inheritable(descriptor, False)
 
+    listens = False
+
     def ready(said: DaemonReady) -> None:
+        nonlocal listens
+        listens = not said.error
         os.close(options.starting)  # first: whoever is told that it listens may look for it at once
         with suppress(BrokenPipeError), os.fdopen(options.ready, "wb") as pipe:
             pipe.write(msgspec.json.encode(said))
-        if not said.error:
+        if listens:
             _say(f"listens, version {options.version}, process {said.pid}")
 
     try:
         why = serve(options, ready=ready, say=_say, stop=stop)
     except DlroverLiteError as error:
         _say(str(error))
-        ready(DaemonReady(error=error.message, hint=error.hint))
+        if not listens:  # else its starter has gone
+            ready(DaemonReady(error=error.message, hint=error.hint))
         return 1
     _say(f"ends: {why}")
     return 0

@@ -64,8 +64,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 Look = Callable[[str], Ended | None]
 """At a job's directory; None: it runs."""
-Advise = Callable[[ConfigStore, str, float], Advice | None]
-"""What to do about a job, asked after each of its reports is committed; the last is the time, in seconds since the epoch."""
+Advise = Callable[[str], Advice | None]
+"""What to do about a job, asked after each of its reports is committed."""
 
 
 Tell = Callable[[RegisterJob | Report | EndJob], None]
@@ -90,7 +90,7 @@ class Service:
         store: ConfigStore,
         *,
         look: Look,
-        advise: Advise = lambda *_: None,
+        advise: Advise = lambda _: None,
         tell: Tell = lambda _: None,
         idle_seconds: float | None = None,
         embedded: bool = False,
@@ -291,7 +291,7 @@ class Service:
 
     def _advice(self, job: str) -> Advice | None:
         try:
-            return self._advise(self._store, job, self._wall_clock())
+            return self._advise(job)
         except DlroverLiteError as error:
             self._say(f"no advice for {job}: {error}")
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import zmq
@@ -50,28 +51,24 @@ class EmbeddedBrain:
         from dlrover_lite.wire.server import Server
 
         try:
-            self._files.make()
-            store = ConfigStore(self._files.database)
-            try:
+            with ExitStack() as stack:
+                self._files.make()
+                store = ConfigStore(self._files.database)
+                stack.callback(store.close)
                 server = Server(_ENDPOINT, BrainRequests, context=self._context, remember_replies=True)
+                stack.callback(server.close)
                 thinking = Thinking(self._files.database, say=self._say)
+                stack.callback(thinking.close)
                 service = Service(
                     server,
                     store,
                     look=look_at,
-                    advise=lambda _store, job, _at: thinking.advice(job),
+                    advise=thinking.advice,
                     tell=thinking.told,
                     embedded=True,
                     say=self._say,
                 )
-            except BaseException:
-                store.close()
-                raise
-            try:
                 self._why = service.run(lambda: "the job has ended" if self._stop.is_set() else "")
-            finally:
-                service.close()
-                thinking.close()
         except DlroverLiteError as error:
             self._why = str(error).replace("\n", " ")
             self._say(f"the brain has ended: {self._why}")

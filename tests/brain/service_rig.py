@@ -41,7 +41,7 @@ class Rig:
             server,
             self.store,
             look=self.ended.get,
-            advise=lambda store, job, at: self.advice.pop(job, self.answer),
+            advise=lambda job: self.advice.pop(job, self.answer),
             say=self.said.append,
             clock=lambda: self.now,
             **{"idle_seconds": 600.0, **options},

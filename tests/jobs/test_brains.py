@@ -12,15 +12,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import zmq
 
+from dlrover_lite.brain import daemon
 from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import BrainError, UsageError
+from dlrover_lite.errors import BrainError, HistoryError, UsageError
 from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
 from dlrover_lite.jobs.processes import identify
@@ -188,6 +191,23 @@ def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatc
     assert "brain stop --kill" in error.value.hint
     assert brains.stop(kill=True) == brain.pid
     assert runtime_directories() == []
+
+
+def test_an_error_after_it_has_said_that_it_listens_is_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def serve(_: Any, *, ready: Any, **__: Any) -> str:
+        ready(daemon.DaemonReady(1))
+        raise HistoryError("the disk is full")
+
+    for name, value in {"serve": serve, "_say": said.append, "_cut_loose": list, "stopped_by_signals": list}.items():
+        monkeypatch.setattr(daemon, name, value)
+    ends, lock = os.pipe(), os.open("/", os.O_RDONLY)
+    options = daemon.DaemonOptions(ready=ends[1], starting=lock)
+    assert daemon.main([msgspec.json.encode(options).decode()]) == 1
+    with os.fdopen(ends[0], "rb") as told:
+        assert msgspec.json.decode(told.read(), type=daemon.DaemonReady) == daemon.DaemonReady(1)
+    assert said[1:] == ["the disk is full"]
 
 
 def test_in_the_foreground() -> None:
