@@ -21,6 +21,8 @@ from dlrover_lite.units import MIB
 
 __all__ = [
     "ACT_TIMES",
+    "LEAST_PS",
+    "LEAST_WORKER",
     "OomRisk",
     "PsMemory",
     "TableMemory",
@@ -31,6 +33,7 @@ __all__ = [
     "oom_risk",
     "peak_bytes",
     "row_bytes",
+    "worker_limit",
 ]
 
 _ROW_METADATA = 24
@@ -52,6 +55,11 @@ _MOST = 1.38
 """Limit over the expected peak: what is usual, and not more than."""
 _SAFE, _SURE = 0.95, 0.99
 """Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
+
+LEAST_WORKER, LEAST_PS = 256 * MIB, 128 * MIB
+"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
+_WORKER_HEADROOM = 1.25
+"""Of a worker's memory over the most that any has used."""
 
 
 class TableMemory(NamedTuple):
@@ -178,6 +186,11 @@ def limit_for(
     if surely:
         limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
+
+
+def worker_limit(used: int, *, granularity: int = MIB) -> int:
+    """Bytes to limit a worker to, where workers like it have used so much at most."""
+    return math.ceil(max(used * _WORKER_HEADROOM, LEAST_WORKER) / granularity) * granularity
 
 
 def decayed_quantile(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,12 +31,13 @@ from dlrover_lite.master.autoscaler import (
     World,
 )
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.filling import Filling
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.units import Resources
+from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.wire.brain_messages import Advice
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "executor_of"]
 
 BY_HAND = "nodes were changed by hand"
+_SPARE = "memory to spare"
+"""Why nodes are given less (``brain.treatment.Cause``)."""
 
 
 class Executor:
@@ -72,6 +77,7 @@ class Executor:
         checkpoints: Callable[[], Checkpoints | None],
         let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``let_go`` is given why, and the decision's number, and says why that can't be, or ""."""
         self.state = state
@@ -85,6 +91,8 @@ class Executor:
         self._checkpoints = checkpoints
         self._let_go = let_go
         self._wall_clock = wall_clock
+        self._clock = clock
+        self._filling = Filling()
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
@@ -116,20 +124,19 @@ class Executor:
         return Standing(
             plan=fleet.plan,
             nodes=tuple(
-                StandingNode(node.id, "ps" if node.role == "ps" else "worker", hosts.get(node.id, ""), node.resources)
+                StandingNode(
+                    node.id,
+                    "ps" if node.role == "ps" else "worker",
+                    hosts.get(node.id, ""),
+                    node.resources,
+                    self._reconciler.most_used(node.id),
+                )
                 for node in fleet.running
                 if node.state == "up" and node.id not in leaving
             ),
             paused=self.state.paused,
             busy=self.state.busy,
-            worker_peak=max(
-                (
-                    usage.peak_memory
-                    for node, usage in self._reconciler.usage.items()
-                    if (known := fleet.by_id.get(node)) is not None and known.role == "worker"
-                ),
-                default=0,
-            ),
+            worker_peak=max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
             heard=self.state.heard,
         )
 
@@ -143,6 +150,9 @@ class Executor:
             steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
             return Goal(number=advice.number, steps=steps, what=what)
         treatment = decision.get("treatment") or {}
+        if decision.get("action") == "tell":
+            self._say(f"decision {advice.number}: {treatment.get('node')}: {what}")
+            return None
         steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {}, str(treatment.get("cause")))
         return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
 
@@ -151,8 +161,10 @@ class Executor:
         isn't asked for: no backend has several yet."""
         match act.get("type"):
             case "resize":
-                others = msgspec.convert(act.get("others", {}), dict[str, Resources])
-                return (Resize(node, _each(act)), *(Resize(name, its) for name, its in others.items()))
+                wanted = {node: _each(act), **msgspec.convert(act.get("others", {}), dict[str, Resources])}
+                if cause == _SPARE:
+                    return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
+                return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
             case "replace":
                 return (Replace(node, _each(act)),)
             case "move slots":
@@ -164,6 +176,21 @@ class Executor:
             case "smaller shards":
                 return (SmallShards(node, float(act["factor"])),)
         return ()
+
+    def _no_less_now(self, node: str, each: Resources) -> Resources:
+        """It may have been given more since the brain looked, and what is to help it takes nothing away."""
+        known = self._reconciler.fleet.by_id.get(node)
+        return each if known is None else Resources(each.cores, max(each.memory, known.resources.memory))
+
+    def _new_sizes(self, lowered: dict[str, Resources]) -> Iterable[Step]:
+        """Nodes that come later get no more memory than those of their role, if these have all been lowered."""
+        fleet = self._reconciler.fleet
+        for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
+            there = [node.id for node in fleet.running if node.role == role]
+            if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
+                memory = max(lowered[node].memory for node in there)
+                if memory < planned.each.memory:
+                    yield SetSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
 
     def _no_less(self, target: Plan) -> Plan:
         """Memory that nodes of a role had too little of isn't taken from those that come."""
@@ -224,7 +251,8 @@ class Executor:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """The next step, if it is time for one."""
+        """The next step, if it is time for one; and what can't wait for any."""
+        self._fill_up()
         if self.state.goal is None:
             return
         found = self.state.turn(self._world(), self._wall_clock())
@@ -234,6 +262,28 @@ class Executor:
             if refused:
                 self._say(f"a step is refused: {refused}")
             self._follow(self.state.answered(refused, self._wall_clock(), self._world()))
+
+    def _fill_up(self) -> None:
+        """Those PS that are about to be full get a little more memory at once: the brain is told, and decides what they are to have."""
+        if self.state.mode != "on" or self.state.paused or self._shards.trained:
+            return
+        servers = self._reconciler.fleet.servers_up()
+        self._filling.keep({node.id for node in servers})
+        for node in servers:
+            report = self._servers.reports.get(node.id)
+            if report is None or node.wanted is not None:
+                continue
+            limit = node.resources.memory
+            wanted = self._filling.look(
+                node.id,
+                self._clock(),
+                held=report.bytes,
+                limit=limit,
+                used=partial(self._reconciler.memory_used, node.id),
+            )
+            if wanted is not None and (more := self._control.more_memory(node.id, wanted)) > limit:
+                self._story.node(node.id, f"fills up: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")
+                self._ask(ResizeRequest(node.id, memory=more))
 
     def _follow(self, found: Turn) -> None:
         self._take(found.state)
@@ -371,6 +421,7 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
         checkpoints=lambda: master.checkpoints,
         let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
         wall_clock=wall_clock,
+        clock=master.now,
     )
     if brain is not None:
         brain.standing, brain.advised = found.standing, found.advised
