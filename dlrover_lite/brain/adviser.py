@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, he
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
-from dlrover_lite.brain.treatment import Resize, Tell
+from dlrover_lite.brain.treatment import HealInputs, Resize, Tell
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.units import Resources
 
@@ -55,6 +55,14 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """That it runs with; None: it waits for one."""
     waits_since: float | None = None
     """Without a plan: it has run, and gave way then."""
+
+
+class _Spare(NamedTuple):
+    """What could be taken back from a job, or only be told of it."""
+
+    known: RegisteredJob
+    inputs: HealInputs
+    found: Sequence[Decision]
 
 
 class Adviser:
@@ -224,28 +232,37 @@ class Adviser:
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
-        for known in self._jobs.values():
-            if known.new_profile:
-                self._heal(known, at)
+        spare = [self._heal(known, at) for known in self._jobs.values() if known.new_profile]
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._carry(self.round(at), at)
+        for one in spare:
+            if one is not None and one.known.may_change:  # stage 2 leaves it as it is
+                self._treat(one.known, one.inputs, one.found)
         # only now: what couldn't be stored is decided again
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
 
-    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> None:
-        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> _Spare | None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. Memory that
+        could be taken back is returned: that waits for what else is decided."""
         if not known.may_be_relieved:
-            return
+            return None
         inputs = heal_inputs(known, self._room(), at=at)
         if inputs is None:
-            return
+            return None
         if only_memory or not known.may_change or not known.present:
             inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
         acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
         chosen = [*acts, *(one for one in found if not one.acts)]
+        if acts and _cause(acts[0]) == "memory to spare":
+            return _Spare(known, inputs, chosen)
+        self._treat(known, inputs, chosen)
+        return None
+
+    def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
+        """Store it, and have it told."""
         if not chosen:
             return
         numbers = self._store.add_treatments(inputs, chosen)
@@ -358,6 +375,10 @@ def _features(arrival: Arrival) -> JobFeatures:
             f"What {arrival.job} says of itself can't be understood: {error}",
             hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
         ) from error
+
+
+def _cause(decision: Decision) -> str:
+    return decision.treatment.cause if decision.treatment is not None else ""
 
 
 def _is_more_memory(decision: Decision) -> bool:

@@ -34,6 +34,13 @@ _SLOPE, _SLOPE_SD = 0.7, 0.3
 _LIMITS = 40
 _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
+_NEAREST, _HEADS, _FURTHEST_HEAD = 1.002, 8, 100.0
+"""The smallest L, over the rows there are; and those of the part that doesn't grow straight."""
+_SHARES = np.arange(1, 10) / 10
+"""c n of the rows there are."""
+_STRAIGHT = 0.3
+"""Prior of c > 0."""
+_LEAST_REST = 1e-3
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
 """The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
 _DRIFT_SD = 0.03
@@ -69,6 +76,8 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
     slopes: list[float]
     """g"""
     slope_sds: list[float]
+    rates: list[float] = []
+    """c, rows per sample; empty: all 0"""
 
     @property
     def power_law(self) -> float:
@@ -102,15 +111,9 @@ def fit_rows(
         return None
     now = y[-1]
     largest = _FURTHEST * now if limit is None else max(limit, now)
-    nearest = min(1.002 * now, largest)
-    finite = np.geomspace(nearest, largest, _LIMITS) if largest > nearest else np.array([largest])
-    limits = finite if limit is not None else np.append(finite, math.inf)
-    laws = _fit_laws(np.log(n), y, limits)
-    # nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any
-    prior = np.full(len(limits), 0.5 / max(1, len(finite)))
-    if limit is None:
-        prior[-1] = 0.5
-    scores = laws.scores + np.log(prior)
+    shapes = _shapes(n, y, largest, limit)
+    laws = _fit_laws(np.log(n), y, shapes)
+    scores = laws.scores + np.log(shapes.prior)
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
     kept = weights > 1e-4
@@ -122,10 +125,43 @@ def fit_rows(
         counted=float(n[-1]),
         bound=limit if limit is not None else math.inf,
         weights=[*weights.tolist(), _LATEST_WEIGHT],
-        limits=[*limits[kept].tolist(), math.inf],
+        limits=[*shapes.limits[kept].tolist(), math.inf],
         factors=[*laws.factors[kept].tolist(), float(np.log(now) - slope * np.log(n[-1]))],
         slopes=[*laws.slopes[kept].tolist(), slope],
         slope_sds=[*laws.sds[kept].tolist(), 0.0],
+        rates=[*shapes.rates[kept].tolist(), 0.0],
+    )
+
+
+class _Shapes(NamedTuple):
+    """[l]: what laws there are to be fitted."""
+
+    limits: Floats
+    """L"""
+    rates: Floats
+    """c"""
+    prior: Floats
+
+
+def _shapes(n: Floats, y: Floats, largest: float, limit: float | None) -> _Shapes:
+    """Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any. Of the rate: nor is
+    it, so each part of the present one is as likely."""
+    now = float(y[-1])
+    nearest = min(_NEAREST * now, largest)
+    finite = np.geomspace(nearest, largest, _LIMITS) if largest > nearest else np.array([largest])
+    limits = finite if limit is not None else np.append(finite, math.inf)
+    prior = np.full(len(limits), 0.5 / len(finite))
+    if limit is None:
+        prior[-1] = 0.5
+    prior /= prior.sum()
+    # a part that goes on as it does, beside one that has a limit of its own, or none
+    heads = np.append(np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf)
+    shares, heads = (grid.ravel() for grid in np.meshgrid(_SHARES, heads, indexing="ij"))
+    straight = np.full(len(shares), 1 / len(shares))
+    return _Shapes(
+        np.concatenate([limits, heads * (1 - shares) * now]),
+        np.concatenate([np.zeros(len(limits)), shares * now / n[-1]]),
+        np.concatenate([prior * (1 - _STRAIGHT), straight * _STRAIGHT]),
     )
 
 
@@ -151,18 +187,21 @@ def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
     return n[chosen], y[chosen]
 
 
-def _fit_laws(log_n: Floats, y: Floats, limits: Floats) -> _Laws:
-    """ln(-L ln(1 - rows/L)) = ln K + g ln n: a line for each limit, fitted to all of them at once. Each is of full weight at the end of the
-    curve and less at its beginning, since a slope that falls slowly is best known from there."""
+def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
+    """ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n: a line for each shape, fitted to all of them at once. Points count
+    fully at the end of the curve and less at its beginning, since a slope that falls slowly is best known from there."""
     recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
     count = min(_INDEPENDENT, float(len(log_n)))
     weights = recent / recent.sum() * count
+    limits, straight = shapes.limits[:, None], shapes.rates[:, None] * np.exp(log_n)
+    rest = np.maximum(y - straight, _LEAST_REST * y)
+    too_many = np.maximum(0.0, straight / y - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         # a limit below rows once seen, as after an eviction, says as much as one just above
-        share = np.minimum(y[None, :] / limits[:, None], 1 - 1e-6)
-        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits[:, None]), np.log(y)[None, :])
+        share = np.minimum(rest / limits, 1 - 1e-6)
+        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits), np.log(rest))
         # how much the line moves for a relative error of rows: errors count where they are made
-        lever = np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
+        lever = y / rest * np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
     w = weights[None, :] / (lever * _MISFIT) ** 2
     total = w.sum(axis=1)
     x_mean = (w * log_n).sum(axis=1) / total
@@ -173,8 +212,12 @@ def _fit_laws(log_n: Floats, y: Floats, limits: Floats) -> _Laws:
         ((w * x * (line - line_mean[:, None])).sum(axis=1) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
     )
     factors = line_mean - slopes * x_mean
-    rest = line - factors[:, None] - slopes[:, None] * log_n
-    squares = (w * rest**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    off = line - factors[:, None] - slopes[:, None] * log_n
+    squares = (
+        (w * off**2).sum(axis=1)
+        + (weights * (too_many / _MISFIT) ** 2).sum(axis=1)
+        + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    )
     return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
 
 
@@ -196,15 +239,16 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
 
 def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
     ahead = np.log(np.maximum(n / fit.counted, 1.0))
-    limits, factors, slopes, sds = (
-        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds)
+    rates = fit.rates or [0.0] * len(fit.weights)
+    limits, factors, slopes, sds, straight = (
+        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds, rates)
     )
     offsets, parts = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
     # the line turns about the point where the job is now
     slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
     now = np.log(fit.counted)
-    grown = _law(limits, factors + slopes * now + slope * ahead)
-    here = _law(limits, factors + slopes * now)
+    grown = _law(limits, factors + slopes * now + slope * ahead) + straight * fit.counted * np.exp(ahead)
+    here = _law(limits, factors + slopes * now) + straight * fit.counted
     values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
     found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)

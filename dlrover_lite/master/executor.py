@@ -282,7 +282,9 @@ class Executor:
                 used=partial(self._reconciler.memory_used, node.id),
             )
             if wanted is not None and (more := self._control.more_memory(node.id, wanted)) > limit:
-                self._story.node(node.id, f"fills up: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")
+                self._story.node(
+                    node.id, f"fills up: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once"
+                )
                 self._ask(ResizeRequest(node.id, memory=more))
 
     def _follow(self, found: Turn) -> None:
