@@ -1,4 +1,4 @@
-"""Parameter servers (PS) that fill up before the brain can be asked: as a pure state machine, told what each holds, that says who gets more.
+"""Parameter servers (PS) that fill up before the brain can be asked: a pure state machine, told what each holds, says who gets more.
 
 The brain foresees what a PS will need from levels, of which there is one a second at most, and its word takes another second to come. A PS
 that is full within two or three seconds of its start would be dead by then. But each tells five times a second how large its rows and
