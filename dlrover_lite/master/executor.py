@@ -270,10 +270,10 @@ class Executor:
         servers = self._reconciler.fleet.servers_up()
         self._filling.keep({node.id for node in servers})
         for node in servers:
-            report = self._servers.reports.get(node.id)
-            if report is None or node.wanted is not None:
+            # moves see to their own room
+            if node.wanted is not None or not self._servers.tidy(node.id):
                 continue
-            limit = node.resources.memory
+            report, limit = self._servers.reports[node.id], node.resources.memory
             wanted = self._filling.look(
                 node.id,
                 self._clock(),

@@ -17,8 +17,8 @@ FULL = 0.95
 """Of its limit, from which on a PS gets more:"""
 AHEAD_SECONDS = 1.0
 """if it would hold that by then, as it grows."""
-MORE = 1.2
-"""Times its limit that it gets at least: were it to stop growing now, that were no waste yet."""
+LEAST, MOST = 1.2, 1.5
+"""Times its limit that it gets: were it to stop growing now, the least were no waste yet. There may be another time in a moment."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 1.0, 0.15
 """A rate is that of so long, and of no less."""
 _ASK_SECONDS = 1.0
@@ -76,7 +76,7 @@ class Filling:
         server.beside, server.asked_at = taken - held, now
         if taken + ahead < FULL * limit:
             return None
-        return int(max(MORE * limit, (taken + ahead) / FULL))
+        return int(min(max(LEAST * limit, (taken + ahead) / FULL), MOST * limit))
 
     def keep(self, nodes: set[str]) -> None:
         """Forget all others."""
