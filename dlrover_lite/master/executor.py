@@ -37,7 +37,7 @@ from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.units import Resources, format_bytes
+from dlrover_lite.units import MIB, Resources, format_bytes
 from dlrover_lite.wire.brain_messages import Advice
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
@@ -58,6 +58,8 @@ __all__ = ["Executor", "executor_of"]
 BY_HAND = "nodes were changed by hand"
 _SPARE = "memory to spare"
 """Why nodes are given less (``brain.treatment.Cause``)."""
+_EXPORT_BYTES = 256 * MIB
+"""Beside what a worker has used: rows that are scanned and held back, and what writes them."""
 
 
 class Executor:
@@ -78,8 +80,10 @@ class Executor:
         let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
+        exporter: Callable[[], str] = str,
     ) -> None:
-        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""."""
+        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``exporter`` says which worker writes
+        the model, or ""."""
         self.state = state
         self._control = control
         self._reconciler = reconciler
@@ -93,6 +97,9 @@ class Executor:
         self._wall_clock = wall_clock
         self._clock = clock
         self._filling = Filling()
+        self._exporter = exporter
+        self._exports = ""
+        """The worker that was given room to."""
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
@@ -253,6 +260,7 @@ class Executor:
     def turn(self) -> None:
         """The next step, if it is time for one; and what can't wait for any."""
         self._fill_up()
+        self._make_room_to_export()
         if self.state.goal is None:
             return
         found = self.state.turn(self._world(), self._wall_clock())
@@ -286,6 +294,16 @@ class Executor:
                     node.id, f"fills up: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once"
                 )
                 self._ask(ResizeRequest(node.id, memory=more))
+
+    def _make_room_to_export(self) -> None:
+        """A worker that was given what training takes needs more to write the model."""
+        node = self._reconciler.fleet.by_id.get(self._exporter())
+        if node is None or node.id == self._exports or self.state.mode != "on" or self.state.paused:
+            return
+        self._exports = node.id
+        wanted = self._reconciler.most_used(node.id) + _EXPORT_BYTES
+        if (more := self._control.more_memory(node.id, wanted)) > node.resources.memory:
+            self._ask(ResizeRequest(node.id, memory=more))
 
     def _follow(self, found: Turn) -> None:
         self._take(found.state)
@@ -424,6 +442,7 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
         let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
         wall_clock=wall_clock,
         clock=master.now,
+        exporter=lambda: master.exporting.exporter,
     )
     if brain is not None:
         brain.standing, brain.advised = found.standing, found.advised

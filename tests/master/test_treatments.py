@@ -13,6 +13,7 @@ from dlrover_lite.brain.treatment import Act, AddPs, MoveSlots, Replace, Resize,
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
+from dlrover_lite.wire.messages import Export
 from tests.backends.support import until
 from tests.master.rig import RESOURCES, Rig
 from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
@@ -207,6 +208,18 @@ def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
     fills(rig, 1000)
     until(lambda: rig.backend.resized, "more memory")
     assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
+
+
+def test_who_writes_the_model_has_room_for_that(make: Any) -> None:
+    rig = make(ps=1, workers=1, samples=8, mode="on")
+    rig.up("ps-0", "worker-0")
+    rig.follow("ps-0", until=has("ps-0"))
+    rig.backend.used["worker-0"] = 1000 << 20
+    rig.master.reconciler.memory_used("worker-0")
+    assert isinstance(rig.work("worker-0"), Export)
+    until(lambda: rig.backend.resized, "room")
+    ((node, given),) = rig.backend.resized
+    assert node == "worker-0" and given.memory > RESOURCES.memory + (200 << 20)
 
 
 def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
