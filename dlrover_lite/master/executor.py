@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +11,7 @@ import numpy as np
 from dlrover_lite import slots
 from dlrover_lite.brain.demand import Done, Standing, StandingNode
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.at_once import AtOnce
 from dlrover_lite.master.autoscaler import (
     Autoscaler,
     Goal,
@@ -31,13 +30,12 @@ from dlrover_lite.master.autoscaler import (
     World,
 )
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
-from dlrover_lite.master.filling import Filling
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_control import SlotControl
 from dlrover_lite.master.story import StoryLog
-from dlrover_lite.units import MIB, Resources, format_bytes
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
@@ -58,8 +56,6 @@ __all__ = ["Executor", "executor_of"]
 BY_HAND = "nodes were changed by hand"
 _SPARE = "memory to spare"
 """Why nodes are given less (``brain.treatment.Cause``)."""
-_EXPORT_BYTES = 256 * MIB
-"""Beside what a worker has used: rows that are scanned and held back, and what writes them."""
 
 
 class Executor:
@@ -79,11 +75,10 @@ class Executor:
         checkpoints: Callable[[], Checkpoints | None],
         let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
-        exporter: Callable[[], str] = str,
+        at_once: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``exporter`` says which worker writes
-        the model, or ""."""
+        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``at_once`` does what can't wait for
+        advice, and is given whether all is trained."""
         self.state = state
         self._control = control
         self._reconciler = reconciler
@@ -95,11 +90,7 @@ class Executor:
         self._checkpoints = checkpoints
         self._let_go = let_go
         self._wall_clock = wall_clock
-        self._clock = clock
-        self._filling = Filling()
-        self._exporter = exporter
-        self._exports = ""
-        """The worker that was given room to."""
+        self._at_once = at_once
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
@@ -259,8 +250,8 @@ class Executor:
 
     def turn(self) -> None:
         """The next step, if it is time for one; and what can't wait for any."""
-        self._fill_up()
-        self._make_room_to_export()
+        if self.state.mode == "on" and not self.state.paused:
+            self._at_once(self._shards.trained)
         if self.state.goal is None:
             return
         found = self.state.turn(self._world(), self._wall_clock())
@@ -270,40 +261,6 @@ class Executor:
             if refused:
                 self._say(f"a step is refused: {refused}")
             self._follow(self.state.answered(refused, self._wall_clock(), self._world()))
-
-    def _fill_up(self) -> None:
-        """Those PS that are about to be full get a little more memory at once: the brain is told, and decides what they are to have."""
-        if self.state.mode != "on" or self.state.paused or self._shards.trained:
-            return
-        servers = self._reconciler.fleet.servers_up()
-        self._filling.keep({node.id for node in servers})
-        for node in servers:
-            # moves see to their own room
-            if node.wanted is not None or not self._servers.tidy(node.id):
-                continue
-            report, limit = self._servers.reports[node.id], node.resources.memory
-            wanted = self._filling.look(
-                node.id,
-                self._clock(),
-                held=report.bytes,
-                limit=limit,
-                used=partial(self._reconciler.memory_used, node.id),
-            )
-            if wanted is not None and (more := self._control.more_memory(node.id, wanted)) > limit:
-                self._story.node(
-                    node.id, f"fills up: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once"
-                )
-                self._ask(ResizeRequest(node.id, memory=more))
-
-    def _make_room_to_export(self) -> None:
-        """A worker that was given what training takes needs more to write the model."""
-        node = self._reconciler.fleet.by_id.get(self._exporter())
-        if node is None or node.id == self._exports or self.state.mode != "on" or self.state.paused:
-            return
-        self._exports = node.id
-        wanted = self._reconciler.most_used(node.id) + _EXPORT_BYTES
-        if (more := self._control.more_memory(node.id, wanted)) > node.resources.memory:
-            self._ask(ResizeRequest(node.id, memory=more))
 
     def _follow(self, found: Turn) -> None:
         self._take(found.state)
@@ -429,6 +386,14 @@ def _let_go(master: Master, why: str, decision: int, at: float) -> str:
 def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
     """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
     brain, facts = master.brain, master.facts
+    at_once = AtOnce(
+        master.slots,
+        master.reconciler,
+        master.servers,
+        master.story,
+        exporter=lambda: master.exporting.exporter,
+        clock=master.now,
+    )
     found = Executor(
         facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
         control=master.slots,
@@ -441,8 +406,7 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
         checkpoints=lambda: master.checkpoints,
         let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
         wall_clock=wall_clock,
-        clock=master.now,
-        exporter=lambda: master.exporting.exporter,
+        at_once=lambda trained: at_once.turn(trained=trained),
     )
     if brain is not None:
         brain.standing, brain.advised = found.standing, found.advised

@@ -56,7 +56,6 @@ class Job:
         self.owned: dict[str, list[int]] = {}
         self.servers = SimpleNamespace(
             leaving=[],
-            tidy=lambda _: False,
             settled=True,
             state=SimpleNamespace(owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, []))),
             loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),

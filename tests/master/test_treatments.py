@@ -184,8 +184,6 @@ def test_a_server_that_is_about_to_be_full_gets_more_before_the_brain_is_asked(m
     rig = make(ps=1, workers=1, samples=4000, mode=mode)
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
-    fills(rig, 300)
-    until(lambda: rig.master.executor._filling._servers if mode == "on" else True, "that it is seen")
     fills(rig, 1000)
     if mode == "on":
         until(lambda: rig.backend.resized, "more memory")
@@ -203,8 +201,6 @@ def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
     rig.master.slots._total = Resources(4.0, 2 * RESOURCES.memory + (50 << 20))
-    fills(rig, 300)
-    until(lambda: rig.master.executor._filling._servers, "that it is seen")
     fills(rig, 1000)
     until(lambda: rig.backend.resized, "more memory")
     assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
