@@ -173,7 +173,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """if it is likely to happen within this time. New limits hold for twice as long, at least."""
     ahead_share: float = 1.0
     """Nor is looked further ahead than so many times what has been trained so far: tables are forecast from that, and memory that was
-    given isn't taken back."""
+    given comes back late."""
     spare_windows: int = 3
     """Memory is taken from a node after so many profiles in a row of the nodes that run now,"""
     spare_share: float = 0.25
