@@ -48,12 +48,13 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
         # who is about to give memory away may need more of it by now
         busy = ended.union(*(_nodes(one) for one in under_way if one.cause != "memory to spare"))
         nodes = [node for node in inputs.nodes if node.node not in busy]
-        found += _together(treat_memory(inputs, nodes, room)) + treat_ceiling(inputs)
+        found += _together(treat_memory(inputs, nodes, room))
     for rules in (treat_servers, treat_workers) if inputs.profiles else ():
         taken = ended.union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
         found += rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
-    if inputs.profiles and not under_way and all(map(_only_told, found)):
-        found += treat_spare(inputs, inputs.nodes)
+    if inputs.held and all(map(_only_told, found)):
+        calm = inputs.profiles and not under_way
+        found += treat_ceiling(inputs) or (treat_spare(inputs, inputs.nodes) if calm else [])
     last = {(treatment.node, treatment.cause): treatment for treatment in inputs.past}
     return tuple(
         _decision(inputs, treatment)

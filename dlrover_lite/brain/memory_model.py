@@ -28,6 +28,7 @@ __all__ = [
     "TableMemory",
     "base_bytes",
     "decayed_quantile",
+    "expected_bytes",
     "index_bytes",
     "limit_for",
     "oom_risk",
@@ -56,8 +57,9 @@ _MOST = 1.38
 _SAFE, _SURE = 0.95, 0.99
 """Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
 
-LEAST_WORKER, LEAST_PS = 256 * MIB, 128 * MIB
-"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
+LEAST_WORKER, LEAST_PS = 96 * MIB, 64 * MIB
+"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it. (What it has from the
+process it was forked from isn't counted; a worker of a Wide&Deep then takes 70 MiB, a PS without rows 40.)"""
 _WORKER_HEADROOM = 1.25
 """Of a worker's memory over the most that any has used."""
 
@@ -140,6 +142,13 @@ def peak_bytes(
         peak = _group_peak(np.full_like(rows, now), rows, size)
         total += peak + memory.spill_part * rows * size
     return total + memory.base + memory.arriving + memory.frames
+
+
+def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
+    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. Where an index may double or
+    not, the middle one of them would be far off half of the time."""
+    found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
+    return found
 
 
 def oom_risk(

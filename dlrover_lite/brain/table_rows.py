@@ -38,7 +38,7 @@ _NEAREST, _HEADS, _FURTHEST_HEAD = 1.002, 8, 100.0
 """The smallest L, over the rows there are; and those of the part that doesn't grow straight."""
 _SHARES = np.arange(1, 10) / 10
 """c n of the rows there are."""
-_STRAIGHT = 0.3
+_STRAIGHT = 0.03
 """Prior of c > 0."""
 _LEAST_REST = 1e-3
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
@@ -195,7 +195,6 @@ def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
     weights = recent / recent.sum() * count
     limits, straight = shapes.limits[:, None], shapes.rates[:, None] * np.exp(log_n)
     rest = np.maximum(y - straight, _LEAST_REST * y)
-    too_many = np.maximum(0.0, straight / y - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         # a limit below rows once seen, as after an eviction, says as much as one just above
         share = np.minimum(rest / limits, 1 - 1e-6)
@@ -212,12 +211,9 @@ def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
         ((w * x * (line - line_mean[:, None])).sum(axis=1) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
     )
     factors = line_mean - slopes * x_mean
-    off = line - factors[:, None] - slopes[:, None] * log_n
-    squares = (
-        (w * off**2).sum(axis=1)
-        + (weights * (too_many / _MISFIT) ** 2).sum(axis=1)
-        + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
-    )
+    fitted = _law(limits, factors[:, None] + slopes[:, None] * log_n) + straight
+    off = np.log(fitted / y) / _MISFIT
+    squares = (weights * off**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
     return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
 
 

@@ -1,4 +1,5 @@
-"""Memory that nodes are given before the brain could be asked: parameter servers (PS) that fill up, the worker that writes the model."""
+"""Memory that nodes are given before the brain could be asked: parameter servers (PS) that fill up, workers that nearly
+are, the one that writes the model."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from dlrover_lite.wire.messages import ResizeRequest
 
 __all__ = ["AtOnce"]
 
+_NEARLY_FULL, _MORE = 0.9, 1.25
+"""Of its limit that a worker uses when it gets more; and its new limit over that."""
 _EXPORT_BYTES = 256 * MIB
 """Beside what a worker has used: rows that are scanned and held back, and what writes them."""
 
@@ -48,6 +51,7 @@ class AtOnce:
             self._make_room_to_export()
         else:
             self._fill_up()
+            self._raise_workers()
 
     def _fill_up(self) -> None:
         """Those PS that are about to be full get a little more: the brain hears of it, and decides what they are to have."""
@@ -62,6 +66,18 @@ class AtOnce:
             wanted = self._filling.look(node.id, self._clock(), held=report.bytes, limit=limit, used=used)
             if wanted is not None:
                 self._give(node.id, limit, wanted, "fills up")
+
+    def _raise_workers(self) -> None:
+        """Those that have come to need more than any had until their limit was set."""
+        for node in self._reconciler.fleet.staying:
+            usage, limit = self._reconciler.usage.get(node.id), node.resources.memory
+            if (
+                node.state == "up"
+                and node.wanted is None
+                and usage is not None
+                and usage.memory >= _NEARLY_FULL * limit
+            ):
+                self._give(node.id, limit, int(_MORE * usage.memory), "is nearly full")
 
     def _make_room_to_export(self) -> None:
         """Its limit may be what training takes."""

@@ -40,7 +40,10 @@ class _Server:
 
     def grows(self, now: float, held: int) -> bool:
         """Whether it holds more than before."""
-        if self.marks and held <= self.marks[-1].held:
+        if not self.marks:
+            self.marks.append(_Mark(now, held))
+            return False
+        if held <= self.marks[-1].held:
             if held < self.marks[-1].held:  # slots have left, and it was tidied up
                 self.marks.clear()
                 self.marks.append(_Mark(now, held))

@@ -11,7 +11,7 @@ from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.explain import explain
 from dlrover_lite.brain.health import heal
 from dlrover_lite.brain.treatment import HealInputs, Tell
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.units import GIB, MIB, Resources
 from tests.brain.simulated import Job
 from tests.brain.test_spare_rules import inputs_of, job_of
 
@@ -20,7 +20,7 @@ WORKERS = 2
 
 def growing(windows: int = 8) -> tuple[Job, HealInputs]:
     """With a ceiling to be set."""
-    job = job_of(2, workers=WORKERS, rows_per_sample=8.0, slope=0.8)
+    job = job_of(2, workers=WORKERS, rows_per_sample=8.0, slope=0.8, limit=64 * GIB)
     profiles = job.windows(windows)
     job.limits |= {f"worker-{at}": 300 * MIB for at in range(WORKERS)}
     return job, inputs_of(job, profiles=profiles, used=0, total_samples=6 * job.samples)

@@ -14,7 +14,7 @@ from dlrover_lite.brain.health import heal
 from dlrover_lite.brain.lattice import Candidate
 from dlrover_lite.brain.memory_model import worker_limit
 from dlrover_lite.brain.profiles import Level
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain.treatment import HealInputs, HealthPolicy, NodeNow, Resize, Treatment
 from dlrover_lite.units import GIB, MIB, Resources
 from tests.brain.simulated import Job
 
@@ -104,13 +104,22 @@ def test_what_a_server_keeps_is_enough_to_the_end_and_no_waste(
     [
         {"windows": 2},
         {"resizable": False},
-        {"total_samples": None, "used": 0},
     ],
-    ids=["too early", "it can't be", "no end in sight"],
+    ids=["too early", "it can't be"],
 )
 def test_nothing_is_taken(fields: dict[str, Any]) -> None:
-    job = job_of(slope=0.95, rows_per_sample=2.0) if "total_samples" in fields else job_of()
-    assert lowered(inputs_of(job, **fields)) == {}
+    assert lowered(inputs_of(job_of(), **fields)) == {}
+
+
+def test_what_is_too_far_away_to_be_sure_of_takes_nothing() -> None:
+    """The tables may be seen whole soon, or grow for ever."""
+    job = job_of(limit=2 << 40, workers=1)
+    near, far = (
+        inputs_of(job, profiles=job.windows(4), used=0, total_samples=times * job.samples) for times in (1.5, 1e3)
+    )
+    assert sorted(lowered(near)) == ["ps-0", "ps-1"]
+    far = msgspec.structs.replace(far, policy=HealthPolicy(spare_seconds=1e9))
+    assert lowered(far) == {}
 
 
 def test_little_is_left_where_it_is() -> None:
@@ -139,7 +148,7 @@ def _safe(inputs: HealInputs) -> dict[str, int]:
     nodes = tuple(
         node
         if node.role == "worker"
-        else msgspec.structs.replace(node, resources=Resources(1.0, int(1.3 * inputs.profiles[-1].ps[0].used_bytes)))
+        else msgspec.structs.replace(node, resources=Resources(1.0, int(1.6 * inputs.profiles[-1].ps[0].used_bytes)))
         for node in inputs.nodes
     )
     return lowered(msgspec.structs.replace(inputs, nodes=nodes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -173,10 +175,17 @@ def test_what_is_only_told_is_in_the_story(pair: Rig) -> None:
 # --- servers that fill up at once -----------------------------------------------------------------------------------
 
 
-def fills(rig: Rig, mib: int) -> None:
-    """A PS of 1 GiB holds so much now."""
-    rig.backend.used["ps-0"] = mib << 20
-    rig.report("ps-0", version=1, bytes=mib << 20)
+def fill(rig: Rig, stops: Callable[[int], Any]) -> None:
+    """A PS of 1 GiB holds more and more, from 980 MiB on."""
+    mebibytes = itertools.count(980)
+
+    def grows() -> Any:
+        held = next(mebibytes)
+        rig.backend.used["ps-0"] = held << 20
+        rig.report("ps-0", version=1, bytes=held << 20)
+        return stops(held)
+
+    until(grows, "what follows")
 
 
 @pytest.mark.parametrize("mode", ["on", "off", "suggest"])
@@ -184,15 +193,13 @@ def test_a_server_that_is_about_to_be_full_gets_more_before_the_brain_is_asked(m
     rig = make(ps=1, workers=1, samples=4000, mode=mode)
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
-    fills(rig, 1000)
     if mode == "on":
-        until(lambda: rig.backend.resized, "more memory")
+        fill(rig, lambda _: rig.backend.resized)
         ((node, given),) = rig.backend.resized
-        assert node == "ps-0" and given.cores == 1.0 and given.memory >= 1.2 * RESOURCES.memory
+        assert node == "ps-0" and given.cores == 1.0 and given.memory >= 1.19 * RESOURCES.memory
         assert any(text.startswith("fills up: it gets ") for text in texts(rig, "ps-0"))
     else:
-        rig.follow("ps-0", until=lambda _: rig.master.servers.reports["ps-0"].bytes == 1000 << 20)
-        rig.work("worker-0")
+        fill(rig, lambda held: held >= 1000)
         assert rig.backend.resized == []
 
 
@@ -201,8 +208,7 @@ def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
     rig.up("ps-0", "worker-0")
     rig.follow("ps-0", until=has("ps-0"))
     rig.master.slots._total = Resources(4.0, 2 * RESOURCES.memory + (50 << 20))
-    fills(rig, 1000)
-    until(lambda: rig.backend.resized, "more memory")
+    fill(rig, lambda _: rig.backend.resized)
     assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
 
 
@@ -227,3 +233,12 @@ def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
     refused = control.join(Resources(1.0, 1 << 40))
     assert "has no room beside" in refused.message  # type: ignore[union-attr]
     assert not brain.done
+
+
+def test_a_worker_that_is_nearly_full_gets_more(make: Any) -> None:
+    rig = make(ps=1, workers=2, samples=4000, mode="on")
+    rig.up("ps-0", "worker-0", "worker-1")
+    rig.follow("ps-0", until=has("ps-0"))
+    rig.backend.used |= {"worker-0": 800 << 20, "worker-1": 1000 << 20}
+    until(lambda: rig.backend.resized, "more memory")
+    assert rig.backend.resized == [("worker-1", Resources(1.0, 1250 << 20))]
