@@ -272,8 +272,8 @@ class Adviser:
             if one.acts:
                 known.waits = Numbered(number, one)
                 known.decided.append(known.waits)
-            elif known.waits is None:  # its master says it, where people look
-                known.waits = Numbered(number, one)
+            else:  # its master says it, where people look
+                known.tell(Numbered(number, one))
 
     def _room(self) -> Resources:
         """That no job has."""

@@ -17,7 +17,7 @@ from dlrover_lite.units import format_bytes
 
 __all__ = ["treat_ceiling"]
 
-_LEAST_LEVELS = 5
+_LEAST_LEVELS = 3
 """That a forecast so far ahead follows from."""
 _TIMES_SO_FAR = 10.0
 """Nor is looked further ahead than so many times what was trained so far."""

@@ -52,9 +52,10 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     for rules in (treat_servers, treat_workers) if inputs.profiles else ():
         taken = ended.union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
         found += rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
-    if inputs.held and all(map(_only_told, found)):
-        calm = inputs.profiles and not under_way
-        found += treat_ceiling(inputs) or (treat_spare(inputs, inputs.nodes) if calm else [])
+    if inputs.profiles and not under_way and all(map(_only_told, found)):
+        found += treat_spare(inputs, inputs.nodes)
+    if inputs.held:
+        found += treat_ceiling(inputs)
     last = {(treatment.node, treatment.cause): treatment for treatment in inputs.past}
     return tuple(
         _decision(inputs, treatment)
@@ -94,7 +95,7 @@ def _one_each(found: list[Treatment]) -> list[Treatment]:
     told: set[str] = set()
     kept = []
     for treatment in found:
-        if _only_told(treatment):
+        if _only_told(treatment) and treatment.cause != "ceiling":  # which is about all of them
             if treatment.node in acted | told:
                 continue
             told.add(treatment.node)

@@ -102,6 +102,8 @@ class RegisteredJob:
     """Bytes that a worker has used at most, as far as is known."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
+    to_tell: list[Numbered] = field(default_factory=list)
+    """What it is to be told next."""
     decided: list[Numbered] = field(default_factory=list)
     """Those that act, the newest last."""
     history: tuple[PastJob, ...] = ()
@@ -287,12 +289,20 @@ class RegisteredJob:
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         if self.waits is not None and standing.heard >= self.waits.number:
-            self.waits = None
+            self.waits = self.to_tell.pop(0) if self.to_tell else None
+
+    def tell(self, one: Numbered) -> None:
+        """Its master, as soon as that has heard what comes before."""
+        if self.waits is None:
+            self.waits = one
+        else:
+            self.to_tell.append(one)
 
     def gave_way(self, since: float) -> None:
         """It has run, has no nodes any more, and waits for a plan since then."""
         if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
             self.waits = None  # of when it ran
+        self.to_tell.clear()
         self.standing, self.plan, self.waits_since = None, None, since
 
     def refused(self, done: Done, what: Decision) -> None:

@@ -12,7 +12,7 @@ from dlrover_lite.brain.forecast import Forecast, memory_band
 from dlrover_lite.brain.lattice import MemoryBand
 from dlrover_lite.brain.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.memory_rules import forecast_of
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
 from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
 from dlrover_lite.units import MIB, Resources, format_bytes
 
@@ -71,7 +71,8 @@ def _calm(inputs: HealInputs) -> list[Profile]:
     there = {node.node: round(node.resources.cores, 3) for node in inputs.nodes}
 
     def is_present(profile: Profile) -> bool:
-        return {use.node: round(use.cores, 3) for use in (*profile.workers, *profile.ps)} == there
+        uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
+        return {use.node: round(use.cores, 3) for use in uses} == there
 
     return list(takewhile(is_present, reversed(inputs.profiles)))
 

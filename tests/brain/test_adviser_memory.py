@@ -271,3 +271,20 @@ def test_a_plan_is_changed_before_memory_is_taken(store: ConfigStore) -> None:
 
     job.brain._carry = carries  # type: ignore[method-assign]
     assert len(job.decided(1)) == len(rounds) == 1
+
+
+def test_what_can_only_be_told_follows_what_is_done(store: ConfigStore) -> None:
+    """Of a job whose tables outgrow all that it may have."""
+    least = 2 * PLAN.ps.each.memory + PLAN.worker.each.memory
+    brain = adviser(store, capacity=Resources(4.0, least + 60 * MIB))
+    heard = 0
+    said: list[str] = []
+    for second in range(1, 20):
+        hear(brain, level(float(second)), at=second + 0.5, standing=standing(heard=heard))
+        for one in brain.waiting().values():
+            assert one.number > heard
+            heard = one.number
+            said.append(f"{one.decision.treatment.cause}: {one.decision.action}")  # type: ignore[union-attr]
+            done = Done(job=JOB, number=heard, at=START + second + 0.6, state="done", seconds=0.1)
+            hear(brain, at=second + 0.7, standing=standing(heard=heard), done=(done,) if one.decision.acts else ())
+    assert said.count("ceiling: tell") == 1 and "memory ahead: heal" in said
