@@ -80,6 +80,6 @@ def test_what_workers_can_spare_is_theirs_no_more() -> None:
 
 def test_it_takes_some_looks_and_a_ceiling_that_is_known() -> None:
     job, inputs = growing()
-    assert said(inputs, 0.6 * at_end(job), profiles=inputs.profiles[:4]) == []
+    assert said(inputs, 0.6 * at_end(job), profiles=inputs.profiles[:2]) == []
     found = heal(msgspec.structs.replace(inputs, most=None))
     assert not any(one.treatment is not None and one.treatment.cause == "ceiling" for one in found)
