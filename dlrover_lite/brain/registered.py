@@ -104,6 +104,8 @@ class RegisteredJob:
     profiles: list[Profile] = field(default_factory=list)
     worker_peak: int = 0
     """Bytes that a worker has used at most, as far as is known."""
+    heard: int = 0
+    """The newest decision that its master knows of: of another database, maybe, which is gone."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
     decided: list[Numbered] = field(default_factory=list)
@@ -290,6 +292,7 @@ class RegisteredJob:
         """As its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
             self.waits = None
 

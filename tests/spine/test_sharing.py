@@ -18,7 +18,7 @@ from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.cli.main import cli
 from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.handle import JobHandle, resume
 from tests.backends.support import until
 from tests.spine.support import HERE, end, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
@@ -74,9 +74,7 @@ def ended_exactly(handle: JobHandle) -> list[str]:
 def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None:
     first = open_job("first", tmp_path / "first")
     until_trained(first, 100)
-    assert first.status().plan.startswith(
-        "begins with 1 ps x 0.25 cores, 1 worker x 0.75 cores (decision 1: cold start"
-    )
+    assert first.status().plan.startswith("begins with 1 ps x 0.5 cores, 2 worker x 0.5 cores (decision 1: cold start")
     prefer(capacity_cores=ROOM_FOR_ONE)
     until(lambda: cores(first) == ROOM_FOR_ONE, "the first one's smallest plan")
 
@@ -100,7 +98,11 @@ def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None
     assert waits.status().state == "queued"
     stays.stop()
     assert end(stays).state == "stopped"
+    until(lambda: waits.status().state == "training", "room for the one that waited")
+    again = resume(stays.id)
+    until(lambda: again.status().state == "queued", "the queue, for one that is resumed, too")
     told = ended_exactly(waits)
+    assert any("goes on with" in text and "decision" in text for text in ended_exactly(again))
 
     assert any(text.startswith("lets its nodes go, to go on from checkpoint 1 later: it gives way") for text in told)
     assert any(text.startswith("goes on from checkpoint 1 (it gives way, and waits: there is less") for text in told)
