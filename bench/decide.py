@@ -4,7 +4,8 @@ All in CPU seconds, so that others on the machine count as little as can be; the
 ``one_ms``: one job's whole decision, from its fitted model to the printed explanation, with room for every plan. ``thousand_s``: a round of
 1,000 jobs, each with a model of its own, two thirds of them running, all of them short of what they would like. ``growth``: time for 10,000
 jobs over that of 10 rounds of 1,000 (``--quick``: 2,000 over 2), in turn. ``nsga2_ratio``: time of NSGA-II (100 x 100) over the exact
-front's. ``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front it misses.
+front's. ``nsga2_beats``: its points that are better than the exact front, over several seeds; the detail says how many of the front it
+misses.
 """
 
 from __future__ import annotations
