@@ -59,6 +59,12 @@ def open_job(name: str, directory: Path) -> JobHandle:
     )
 
 
+def decided(handle: JobHandle) -> list[str]:
+    """Actions, as the database has them."""
+    with ConfigStore(BrainFiles().database) as store:
+        return [one.decision.action for one in queries.decisions(store, handle.id)]
+
+
 def cores(handle: JobHandle) -> float:
     """That its nodes have."""
     return sum(node.cores for node in handle.status().nodes if not node.state.startswith("ended"))
@@ -76,10 +82,12 @@ def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None
     until_trained(first, 100)
     assert first.status().plan.startswith("begins with 1 ps x 0.5 cores, 2 worker x 0.5 cores (decision 1: cold start")
     prefer(capacity_cores=ROOM_FOR_ONE)
-    until(lambda: cores(first) == ROOM_FOR_ONE, "the first one's smallest plan")
+    until(lambda: "change" in decided(first), "the decision for the smallest plan")
+    brains.stop(kill=True)  # amid that change; the next job starts another one
 
     second = open_job("second", tmp_path / "second")
     until(lambda: second.status().state == "queued", "the queue")
+    until(lambda: cores(first) == ROOM_FOR_ONE, "the first one's smallest plan")
     assert "number 1 in the queue: its smallest plan (0.5 cores) doesn't fit" in second.status().message
     assert "queued" in CliRunner().invoke(cli, ["jobs"]).output
     prefer(capacity_cores=ROOM_FOR_TWO)
