@@ -13,6 +13,7 @@ from dlrover_lite.brain.lattice import MemoryBand
 from dlrover_lite.brain.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.memory_rules import forecast_of
 from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
+from dlrover_lite.brain.slow_nodes import remaining_seconds
 from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
 from dlrover_lite.units import MIB, Resources, format_bytes
 
@@ -32,6 +33,10 @@ _SEEN, _MOST_SEEN = 1.06, 1.25
 slots then."""
 
 
+_LEAST_SECONDS = 15.0
+"""A job that is done sooner gives all of it back anyway."""
+
+
 class _Lower(NamedTuple):
     node: NodeNow
     limit: int
@@ -41,7 +46,8 @@ class _Lower(NamedTuple):
 def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]:
     """One treatment for all of ``nodes`` that have much more than they need, or none. Only once the job has run undisturbed for a while."""
     policy = inputs.policy
-    if not inputs.resizable or len(_calm(inputs)) < policy.spare_windows:
+    nearly_done = remaining_seconds(inputs) < _LEAST_SECONDS
+    if not inputs.resizable or nearly_done or len(_calm(inputs)) < policy.spare_windows:
         return []
     rested = [node for node in nodes if not _changed_of_late(inputs, node.node)]
     servers = list(_servers(inputs, [node for node in rested if node.role == "ps"]))

@@ -18,8 +18,8 @@ __all__ = ["AtOnce"]
 
 _NEARLY_FULL, _MORE = 0.9, 1.25
 """Of its limit that a worker uses when it gets more; and its new limit over that."""
-_EXPORT_BYTES = 256 * MIB
-"""Beside what a worker has used: rows that are scanned and held back, and what writes them."""
+_EXPORT_BYTES = 512 * MIB
+"""Beside what a worker has used: rows that are scanned and held back, and what writes them (Parquet's library takes the most)."""
 
 
 class AtOnce:

@@ -111,6 +111,12 @@ def test_nothing_is_taken(fields: dict[str, Any]) -> None:
     assert lowered(inputs_of(job_of(), **fields)) == {}
 
 
+def test_a_job_that_is_nearly_done_keeps_what_it_has() -> None:
+    job = job_of()
+    profiles = job.windows(4)
+    assert lowered(inputs_of(job, profiles=profiles, total_samples=job.samples * 1.0001)) == {}
+
+
 def test_what_is_too_far_away_to_be_sure_of_takes_nothing() -> None:
     """The tables may be seen whole soon, or grow for ever."""
     job = job_of(limit=2 << 40, workers=1)

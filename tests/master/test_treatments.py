@@ -221,7 +221,7 @@ def test_who_writes_the_model_has_room_for_that(make: Any) -> None:
     assert isinstance(rig.work("worker-0"), Export)
     until(lambda: rig.backend.resized, "room")
     ((node, given),) = rig.backend.resized
-    assert node == "worker-0" and given.memory > RESOURCES.memory + (200 << 20)
+    assert node == "worker-0" and given.memory == 1512 << 20
 
 
 def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
