@@ -1,11 +1,12 @@
 """How many rows an embedding table will have: Heaps' law with a finite limit, one fit per table.
 
-    rows(n) = L (1 - exp(-K n^g / L)),  and  K n^g  where L is infinite
+    rows(n) = L (1 - exp(-K n^g / L)) + c n,  and  K n^g + c n  where L is infinite
 
 Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
 samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
-fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last
-part of the curve alone: it is right where ids change with time, which bends the curve up again.
+fitted, the power law among them, weighed by how well it fits, and all together give the band. So it is with c, which is 0 where ids are
+drawn at random, and is not where they change with time: part of the curve goes on as straight as it is then. Beside them stands the
+power law of the last part of the curve alone, in case that only begins to bend it up.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ _SLOPE, _SLOPE_SD = 0.7, 0.3
 _LIMITS = 40
 _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
-_NEAREST, _HEADS, _FURTHEST_HEAD = 1.002, 8, 100.0
-"""The smallest L, over the rows there are; and those of the part that doesn't grow straight."""
+_NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0
+"""How far beyond the rows there are the nearest L is, in parts of them; how many there are of the part that doesn't grow straight, and the
+furthest of these."""
 _SHARES = np.arange(1, 10) / 10
 """c n of the rows there are."""
 _STRAIGHT = 0.03
 """Prior of c > 0."""
 _LEAST_REST = 1e-3
+"""Of the rows there are, that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
 """The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
 _DRIFT_SD = 0.03
@@ -147,15 +150,16 @@ def _shapes(n: Floats, y: Floats, largest: float, limit: float | None) -> _Shape
     """Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any. Of the rate: nor is
     it, so each part of the present one is as likely."""
     now = float(y[-1])
-    nearest = min(_NEAREST * now, largest)
-    finite = np.geomspace(nearest, largest, _LIMITS) if largest > nearest else np.array([largest])
+    # most of them are near: the nearer, the more it tells how far it is
+    beyond = largest / now - 1
+    finite = now * (1 + np.geomspace(_NEAREST, beyond, _LIMITS)) if beyond > _NEAREST else np.array([largest])
     limits = finite if limit is not None else np.append(finite, math.inf)
-    prior = np.full(len(limits), 0.5 / len(finite))
-    if limit is None:
-        prior[-1] = 0.5
+    prior = np.gradient(np.log(finite)) if len(finite) > 1 else np.ones(1)
     prior /= prior.sum()
+    if limit is None:
+        prior = np.append(prior, 1.0) / 2
     # a part that goes on as it does, beside one that has a limit of its own, or none
-    heads = np.append(np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf)
+    heads = np.append(1 + np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf)
     shares, heads = (grid.ravel() for grid in np.meshgrid(_SHARES, heads, indexing="ij"))
     straight = np.full(len(shares), 1 / len(shares))
     return _Shapes(
