@@ -32,7 +32,7 @@ _INDEPENDENT = 5.0
 """Its points count as so many independent ones together."""
 _SLOPE, _SLOPE_SD = 0.7, 0.3
 """Prior of g."""
-_LIMITS = 40
+_LIMITS = 60
 _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
 _NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0

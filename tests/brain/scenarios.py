@@ -323,7 +323,7 @@ def memory_to_spare() -> Iterator[Step]:
     recorder.decide(Heal(ill(job, profiles, **known, past=late)))
     recorder.decide(Heal(ill(job, profiles, **known, least={"worker": 400 * MIB})))
     known["total_samples"] = 10 * job.samples
-    recorder.decide(Heal(ill(job, profiles, **known, most=Resources(8.0, 2 * GIB))))
+    recorder.decide(Heal(ill(job, profiles, **known, most=Resources(8.0, 900 * MIB))))
     yield from recorder.steps
 
 
