@@ -57,9 +57,9 @@ _MOST = 1.38
 _SAFE, _SURE = 0.95, 0.99
 """Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
 
-LEAST_WORKER, LEAST_PS = 96 * MIB, 64 * MIB
+LEAST_WORKER, LEAST_PS = 64 * MIB, 64 * MIB
 """Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it. (What it has from the
-process it was forked from isn't counted; a worker of a Wide&Deep then takes 70 MiB, a PS without rows 40.)"""
+process it was forked from isn't counted; a worker of a Wide&Deep then takes 45 to 70 MiB, a PS without rows 40.)"""
 _WORKER_HEADROOM = 1.25
 """Of a worker's memory over the most that any has used."""
 

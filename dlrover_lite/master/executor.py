@@ -134,7 +134,10 @@ class Executor:
             ),
             paused=self.state.paused,
             busy=self.state.busy,
-            worker_peak=max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
+            # not what writing the model takes, at the end
+            worker_peak=0
+            if self._shards.trained
+            else max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
             heard=self.state.heard,
         )
 
