@@ -218,15 +218,12 @@ class Adviser:
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
         for known in self._jobs.values():
-            if known.new_level:
-                self._heal(known, at, only_memory=True)
-            known.new_level = False
+            if known.to_heal or known.new_level:  # at once: whoever is slow holds all up meanwhile
+                self._heal(known, at, only_memory=not known.to_heal)
+            known.to_heal = known.new_level = False
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
-        for known in self._jobs.values():
-            if known.new_profile:
-                self._heal(known, at)
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._carry(self.round(at), at)
         # only now: what couldn't be stored is decided again

@@ -40,7 +40,7 @@ from dlrover_lite.wire.frames import Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
-SOON_SECONDS = 1.0
+SOON_SECONDS = 0.5
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
 MEMORY_SOON_SECONDS = 0.25
 """The same after it was told what parameter servers hold: they may be about to run full."""
@@ -185,17 +185,23 @@ class BrainLink:
         """A profile; the brain has no use for gaps. (``master.profiling.Sink``)"""
         if isinstance(found, Profile):
             self.unsent.add(found)
+            self._at_once()
 
     def keep_level(self, level: Level | None) -> None:
         """What PS hold, told at once; older ones that can't be told give way."""
         if level is not None:
             self._levels = [*self._levels, level][-MOST_LEVELS:]
-            if self.state == "open" and not self._said:
-                self._next_at = min(self._next_at, self._clock())
+            self._at_once()
 
     def done(self, done: Done) -> None:
         """What became of a decision."""
         self.unsent.add(done)
+        self._at_once()
+
+    def _at_once(self) -> None:
+        """Told with the next turn, not with the next beat: something may be decided by it."""
+        if self.state == "open" and not self._said:
+            self._next_at = min(self._next_at, self._clock())
 
     def waits(self, since: float | None) -> None:
         """The job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""

@@ -138,8 +138,11 @@ class SlotControl:
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
         ]
-        row_bytes = self._servers.loads.row_bytes(state, self._servers.reports)
-        return place(positions, self._servers.loads.busy, row_bytes, rooms, balance=balance)
+        loads, to_empty = self._servers.loads, slots.none()
+        for node in state.leaving:
+            to_empty |= state.owned(node)
+        row_bytes = loads.row_bytes(state, self._servers.reports)
+        return place(positions, loads.busy_elsewhere(to_empty), row_bytes, rooms, balance=balance)
 
     def _free(self, node: Node) -> float:
         """Memory that a PS has left, less what is on its way to it."""

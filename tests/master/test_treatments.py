@@ -120,6 +120,21 @@ def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str)
     assert pair.master.fleet.plan.ps.each == RESOURCES == pair.master.fleet.plan.worker.each
 
 
+def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig) -> None:
+    """Though its slots keep it busy four times as long as those of the other one, which answers as many requests."""
+    brain = Brain(pair)
+    rows, row_bytes = np.full(4096, 10.0), np.full(4096, 1000.0)
+    for node, busy in (("ps-0", 0.0004), ("ps-1", 0.0001)):
+        measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()
+        pair.report(node, loads=measured, version=1)
+    before = owned(pair.follow(*PAIR, until=at_rest))
+    brain.say("ps-0", Replace(SIZE))
+    pair.backend.wait_for_launch("ps-2")
+    pair.up("ps-2")
+    status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
+    assert owned(status) == {"ps-1": before["ps-1"], "ps-2": before["ps-0"]}
+
+
 def test_smaller_shards_are_leased_at_once(pair: Rig) -> None:
     brain = Brain(pair)
     brain.say("worker-0", SmallerShards(0.5))
