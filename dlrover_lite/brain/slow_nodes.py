@@ -40,6 +40,8 @@ _WORTH = 0.5
 """A replacement has to save so much of the time that it takes to come: what it takes for that is taken from others."""
 _USES_ITS_LIMIT = 0.6
 """Part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
+_ALONE = 3.0
+"""Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
 
 
 class _Seen(NamedTuple):
@@ -172,7 +174,9 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     before = profiles[: len(profiles) - len(windows)][-_MOST_USUAL_WINDOWS:]
     if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
         return _Seen(windows, before)
-    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=policy.evidence)
+    alone = bool(profiles) and len(profiles[-1].ps) == 1
+    evidence = policy.evidence * (_ALONE if alone else 1.0)
+    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
     if found is not None and all(_is_waited_for(inputs, profile, node) for profile in found.windows):
         return _Seen(found.windows, found.before)
     return None

@@ -279,8 +279,8 @@ def straggler() -> Iterator[Step]:
 
 @scenario
 def hot_ps() -> Iterator[Step]:
-    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, as one window shows, with room elsewhere, where
-    it is, and nowhere; and as three windows show."""
+    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, as one window shows, with room elsewhere,
+    where it is, and nowhere; and as three windows show."""
     recorder, costs = Recorder(), Costs(worker=0.006, ps=0.02)
     uneven = Job(Candidate(4, 3, 1.0, 1.0), costs, seed=4, shares=[0.6, 0.2, 0.2])
     recorder.decide(Heal(ill(uneven, uneven.windows(4))))

@@ -47,8 +47,8 @@ def profile(
     seconds: float = 10.0,
     others: float | None = None,
 ) -> Profile:
-    """Workers at ``rates``, PS that are ``busy``, in the ``number``-th window of 10 s, or in the first ``seconds`` of it. ``others``: cores of
-    the host's four that strangers take; None: nothing is known of it."""
+    """Workers at ``rates``, PS that are ``busy``, in the ``number``-th window of 10 s, or in the first ``seconds`` of it. ``others``:
+    cores of the host's four that strangers take; None: nothing is known of it."""
     long = seconds / 10
     rows = int(ROWS * (1 + growth * number))
     return Profile(
@@ -219,7 +219,8 @@ def slow_host(*, peers: int = 1, others: float | None = None, seconds: float = 1
 @pytest.mark.parametrize("peers", [0, 1, 5])
 def test_one_whose_host_gets_much_slower_is_replaced_after_seconds(seconds: float, peers: int) -> None:
     profiles = slow_host(peers=peers, seconds=seconds)
-    assert treated(inputs(profiles)) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
+    sure = peers or seconds > 3  # alone, it may be what the job does now
+    assert treated(inputs(profiles)) == ({"ps-0": Replace(Resources(0.5, 4 * GIB), "b")} if sure else {})
     assert treated(inputs((*profiles[:4], profile(4, busy=(0.3,) * (1 + peers), scale=0.5)))) == {}
     if peers:  # all alike: a busy machine, not one slow host
         assert treated(inputs((*profiles[:4], profile(4, busy=(0.9,) * (1 + peers), scale=0.5)))) == {}
