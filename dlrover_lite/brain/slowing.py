@@ -21,7 +21,7 @@ _MOST_WINDOWS = 24
 """Looked at: newest ones."""
 _MOST_SECONDS = 40.0
 """Longer windows than that together are usual, and not a change any more."""
-_LEAST_SECONDS = 2.5
+_LEAST_SECONDS = 2.4
 """Anything may pause for a moment."""
 _LEAST_MINIBATCHES = 6.0
 """That it would have done meanwhile, at its usual rate."""

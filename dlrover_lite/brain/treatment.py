@@ -158,9 +158,9 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """with so many requests waiting on average,"""
     hot_over_peers: float = 1.5
     """and is busy so many times as long as its peers, or works so much longer on each minibatch than it used to."""
-    evidence: float = 4.5
+    evidence: float = 4.0
     """That a node has got slower than it was, as ``slowing`` counts it, to act on before so many windows are over: one that takes four
-    times as long has it after 2.3 s, one that takes twice as long after 9 s."""
+    times as long has it after 2.1 s, one that takes twice as long after 8 s."""
     uneven: float = 1.25
     """A PS that does so many times the work it is due has too many hot slots."""
     throttled: float = 0.1

@@ -40,10 +40,8 @@ from dlrover_lite.wire.frames import Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
-SOON_SECONDS = 0.5
+SOON_SECONDS = 0.25
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
-MEMORY_SOON_SECONDS = 0.25
-"""The same after it was told what parameter servers hold: they may be about to run full."""
 FIRST_PLAN_SECONDS = 30.0
 """A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
 BEAT_SECONDS = 10.0
@@ -367,8 +365,7 @@ class BrainLink:
             self._levels = self._levels[len(asked.body.levels) :]
         news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
         held = isinstance(asked.body, Report) and bool(asked.body.levels)
-        soon = MEMORY_SOON_SECONDS if held else SOON_SECONDS
-        self._beat = soon if news or held else min(2 * self._beat, BEAT_SECONDS)
+        self._beat = SOON_SECONDS if news or held else min(2 * self._beat, BEAT_SECONDS)
         waits = self.unsent or self._levels or self._anew or self._end is not None
         self._next_at = now if waits else now + self._beat
 

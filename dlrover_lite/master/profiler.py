@@ -48,7 +48,7 @@ class Pace(msgspec.Struct, frozen=True):
     """After a change, before the next one begins."""
     patience_seconds: float = 3.0
     """For those that haven't told anything since the end of an interval: then they have done nothing since they did."""
-    look_seconds: float = 3.0
+    look_seconds: float = 2.5
     """Of those that follow when a node got much slower; none do where intervals are as short anyway."""
 
     @classmethod
@@ -196,14 +196,22 @@ class Profiler:
             if turn - self._began >= self._pace.least_seconds:
                 return self._close(turn, at - (now - turn))
             self._began, self._at_beginning = turn, None
-        began = self._began
-        end = began + (self._pace.look_seconds if self._looks else self._pace.seconds)
+        began, end = self._began, self._end(self._began)
         if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
             return None
         if not self._looks:
             self._usual = self._paces(began, end)
         self._looks = max(0, self._looks - 1)
         return self._close(end, at - (now - end))
+
+    def waits_for_readings(self, now: float) -> bool:
+        """The interval is over, but for what the backend knows of its end."""
+        if self._began is None or now < (end := self._end(self._began)):
+            return False
+        return any(self._of(*source).until < end for source in self._sources() if source[0] in ("usage", "host"))
+
+    def _end(self, began: float) -> float:
+        return began + (self._pace.look_seconds if self._looks else self._pace.seconds)
 
     def level(self, now: float, at: float) -> Level | None:
         """What the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""

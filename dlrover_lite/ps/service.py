@@ -50,7 +50,7 @@ IMPATIENT_SECONDS = 0.005
 OVERDUE_SECONDS = 0.2
 """So long an answer is waited for before the next report is sent all the same."""
 LOADS_SECONDS = 2.0
-COUNT_SECONDS = 1.0
+COUNT_SECONDS = 0.5
 """Between two reports that say what the profile of the job needs."""
 HELD_MOST = 256
 """Requests held back while slots are frozen; more are sent away, to come again."""

@@ -295,7 +295,7 @@ class PsReport(Message, frozen=True):
     restored: int = 0
     """The generation whose cut it holds: see RestoreOrder."""
     counters: PsCounters | None = None
-    """Once a second."""
+    """Twice a second."""
 
 
 class SnapshotOrder(Message, frozen=True):

@@ -19,7 +19,7 @@ POLICY = HealthPolicy()
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")
 RATE, COST = 20.0, 0.01
 """Minibatches/s of a worker, and seconds that a PS works on one."""
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 2.5
 
 
 def window(

@@ -323,7 +323,7 @@ def test_what_servers_hold_is_told_at_once_and_asked_about_soon_after(line: Line
     line.settle()
     assert [one.levels for one in told if one.levels] == [[level]]
     before = len(told)
-    line.turn(brain_link.MEMORY_SOON_SECONDS)
+    line.turn(brain_link.SOON_SECONDS)
     line.rig.service.turn(PATIENCE)
     assert len(told) == before + 1 and told[-1].levels == []
 
