@@ -211,7 +211,7 @@ def test_without_another_host_its_peers_take_over() -> None:
 def slow_host(*, peers: int = 1, others: float | None = None, seconds: float = 10.0) -> tuple[Profile, ...]:
     """That of the first of the PS, since one window, which says enough."""
     busy = (0.3,) * (1 + peers)
-    slowed = profile(4, busy=(0.95, *busy[1:]), cpu=busy, scale=0.5, seconds=seconds, others=others)
+    slowed = profile(4, busy=(0.95, *(0.15 for _ in busy[1:])), cpu=busy, scale=0.5, seconds=seconds, others=others)
     return (*windows(4, busy=busy, others=others), slowed)
 
 

@@ -122,7 +122,7 @@ def test_few_minibatches_say_little() -> None:
     few = [
         msgspec.structs.replace(
             one,
-            workers=tuple(msgspec.structs.replace(use, minibatches=use.minibatches // 15) for use in one.workers),
+            workers=tuple(msgspec.structs.replace(use, minibatches=use.minibatches // 12) for use in one.workers),
         )
         for one in slow
     ]
