@@ -45,6 +45,10 @@ class Slowing(NamedTuple):
     """As long for the same work."""
 
 
+def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
+    return [*profile.workers, *profile.ps]
+
+
 def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: float) -> Slowing | None:
     """Whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last): ``least`` times as slow in each window
     since, and with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how many times)."""
@@ -76,7 +80,7 @@ def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
     paces = [
         (use.busy_seconds if isinstance(use, PsUse) else profile.seconds) / max(1, use.minibatches)
         for profile in profiles
-        for use in (*profile.workers, *profile.ps)
+        for use in _uses(profile)
         if use.node == node
     ]
     return len(paces) > 1 and paces[-1] >= least * min(paces)
@@ -93,11 +97,11 @@ def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:
 
 
 def _nodes(profile: Profile) -> set[tuple[str, float]]:
-    return {(use.node, use.cores) for use in (*profile.workers, *profile.ps)}
+    return {(use.node, use.cores) for use in _uses(profile)}
 
 
 def _done(profiles: Sequence[Profile], node: str) -> int:
-    return sum(use.minibatches for profile in profiles for use in (*profile.workers, *profile.ps) if use.node == node)
+    return sum(use.minibatches for profile in profiles for use in _uses(profile) if use.node == node)
 
 
 class _Paces(NamedTuple):
