@@ -128,7 +128,7 @@ def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig) -> None:
         measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()
         pair.report(node, loads=measured, version=1)
     before = owned(pair.follow(*PAIR, until=at_rest))
-    brain.say("ps-0", Replace(SIZE))
+    brain.say("ps-0", Replace(RESOURCES))
     pair.backend.wait_for_launch("ps-2")
     pair.up("ps-2")
     status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
