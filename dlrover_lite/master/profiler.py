@@ -106,7 +106,7 @@ class Profiler:
         self._calm_since = math.inf
         """When the first interval began that things have been for as they are."""
         self._usual: Paces | None = None
-        """Of the last interval of full length."""
+        """Of the last interval of full length, or the last short one."""
         self._looks = 0
         """Short intervals that are still to come."""
         self._looked_until = -math.inf
@@ -199,7 +199,7 @@ class Profiler:
         began, end = self._began, self._end(self._began)
         if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
             return None
-        if not self._looks:
+        if self._looks <= 1:
             self._usual = self._paces(began, end)
         self._looks = max(0, self._looks - 1)
         return self._close(end, at - (now - end))

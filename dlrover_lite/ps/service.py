@@ -333,7 +333,8 @@ class PsService:
     @property
     def report_in(self) -> float:
         """Seconds until the next report is due."""
-        waiting = not self.orders.version or self.engine.frozen or (self.copier is not None and self.copier.complete)
+        given = self.engine.frozen and (self.outgoing is None or self.outgoing.complete)
+        waiting = not self.orders.version or given or (self.copier is not None and self.copier.complete)
         waiting = waiting or self._cuts.state != self._told_of_cut
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:
