@@ -42,6 +42,8 @@ _USES_ITS_LIMIT = 0.6
 """Part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
 _ALONE = 3.0
 """Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
+_BUSY_IF_SLOW = 0.5
+"""Times the time that a hot PS works at least, for one on a slow host: it is as slow at all that it does between requests."""
 
 
 class _Seen(NamedTuple):
@@ -177,21 +179,23 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (_ALONE if alone else 1.0)
     found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
-    if found is not None and all(_is_waited_for(inputs, profile, node) for profile in found.windows):
+    if found is not None and all(
+        _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * policy.hot_busy) for profile in found.windows
+    ):
         return _Seen(found.windows, found.before)
     return None
 
 
-def _is_waited_for(inputs: HealInputs, profile: Profile, node: str) -> bool:
+def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: float) -> bool:
     if not any(use.node == node for use in profile.ps):
         return False
     policy, own = inputs.policy, _use(profile, node)
-    works = _wanted_to_work(own) >= policy.hot_busy * profile.seconds
+    works = _wanted_to_work(own) >= busy * profile.seconds
     return works and own.queue_seconds >= policy.hot_queue * profile.seconds
 
 
 def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:
-    if not _is_waited_for(inputs, profile, node):
+    if not _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy):
         return False
     most = inputs.policy.hot_over_peers
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
