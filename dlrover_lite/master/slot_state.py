@@ -327,6 +327,8 @@ class SlotState(msgspec.Struct, frozen=True):
             raise ValueError("not every slot has one owner")
         if len(self.came) not in (0, 4 * SLOTS):
             raise ValueError("it isn't known of every slot when it came to its owner")
+        if not {*self.slow} <= {*self.leaving}:
+            raise ValueError(f"{self.slow} are slow, and {self.leaving} leave")
         if len(ids := [move.id for move in self.moves]) != len({*ids}) or any(
             number >= self.next_move for number in ids
         ):
