@@ -217,10 +217,7 @@ class Adviser:
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
-        for known in self._jobs.values():
-            if known.to_heal or known.new_level:  # at once: whoever is slow holds all up meanwhile
-                self._heal(known, at, only_memory=not known.to_heal)
-            known.to_heal = known.new_level = False
+        self.treat(at)
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
@@ -230,6 +227,13 @@ class Adviser:
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
+
+    def treat(self, at: float) -> None:
+        """The part of it that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises HistoryError."""
+        for known in self._jobs.values():
+            if known.to_heal or known.new_level:
+                self._heal(known, at, only_memory=not known.to_heal)
+            known.to_heal = known.new_level = False
 
     def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> None:
         """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""

@@ -106,6 +106,10 @@ class SlotControl:
             return
         if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):
             return
+        hurry = [node for node in state.slow if self._bytes(state.owned(node)) <= AT_ONCE_BYTES]
+        if handed := self._handed_over(state):
+            self._servers.take(state.want(handed, at_once=hurry))
+            return
         try:
             transfers = self._placed(state, balance=state.rebalance)
         except JobError as error:
@@ -115,9 +119,22 @@ class SlotControl:
                     self._servers.tell(node, f"can't be emptied: {error.message}")
             return
         self.problem = ""
-        hurry = [node for node in state.slow if self._bytes(state.owned(node)) <= AT_ONCE_BYTES]
         after, told = state.want(transfers, at_once=hurry)
         self._servers.take((after.place_anew(False), told))
+
+    def _handed_over(self, state: SlotState) -> list[Transfer]:
+        """All that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
+        staying = self._fleet.servers_up(state.leaving)
+        empty = [node for node in staying if not state.owns(node.id)]
+        found = []
+        for source in state.slow:
+            members = state.owned(source)
+            coming = self._bytes(members)
+            target = next((node for node in empty if coming <= MEMORY_SHARE * self._free(node)), None)
+            if members.any() and target is not None:
+                empty.remove(target)
+                found.append((source, target.id, members))
+        return found
 
     def _measured(self, node: str) -> bool:
         return node in self._servers.reports and node in self._reconciler.usage

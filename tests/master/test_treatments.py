@@ -128,6 +128,7 @@ def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig, few: bool, m
     rows, row_bytes = np.full(4096, 10.0), np.full(4096, 1000.0)
     if not few:
         monkeypatch.setattr("dlrover_lite.master.slot_control.AT_ONCE_BYTES", 2048 * 1000 - 1)
+    rows[:2048] = 15.0  # it has more to do, too
     for node, busy in (("ps-0", 0.0004), ("ps-1", 0.0001)):
         measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()
         pair.report(node, loads=measured, version=1)
