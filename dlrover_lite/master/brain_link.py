@@ -40,7 +40,7 @@ from dlrover_lite.wire.frames import Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
-SOON_SECONDS = 0.25
+SOON_SECONDS = 0.1
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
 FIRST_PLAN_SECONDS = 30.0
 """A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
@@ -53,7 +53,7 @@ LOST_SECONDS = 40.0
 LATER_SECONDS = 10.0
 """After it couldn't write."""
 _LONGEST_PAUSE_SECONDS = 30.0
-_FIRST_BEAT_SECONDS = 0.2
+_FIRST_BEAT_SECONDS, _PATIENT_BEAT_SECONDS = 0.2, 1.0
 END_SECONDS = 3.0
 MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
 MOST_LEVELS = 60
@@ -213,7 +213,7 @@ class BrainLink:
         """Wait for what the brain says to a job that has no plan; whether it came. No longer than a brain lives, and answers; with
         ``patient`` another brain is looked for. ``meanwhile`` is called all the time, and may wait for a moment, too."""
         until = self._clock() + FIRST_PLAN_SECONDS
-        beat = SOON_SECONDS if patient else _FIRST_BEAT_SECONDS
+        beat = _PATIENT_BEAT_SECONDS if patient else _FIRST_BEAT_SECONDS
         while not has_come() and not give_up() and self._clock() < until:
             if self._asked is None and self.state == "open":
                 self._next_at = min(self._next_at, self._clock() + beat)
