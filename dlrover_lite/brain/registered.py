@@ -13,15 +13,15 @@ from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.job_view import JobView, LastChange
 from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, MemoryNeed, to_milli
-from dlrover_lite.brain.memory_model import SPILL_PART
+from dlrover_lite.brain.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
 from dlrover_lite.brain.observed import candidate_of, observed_view
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment, WorkRole
+from dlrover_lite.units import Resources
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
@@ -39,10 +39,6 @@ SCALE_SECONDS = 2.0
 """Of training that a change costs, until it was measured."""
 _FINEST = 0.25
 """Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
-_LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
-"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
-_WORKER_HEADROOM = 1.25
-"""Of a worker's memory over the most that any has used."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
 _FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
@@ -114,6 +110,8 @@ class RegisteredJob:
     """The newest decision that its master knows of: of another database, maybe, which is gone."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
+    to_tell: list[Numbered] = field(default_factory=list)
+    """What it is to be told next."""
     decided: list[Numbered] = field(default_factory=list)
     """Those that act, the newest last."""
     history: tuple[PastJob, ...] = ()
@@ -313,12 +311,20 @@ class RegisteredJob:
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
-            self.waits = None
+            self.waits = self.to_tell.pop(0) if self.to_tell else None
+
+    def tell(self, one: Numbered) -> None:
+        """Its master, as soon as that has heard what comes before."""
+        if self.waits is None:
+            self.waits = one
+        else:
+            self.to_tell.append(one)
 
     def gave_way(self, since: float) -> None:
         """It has run, has no nodes any more, and waits for a plan since then."""
         if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
             self.waits = None  # of when it ran
+        self.to_tell.clear()
         self.standing, self.plan, self.waits_since = None, None, since
 
     def refused(self, done: Done, what: Decision) -> None:
@@ -368,9 +374,11 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
         at=at,
         profiles=tuple(known.profiles) if present else (),
         levels=tuple(levels),
-        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources) for node in standing.nodes),
+        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
         free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
         facts=demand.facts,
+        most=most,
+        least=_least(demand),
         spill_part=known.spill_part,
         seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
         start_seconds=known.seconds_to_replace,
@@ -380,9 +388,14 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
     )
 
 
+def _least(demand: Demand) -> dict[WorkRole, int]:
+    roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
+    return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}
+
+
 def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:
-    worker = int(worker_peak * _WORKER_HEADROOM) if worker_peak else need.worker
-    return msgspec.structs.replace(need, worker=max(worker, _LEAST_WORKER), ps=max(need.ps, _LEAST_PS))
+    worker = worker_limit(worker_peak) if worker_peak else max(need.worker, LEAST_WORKER)
+    return msgspec.structs.replace(need, worker=worker, ps=max(need.ps, LEAST_PS))
 
 
 def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:

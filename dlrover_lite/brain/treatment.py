@@ -28,10 +28,11 @@ __all__ = [
     "SmallerShards",
     "Tell",
     "Treatment",
+    "WorkRole",
 ]
 
 WorkRole = Literal["ps", "worker"]
-Cause = Literal["slow worker", "hot ps", "memory ahead", "out of memory", "ended"]
+Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling", "out of memory", "ended"]
 
 
 # --- what is done ---------------------------------------------------------------------------------------------------
@@ -121,6 +122,8 @@ class NodeNow(msgspec.Struct, frozen=True):
     host: str
     resources: Resources
     """Its limits."""
+    used_bytes: int = 0
+    """Memory that it has used at most; 0: not known."""
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +176,15 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """if it is likely to happen within this time. New limits hold for twice as long, at least."""
     ahead_share: float = 1.0
     """Nor is looked further ahead than so many times what has been trained so far: tables are forecast from that, and memory that was
-    given isn't taken back."""
+    given comes back late."""
+    spare_windows: int = 3
+    """Memory is taken from a node after so many profiles in a row of the nodes that run now,"""
+    spare_share: float = 0.25
+    """if it is so large a part of its limit at least,"""
+    spare_seconds: float = 3600.0
+    """that it should do without for so long,"""
+    spare_again_seconds: float = 180.0
+    """and if none was given to it or taken from it for so long."""
     most_replacements: int = 3
     """Of slow nodes of a role in one job."""
     most_ends_on_host: int = 2
@@ -205,6 +216,10 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the PS held, by time, the newest last; empty: as the profiles have it. Memory is looked after by these alone, so ``profiles``
     may be empty."""
     facts: TableFacts | None = None
+    most: Resources | None = None
+    """That all nodes of the job may have together: its recipe's ceiling, or all there is; None: not known."""
+    least: dict[WorkRole, int] = {}
+    """By role: bytes that the recipe gives each node, which aren't taken from it."""
     seconds_to_act: float = 10.0
     """What a relief of memory takes, as measured."""
     start_seconds: float = 15.0

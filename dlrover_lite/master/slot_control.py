@@ -360,6 +360,12 @@ class SlotControl:
         actions = self._let_go([name], why)
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
 
+    def more_memory(self, node: str, wanted: int) -> int:
+        """The limit that it could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling leave."""
+        fleet, known = self._fleet, self._fleet.by_id[node]
+        most = min(fleet.capacity.memory, self._total.memory) if self._total is not None else fleet.capacity.memory
+        return max(known.resources.memory, min(wanted, most - fleet.memory_beside(known)))
+
     def _resize(self, wish: ResizeRequest) -> Scaled | Failure:
         fleet, node = self._fleet, self._fleet.by_id.get(wish.node)
         if fleet.done:

@@ -319,6 +319,27 @@ def predicted_oom() -> Iterator[Step]:
 
 
 @scenario
+def memory_to_spare() -> Iterator[Step]:
+    """Nodes that were given far more than they need give it back, but for those whose memory was changed of late and for what the recipe
+    fixes; and tables that will outgrow all that a job may have."""
+    recorder = Recorder()
+    job = Job(Candidate(2, 2, 1.0, 1.0), seed=11, progress=20, rows_per_sample=4.0)
+    profiles = job.windows(4)
+    nodes = tuple(
+        msgspec.structs.replace(node, used_bytes=200 * MIB if node.role == "worker" else job.used(node.node))
+        for node in job.nodes()
+    )
+    known: dict[str, Any] = {"nodes": nodes, "total_samples": 1.5 * job.samples}
+    found = recorder.decide(Heal(ill(job, profiles, **known)))
+    late = effective(found, job.at - 60.0)
+    recorder.decide(Heal(ill(job, profiles, **known, past=late)))
+    recorder.decide(Heal(ill(job, profiles, **known, least={"worker": 400 * MIB})))
+    known["total_samples"] = 10 * job.samples
+    recorder.decide(Heal(ill(job, profiles, **known, most=Resources(8.0, 900 * MIB))))
+    yield from recorder.steps
+
+
+@scenario
 def real_oom() -> Iterator[Step]:
     """A PS and a worker were killed for their memory: they come back with more, as forecast; not where there is none."""
     job, recorder = Job(Candidate(2, 1, 1.0, 1.0), seed=9, progress=40, rows_per_sample=8.0), Recorder()

@@ -84,6 +84,7 @@ def inputs(profiles: tuple[Profile, ...], *, limit: int = 4 * GIB, **fields: obj
         "profiles": profiles,
         "nodes": tuple(nodes),
         "free": {"a": Resources(1.0, 2 * GIB), "b": Resources(4.0, 8 * GIB)},
+        "least": {"ps": limit, "worker": GIB},
         "total_samples": 1e9,
         "policy": POLICY,
     }
