@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -55,14 +55,6 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """That it runs with; None: it waits for one."""
     waits_since: float | None = None
     """Without a plan: it has run, and gave way then."""
-
-
-class _Spare(NamedTuple):
-    """What could be taken back from a job, or only be told of it."""
-
-    known: RegisteredJob
-    inputs: HealInputs
-    found: Sequence[Decision]
 
 
 class Adviser:
@@ -225,41 +217,41 @@ class Adviser:
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
-        for known in self._jobs.values():
-            if known.new_level:
-                self._heal(known, at, only_memory=True)
-            known.new_level = False
+        self.treat(at)
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
-        spare = [self._heal(known, at) for known in self._jobs.values() if known.new_profile]
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._carry(self.round(at), at)
-        for one in spare:
-            if one is not None and one.known.may_change:  # stage 2 leaves it as it is
-                self._treat(one.known, one.inputs, one.found)
+        for known in self._jobs.values():
+            if known.new_profile:  # of those that stage 2 leaves as they are
+                self._heal(known, at, spare=True)
         # only now: what couldn't be stored is decided again
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
 
-    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> _Spare | None:
-        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. Memory that
-        could be taken back is returned: that waits for what else is decided."""
+    def treat(self, at: float) -> None:
+        """The part of it that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises HistoryError."""
+        for known in self._jobs.values():
+            if known.to_heal or known.new_level:
+                self._heal(known, at, only_memory=not known.to_heal)
+            known.to_heal = known.new_level = False
+
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False, spare: bool = False) -> None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. ``spare``: or memory that could
+        be taken back, which waits for what else is decided."""
         if not known.may_be_relieved:
-            return None
+            return
         inputs = heal_inputs(known, self._room(), at=at)
         if inputs is None:
-            return None
+            return
         if only_memory or not known.may_change or not known.present:
             inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
-        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
-        chosen = [*acts, *(one for one in found if not one.acts)]
-        if acts and _cause(acts[0]) == "memory to spare":
-            return _Spare(known, inputs, chosen)
-        self._treat(known, inputs, chosen)
-        return None
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))]
+        acts = [one for one in acts if spare or _cause(one) != "memory to spare"][:1]
+        self._treat(known, inputs, [*acts, *(one for one in found if not one.acts)])
 
     def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
         """Store it, and have it told."""

@@ -20,7 +20,7 @@ from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment, WorkRole
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment, WorkRole
 from dlrover_lite.units import Resources
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
@@ -32,7 +32,9 @@ _SECONDS_TO_RESIZE = 3.0
 _LEAST_RELIEF = 0.1
 """Of what all PS have, that must be left for a relief in place."""
 _START_SECONDS = 15.0
-"""Until another node is there that takes over from one: as ``HealInputs.start_seconds``."""
+"""Until another PS is there and has slots, as far as memory is concerned: it may be much."""
+_SECONDS_TO_REPLACE = 6.0
+"""Until another node has taken over from one that is slow, until it was measured."""
 SCALE_SECONDS = 2.0
 """Of training that a change costs, until it was measured."""
 _FINEST = 0.25
@@ -130,6 +132,9 @@ class RegisteredJob:
     stays_until: float = 0.0
     """It couldn't give way, and isn't asked to again before."""
     new_profile: bool = False
+    """Since plans were looked at last,"""
+    to_heal: bool = False
+    """and since the nodes' health was."""
     reason: str = ""
     """Of the last decision that was stored, so that the same one isn't stored twice."""
 
@@ -158,7 +163,7 @@ class RegisteredJob:
         if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
             return
         self.profiles.append(profile)
-        self.new_profile = True
+        self.new_profile = self.to_heal = True
         if len(self.profiles) > MOST_PROFILES:
             half = MOST_PROFILES // 2
             self.profiles = self.profiles[:half:2] + self.profiles[half:]
@@ -290,6 +295,16 @@ class RegisteredJob:
         took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
         return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
 
+    @property
+    def seconds_to_replace(self) -> float:
+        """As measured of late."""
+        took = [
+            one.done_at - one.at
+            for one in self.treated.values()
+            if isinstance(one.act, Replace) and one.done_at is not None and one.done_at > one.at
+        ][-5:]
+        return sum(took) / len(took) if took else _SECONDS_TO_REPLACE
+
     def stands(self, standing: Standing) -> None:
         """As its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
@@ -366,7 +381,7 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
         least=_least(demand),
         spill_part=known.spill_part,
         seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
-        start_seconds=_START_SECONDS,
+        start_seconds=known.seconds_to_replace,
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),

@@ -152,7 +152,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When something is amiss, and what may be done. Shares are parts of 1."""
 
     windows: int = 3
-    """Profiles, one after the other, in which it has to be seen."""
+    """Profiles, one after the other, in which it has to be seen, unless it came all at once."""
     slow_below: float = 0.6
     """A worker is slow below this share of what its peers' rates let expect."""
     hot_busy: float = 0.6
@@ -161,6 +161,9 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """with so many requests waiting on average,"""
     hot_over_peers: float = 1.5
     """and is busy so many times as long as its peers, or works so much longer on each minibatch than it used to."""
+    evidence: float = 4.0
+    """That a node has got slower than it was, as ``slowing`` counts it, to act on before so many windows are over: one that takes four
+    times as long has it after 2.1 s, one that takes twice as long after 8 s."""
     uneven: float = 1.25
     """A PS that does so many times the work it is due has too many hot slots."""
     throttled: float = 0.1
@@ -220,7 +223,7 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     seconds_to_act: float = 10.0
     """What a relief of memory takes, as measured."""
     start_seconds: float = 15.0
-    """What a replacement costs, as seconds of training at the present rate."""
+    """Until a replacement has taken over; the job is as slow as it is until then."""
     total_samples: float | None = None
     """Of the whole job, all epochs; None: not known."""
     epoch_samples: float | None = None

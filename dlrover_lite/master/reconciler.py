@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, Protocol
 
@@ -38,7 +39,8 @@ FAILED_GRACE_SECONDS = 1.0
 """Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 END_SECONDS = 60.0
 """So long nodes may take to end that are killed."""
-USAGE_SECONDS = 1.0
+USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
+"""From one reading of what nodes have used to the next; and at least, where somebody waits for it."""
 RESIZE_AGAIN_SECONDS = 1.0
 """After the backend couldn't give a node more."""
 _UNSEEN = 1.25
@@ -203,6 +205,11 @@ class Reconciler:
             readings = self._backend.readings()
             self._see(readings.nodes)
             self.readings = (now + self._clock()) / 2, readings
+
+    def read_soon(self) -> None:
+        """What nodes have used is wanted as of now, with the next turn."""
+        last = self.readings[0] if self.readings is not None else -math.inf
+        self._usage_at = min(self._usage_at, last + LEAST_USAGE_SECONDS)
 
     def _resize(self, node: Node) -> list[str]:
         """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done

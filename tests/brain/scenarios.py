@@ -257,21 +257,30 @@ def effective(found: Sequence[Decision], at: float) -> tuple[Treatment, ...]:
 
 @scenario
 def straggler() -> Iterator[Step]:
-    """One of four workers gets slow: smaller shards, then another one on another host. And one that its limit holds back."""
+    """One of four workers gets slow, and one window shows it: another one takes its place, on another host or where it is; smaller shards
+    near the end, and no more than a word when they don't help; and one that its limit holds back."""
     job, recorder = Job(Candidate(4, 1, 1.0, 1.0), Costs(ps=0.002), seed=3), Recorder()
     profiles = list(job.windows(3))
-    job.speeds["worker-2"] = 0.35
+    job.speeds["worker-2"] = 0.25
+    profiles += job.windows(1)
+    recorder.decide(Heal(ill(job, profiles)))
+    recorder.decide(Heal(ill(job, profiles, free={"a": Resources(0.0, 2 * GIB)})))
+    soon_over = job.samples + 1e5
+    treated = effective(recorder.decide(Heal(ill(job, profiles, total_samples=soon_over))), job.at)
     profiles += job.windows(3)
-    treated = effective(recorder.decide(Heal(ill(job, profiles))), job.at)
-    profiles += job.windows(3)
-    recorder.decide(Heal(ill(job, profiles, past=treated)))
-    recorder.decide(Heal(ill(job, profiles, past=treated, free={"a": Resources(2.0, GIB)})))
+    recorder.decide(Heal(ill(job, profiles, total_samples=soon_over, past=treated)))
+    limited = Job(Candidate(4, 1, 0.5, 1.0), Costs(ps=0.002), seed=3)
+    profiles = list(limited.windows(3))
+    limited.speeds["worker-2"] = 0.35
+    profiles += limited.windows(3)
+    recorder.decide(Heal(ill(limited, profiles, free={"a": Resources(2.0, GIB)})))
     yield from recorder.steps
 
 
 @scenario
 def hot_ps() -> Iterator[Step]:
-    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, with and without room elsewhere."""
+    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, as one window shows, with room elsewhere,
+    where it is, and nowhere; and as three windows show."""
     recorder, costs = Recorder(), Costs(worker=0.006, ps=0.02)
     uneven = Job(Candidate(4, 3, 1.0, 1.0), costs, seed=4, shares=[0.6, 0.2, 0.2])
     recorder.decide(Heal(ill(uneven, uneven.windows(4))))
@@ -280,9 +289,12 @@ def hot_ps() -> Iterator[Step]:
     slow = Job(Candidate(4, 2, 1.0, 1.0), costs, seed=6)
     profiles = list(slow.windows(4))
     slow.speeds["ps-1"] = 0.25
-    profiles += slow.windows(3)
+    profiles += slow.windows(1)
     recorder.decide(Heal(ill(slow, profiles)))
+    recorder.decide(Heal(ill(slow, profiles, free={"a": Resources(0.0, 2 * GIB)})))
     recorder.decide(Heal(ill(slow, profiles, free={})))
+    profiles += slow.windows(2)
+    recorder.decide(Heal(ill(slow, profiles)))
     yield from recorder.steps
 
 

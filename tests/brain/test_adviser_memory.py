@@ -185,7 +185,7 @@ class Slow:
         demand = Demand(capacity=capacity, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)
         features = msgspec.to_builtins(FEATURES)
         self.brain.arrived(Arrival(job=JOB, features=features, demand=demand, began=90.0, plan=self.plan), 90.0)
-        self._measured = measured
+        self.measured = measured
         self._windows = 0
 
     def uses(self, bytes_of_workers: int, **memory: int) -> None:
@@ -208,7 +208,7 @@ class Slow:
         acts = []
         for _ in range(windows):
             self._windows += 1
-            found = profile(self._windows, **self._measured)
+            found = profile(self._windows, **self.measured)
             self._told(profiles=(found,))
             self.brain.turn(found.at)
             for one in self.brain.waiting().values():
@@ -225,16 +225,35 @@ class Slow:
         )
 
 
-def test_a_worker_that_stays_slow_gets_smaller_shards_and_then_makes_room(store: ConfigStore) -> None:
+def test_a_worker_that_stays_slow_makes_room_for_another_a_few_times_and_then_gets_smaller_shards(
+    store: ConfigStore,
+) -> None:
     job = Slow(store, rates=(0.3, 1.0, 1.0))
     assert job.decided(2) == []
-    first, second = job.decided(8)
-    assert isinstance(first, SmallerShards) and first.factor == pytest.approx(0.3, abs=0.05)
-    assert isinstance(second, Replace) and second.resources == job.plan.worker.each
+    *replaced, last = job.decided(13)
+    assert [type(act) for act in replaced] == [Replace] * 3 and replaced[0].resources == job.plan.worker.each
+    assert isinstance(last, SmallerShards) and last.factor == pytest.approx(0.3, abs=0.05)
+
+
+def test_one_that_gets_much_slower_is_decided_on_with_the_first_profile_that_says_so(store: ConfigStore) -> None:
+    """Though plans have been looked at a moment before."""
+    job = Slow(store)
+    assert job.decided(3) == []
+    job.measured = {"rates": (0.2, 1.0, 1.0), "seconds": 3.0}
+    (act,) = job.decided(1)
+    assert isinstance(act, Replace)
+
+
+def test_what_a_replacement_takes_is_measured(store: ConfigStore) -> None:
+    job = Slow(store, rates=(0.3, 1.0, 1.0))
+    known = job.brain._jobs[JOB]
+    before = known.seconds_to_replace
+    (_,) = job.decided(3)
+    assert known.seconds_to_replace == 1.0 != before
 
 
 def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: ConfigStore) -> None:
-    job = Slow(store, busy=(0.5, 0.2), cpu=(0.1, 0.2), queue=(0.9, 0.1), throttled=7.0)
+    job = Slow(store, busy=(0.5, 0.2), cpu=(0.4, 0.2), queue=(0.9, 0.1), throttled=7.0)
     act = job.decided(3)[0]
     assert isinstance(act, Resize) and act.resources.cores == pytest.approx(1.0)
 

@@ -124,6 +124,28 @@ def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str)
     assert pair.master.fleet.plan.ps.each == RESOURCES == pair.master.fleet.plan.worker.each
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, if that is little. Its slots keep it busy four times as long as those of the other one, by
+    as many requests."""
+    brain = Brain(pair)
+    rows, row_bytes = np.full(4096, 10.0), np.full(4096, 1000.0)
+    if not few:
+        monkeypatch.setattr("dlrover_lite.master.slot_control.AT_ONCE_BYTES", 2048 * 1000 - 1)
+    rows[:2048] = 15.0  # it has more to do, too
+    for node, busy in (("ps-0", 0.0004), ("ps-1", 0.0001)):
+        measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()
+        pair.report(node, loads=measured, version=1)
+    before = owned(pair.follow(*PAIR, until=at_rest))
+    brain.say("ps-0", Replace(RESOURCES))
+    pair.backend.wait_for_launch("ps-2")
+    pair.up("ps-2")
+    pair.follow(*PAIR, "ps-2", until=lambda status: status.moves, finish=False)
+    assert [order.at_once for order in pair.report("ps-2").moves] == [few]
+    status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
+    assert owned(status) == {"ps-1": before["ps-1"], "ps-2": before["ps-0"]}
+
+
 def test_smaller_shards_are_leased_at_once(pair: Rig) -> None:
     brain = Brain(pair)
     brain.say("worker-0", SmallerShards(0.5))
