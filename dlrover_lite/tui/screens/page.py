@@ -1,0 +1,158 @@
+"""What all screens have: a headline, a line that says what is stale, a prompt, the keys that work now, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui import commands
+from dlrover_lite.tui.keys import EVERYWHERE, Key
+from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.prompt import Prompt
+from dlrover_lite.tui.widgets.toned import Lines
+from dlrover_lite.words import duration
+
+if TYPE_CHECKING:
+    from dlrover_lite.tui.app import TuiApp
+
+__all__ = ["Page", "bindings"]
+
+
+def bindings(*groups: Sequence[Key]) -> list[Any]:
+    """Of keys that have an action; the others are those of the widgets."""
+    return [
+        Binding(key.key, key.action, key.short or key.what, show=bool(key.short), key_display=key.label)
+        for group in groups
+        for key in group
+        if key.action
+    ]
+
+
+class Page(Screen[None]):
+    """``body`` is what it shows between its headline and the prompt; ``columns`` can be sorted by."""
+
+    DEFAULT_CSS = """
+    Page { layout: vertical; }
+    #head { height: auto; background: $boost; padding: 0 1; }
+    #stale { height: auto; padding: 0 1; display: none; }
+    #stale.-stale { display: block; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(EVERYWHERE)
+    columns: Sequence[str] = ()
+    filter_text = ""
+    ACTING: ClassVar[frozenset[str]] = frozenset({"stop"})
+    """Actions that change something."""
+
+    def body(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="head")
+        yield Lines(id="stale")
+        yield from self.body()
+        yield Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
+        yield Footer(show_command_palette=False)
+
+    @property
+    def tui(self) -> TuiApp:
+        return cast("TuiApp", self.app)
+
+    def main(self) -> Widget:
+        """What has the focus when the prompt hasn't."""
+        raise NotImplementedError
+
+    def head(self, lines: Sequence[Line]) -> None:
+        self.query_one("#head", Lines).show(lines)
+
+    def tell_age(self) -> None:
+        """Once a second, and with what is new."""
+        what = self.stale()
+        shown = self.query_one("#stale", Lines)
+        shown.show([what] if what else [])
+        shown.set_class(bool(what), "-stale")
+
+    def stale(self) -> Line:
+        """What is old, how old, and why; nothing while all is well."""
+        return ()
+
+    # --- the prompt -------------------------------------------------------------------------------------------------
+
+    def filter_changed(self, text: str) -> None:
+        """Of a screen that can be filtered."""
+
+    def action_command(self) -> None:
+        self.query_one(Prompt).open(":")
+
+    def action_filter(self) -> None:
+        self.query_one(Prompt).open("/", self.filter_text)
+
+    def on_prompt_changed(self, event: Prompt.Changed) -> None:
+        event.stop()
+        if event.kind == "/":
+            self.filter_text = event.text
+            self.filter_changed(event.text)
+        if event.done:
+            self.main().focus()
+            if event.kind == ":" and event.text.strip():
+                self._command(event.text)
+
+    def _command(self, text: str) -> None:
+        try:
+            name, argument = commands.parse(text, self.tui.job_ids, self.columns)
+        except UsageError as error:
+            self.notify(error.message, severity="warning", markup=False)
+            return
+        if name == "sort":
+            self.action_sort(argument)
+        else:
+            self.tui.command(name, argument)
+
+    def action_sort(self, column: str) -> None:
+        """Of a screen with rows."""
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in self.ACTING:
+            if self.tui.readonly:
+                return False
+            return True if self.can_act() else None
+        if action == "back":
+            return self.can_go_back() or None
+        return True
+
+    def can_act(self) -> bool:
+        """Whether what is chosen can be acted on now."""
+        return True
+
+    def can_go_back(self) -> bool:
+        return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.query_one(Prompt).is_open
+
+    def action_back(self) -> None:
+        prompt = self.query_one(Prompt)
+        if prompt.is_open or self.filter_text:
+            prompt.close()
+            if self.filter_text:
+                self.filter_text = ""
+                self.filter_changed("")
+            self.main().focus()
+        elif len(self.app.screen_stack) > 1:
+            self.app.pop_screen()
+
+    def action_leave(self) -> None:
+        self.app.exit()
+
+    def action_keys(self) -> None:
+        self.tui.command("help", "")
+
+
+def old(what: str, age_seconds: float, why: str) -> Line:
+    """``! stale for 12.0 s: its master did not answer``"""
+    return line((f"! {what} is as of {duration(age_seconds)} ago" + (f": {why}" if why else ""), "bad"))
