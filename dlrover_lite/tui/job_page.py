@@ -138,7 +138,7 @@ def _shards(shards: Shards | None, width: int) -> list[Line]:
     drawn = bar(shards.done, total, min(room, 30), full=2, high=2) if room >= 8 else ()
     found = [line(_name("shards"), *drawn, text if drawn else text[1:])]
     if shards.quarantined:
-        found.append(line(_name(""), (f"{plural(shards.quarantined, 'minibatch')} failed twice, left out", "bad")))
+        found.append(line(_name(""), (f"{count(shards.quarantined)} failed twice, left out", "bad")))
     return found
 
 

@@ -11,6 +11,7 @@ from dlrover_lite.words import compact
 
 __all__ = ["clock", "cores_of", "cost_of", "ends", "memory_of", "number", "percent", "span", "state"]
 
+_HALF_A_DAY = 43_200.0
 DASH: Line = (Span("-", "dim"),)
 
 _STATES: dict[str, tuple[str, Tone]] = {
@@ -71,7 +72,8 @@ def ends(row: JobRow) -> Line:
 
 def _when(at: float, row: JobRow) -> str:
     """With the day, if that is another one than the job began at."""
-    if time.localtime(at)[:3] == time.localtime(row.started_at or row.created_at)[:3]:
+    began = row.started_at or row.created_at
+    if at - began < _HALF_A_DAY or time.localtime(at)[:3] == time.localtime(began)[:3]:
         return clock(at)
     return time.strftime("%d %b %H:%M", time.localtime(at))
 
