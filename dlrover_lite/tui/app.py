@@ -15,6 +15,7 @@ from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions, why_not
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
+from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.page import Page
@@ -105,7 +106,7 @@ class TuiApp(App[None]):
     def _show(self, screen: Screen[Any]) -> None:
         if isinstance(screen, JobsScreen):
             screen.put(self.view)
-        elif isinstance(screen, JobScreen):
+        elif isinstance(screen, JobScreen | DecisionsScreen):
             screen.put(self.job_feed.take())
 
     def _tell_ages(self) -> None:
@@ -146,6 +147,9 @@ class TuiApp(App[None]):
 
         self.push_screen(ReadingScreen(title, lines))
 
+    def open_decisions(self, detail: JobDetail) -> None:
+        self.push_screen(DecisionsScreen(detail))
+
     def open_log(self, row: JobRow, process: str) -> None:
         from dlrover_lite.tui.log_tail import LogTail
         from dlrover_lite.tui.screens.reading import LogScreen
@@ -163,6 +167,8 @@ class TuiApp(App[None]):
                 self._pop_to_jobs()
             case "job":
                 self.open_job(argument)
+            case "decisions":
+                self._open_decisions()
             case "theme":
                 self.theme = DARK if argument == "dark" else LIGHT
             case "help":
@@ -171,6 +177,13 @@ class TuiApp(App[None]):
                 self.read("Keys and commands", help_lines(readonly=self.readonly))
             case "quit":
                 self.exit()
+
+    def _open_decisions(self) -> None:
+        detail = self.job_feed.take()
+        if detail is None or detail.row.id != self._job:
+            self.notify("Open a job first", severity="warning", markup=False)
+        elif not isinstance(self.screen, DecisionsScreen):
+            self.open_decisions(detail)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield SystemCommand("Jobs", "All jobs", lambda: self.command("jobs", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["EVERYWHERE", "JOB", "JOBS", "READING", "SCREENS", "Key"]
+__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "SCREENS", "Key"]
 
 
 class Key(NamedTuple):
@@ -78,12 +78,24 @@ JOB = (
         ("T", "work", "work"),
         ("R", "restarts", "restarts"),
     ),
+    Key("v", "decisions", "Decisions", "all decisions for the job"),
     Key("l", "logs", "Logs", "the log of the chosen node"),
     Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "ctrl-d", acts=True),
+)
+DECISIONS = (
+    Key("enter", "open", "Describe", "all that is known of the chosen decision", "enter"),
+    *_LISTS,
+    *_sorts(
+        ("N", "number", "number"),
+        ("S", "stage", "stage"),
+        ("A", "action", "action"),
+        ("G", "saves", "what it was to save"),
+        ("R", "came", "how far it missed"),
+    ),
 )
 READING = (
     Key("slash", "filter", "Find", "show only lines with these words", "/"),
     Key("f", "follow", "Follow", "stay at the end as more is written, or not"),
 )
-SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Logs": READING}
+SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
 """By the heading that they have in the help."""

@@ -12,8 +12,7 @@ from dlrover_lite.tui import job_page
 from dlrover_lite.tui.actions import why_not
 from dlrover_lite.tui.keys import JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
-from dlrover_lite.tui.screens.jobs import STALE_SECONDS
-from dlrover_lite.tui.screens.page import Page, bindings, old
+from dlrover_lite.tui.screens.page import Page, bindings
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
@@ -89,14 +88,7 @@ class JobScreen(Page):
         facts.show(job_page.facts(self.detail, facts.size.width, facts.size.height))
 
     def stale(self) -> Line:
-        feed, detail = self.tui.job_feed, self.detail
-        age = feed.age_seconds
-        if feed.problem or (age is not None and age > STALE_SECONDS):
-            return old("this", age or 0.0, feed.problem)
-        if detail is not None and detail.problem is not None:
-            problem = detail.problem
-            return old(f"what {problem.what} says", self.tui.now() - problem.since, problem.why)
-        return ()
+        return self.job_stale(self.detail)
 
     def filter_changed(self, text: str) -> None:
         self.grid.look_for(text)
@@ -125,6 +117,10 @@ class JobScreen(Page):
     def action_describe(self) -> None:
         if (row := self.grid.row) is not None:
             self.tui.read(f"{self.job} {row.id}", job_page.describe_node(row, max(20, self.size.width - 8)))
+
+    def action_decisions(self) -> None:
+        if self.detail is not None:
+            self.tui.open_decisions(self.detail)
 
     def action_logs(self) -> None:
         if self.detail is not None:

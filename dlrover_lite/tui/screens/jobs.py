@@ -11,14 +11,12 @@ from dlrover_lite.tui import jobs_page
 from dlrover_lite.tui.actions import why_not
 from dlrover_lite.tui.keys import JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.screens.page import Page, bindings, old
+from dlrover_lite.tui.screens.page import Page, bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobsScreen"]
-
-STALE_SECONDS = 3.0
 
 
 class JobsScreen(Page):
@@ -67,14 +65,7 @@ class JobsScreen(Page):
         self.head([jobs_page.headline(view, shown, self.filter_text) if view else jobs_page.READING])
 
     def stale(self) -> Line:
-        feed, view = self.tui.jobs_feed, self.view
-        age = feed.age_seconds
-        if feed.problem or (age is not None and age > STALE_SECONDS):
-            return old("this", age or 0.0, feed.problem)
-        if view is not None and view.problem is not None:
-            problem = view.problem
-            return old(problem.what, self.tui.now() - problem.since, problem.why)
-        return ()
+        return self.stale_of(self.tui.jobs_feed, self.view.problem if self.view else None)
 
     def filter_changed(self, text: str) -> None:
         self.grid.look_for(text)

@@ -13,7 +13,9 @@ from textual.widgets import Footer
 
 from dlrover_lite.errors import UsageError
 from dlrover_lite.tui import commands
+from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.keys import EVERYWHERE, Key
+from dlrover_lite.tui.model import JobDetail, Problem
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.prompt import Prompt
 from dlrover_lite.tui.widgets.toned import Lines
@@ -22,7 +24,10 @@ from dlrover_lite.words import duration
 if TYPE_CHECKING:
     from dlrover_lite.tui.app import TuiApp
 
-__all__ = ["Page", "bindings"]
+__all__ = ["Page", "bindings", "old"]
+
+STALE_SECONDS = 3.0
+"""What is older than this is said to be."""
 
 
 def bindings(*groups: Sequence[Key]) -> list[Any]:
@@ -81,6 +86,18 @@ class Page(Screen[None]):
     def stale(self) -> Line:
         """What is old, how old, and why; nothing while all is well."""
         return ()
+
+    def stale_of(self, feed: Feed[Any], problem: Problem | None) -> Line:
+        """What is read by ``feed``, which tells of a ``problem`` that its source has."""
+        age = feed.age_seconds
+        if feed.problem or (age is not None and age > STALE_SECONDS):
+            return old("this", age or 0.0, feed.problem)
+        if problem is not None:
+            return old(f"what {problem.what} says", self.tui.now() - problem.since, problem.why)
+        return ()
+
+    def job_stale(self, detail: JobDetail | None) -> Line:
+        return self.stale_of(self.tui.job_feed, detail.problem if detail else None)
 
     # --- the prompt -------------------------------------------------------------------------------------------------
 
