@@ -40,7 +40,7 @@ def bar(used: float, limit: float, width: int, *, full: float = 0.95, high: floa
         return EMPTY
     share = used / limit if limit > 0 and math.isfinite(used) else 0.0
     tone: Tone = "bad" if share >= full else "warn" if share >= high else "good"
-    eighths = max(0, min(inside * 8, round(share * inside * 8)))
+    eighths = round(max(0.0, min(1.0, share)) * inside * 8)
     if eighths == 0 and used > 0:
         eighths = 1
     filled = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")

@@ -94,7 +94,7 @@ _COLUMNS: tuple[Column[Chosen], ...] = (
         wanted=6,
         right=True,
         rank=4,
-        key="G",
+        key="W",
         down=True,
     ),
     Column(

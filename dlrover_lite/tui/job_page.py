@@ -122,7 +122,7 @@ def facts(detail: JobDetail, width: int, height: int) -> list[Line]:
     slots = _slots(detail, width)
     decided = _decisions(detail, width, max(1, room - len(slots)))
     found = [one for block in (*blocks, decided, slots) for one in block]
-    return found[:height]
+    return [padded(one, width) for one in found[:height]]
 
 
 def _name(text: str) -> Span:
@@ -293,7 +293,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
         "WORK",
         _work,
         lambda row: row.rate or row.slots,
-        least=10,
+        least=11,
         wanted=11,
         right=True,
         rank=2,

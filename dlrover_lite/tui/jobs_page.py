@@ -55,7 +55,7 @@ def _decision(row: JobRow, _width: int) -> Line:
 
 
 _COLUMNS: tuple[Column[JobRow], ...] = (
-    Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=32, key="J"),
+    Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22, key="J"),
     Column("state", "STATE", _state, lambda row: row.state, least=12, wanted=12, key="S"),
     Column(
         "progress",
@@ -64,7 +64,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
         lambda row: row.share,
         least=4,
         wanted=4,
-        most=16,
+        most=12,
         right=True,
         rank=1,
         key="P",
@@ -77,7 +77,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
         lambda row: row.expected.at if row.expected else row.ended_at,
         least=10,
         wanted=11,
-        most=18,
+        most=13,
         rank=2,
         key="E",
     ),
@@ -93,7 +93,7 @@ _COLUMNS: tuple[Column[JobRow], ...] = (
         key="T",
         down=True,
     ),
-    Column("trend", "TREND", _trend, least=6, wanted=8, most=24, rank=5),
+    Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=5),
     Column(
         "nodes",
         "NODES",

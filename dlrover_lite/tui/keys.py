@@ -89,7 +89,7 @@ DECISIONS = (
         ("N", "number", "number"),
         ("S", "stage", "stage"),
         ("A", "action", "action"),
-        ("G", "saves", "what it was to save"),
+        ("W", "saves", "what it was to save"),
         ("R", "came", "how far it missed"),
     ),
 )

@@ -37,8 +37,9 @@ def state(word: str, *, silent_since: float | None = None) -> Line:
         return line((f"? silent {clock(silent_since)}", "bad"))
     first = word.partition(" ")[0]
     if first == "ended":
-        fine = word in ("ended (Succeeded)", "ended")
-        return line((f"{'✓' if fine else '✗'} {word}", "dim" if fine else "bad"))
+        why = word.removeprefix("ended").strip(" ()")
+        fine = why in ("Succeeded", "")
+        return line(("✓ ended", "dim") if fine else (f"✗ {why}", "bad"))
     symbol, tone = _STATES.get(first, ("·", "plain"))
     return line((f"{symbol} {word}", tone))
 
@@ -90,7 +91,7 @@ def cores_of(used: float | None, given: float | None) -> Line:
     """``1.2/2``: used of given."""
     if given is None:
         return DASH
-    known = "?" if used is None else f"{used:.1f}"
+    known = "-" if used is None else f"{used:.1f}"
     return line(known, (f"/{given:g}", "dim"))
 
 
@@ -101,7 +102,7 @@ def memory_of(used: int | None, given: int | None) -> Line:
     whole = format_bytes(given)
     amount, _, unit = whole.partition(" ")
     if not used:
-        return line("?", (f"/{whole}", "dim"))
+        return line("-", (f"/{whole}", "dim"))
     scale = given / float(amount)
     part = used / scale
     return line(

@@ -30,7 +30,7 @@ class Stops:
 
 
 def the_app(source: FixedSource | None = None, **settings: Any) -> TuiApp:
-    plain = {"actions": Stops(), "period_seconds": 0.01, "clock": lambda: NOW}
+    plain = {"actions": Stops(), "period_seconds": 0.05, "clock": lambda: NOW}
     return TuiApp(source or FixedSource(), **(plain | settings))
 
 

@@ -32,7 +32,7 @@ def test_commands(text: str, found: tuple[str, str]) -> None:
     ("text", "said"),
     [
         ("jbs", "did you mean :jobs?"),
-        ("what", "known are jobs, job, sort"),
+        ("what", "known are jobs, job, decisions"),
         ("job ads", "2 jobs begin with 'ads'"),
         ("job fed-2", "did you mean feed-2?"),
         ("sort size", "known are job, state"),
@@ -64,4 +64,9 @@ def test_completion(text: str, found: str | None) -> None:
 
 
 def test_every_command_without_a_choice_is_understood() -> None:
-    assert {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument} == {"jobs", "help", "quit"}
+    assert {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument} == {
+        "jobs",
+        "decisions",
+        "help",
+        "quit",
+    }

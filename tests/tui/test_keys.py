@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +13,11 @@ from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.keys import SCREENS
 from dlrover_lite.tui.model import JobsView
 from dlrover_lite.tui.screens.confirm import Confirm
+from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.reading import LogScreen, ReadingScreen
+from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.prompt import Prompt
 from tests.tui.driving import Stops, drive, footer, head, opened, page, the_app, until
@@ -73,25 +76,25 @@ def test_enter_opens_a_job_and_esc_goes_back() -> None:
     drive(steps)
 
 
-@pytest.mark.parametrize(
-    ("key", "first"),
-    [
-        ("J", OLD.id),
-        ("S", BROKEN.id),
-        ("P", OLD.id),
-        ("E", OLD.id),
-        ("T", ADS.id),
-        ("N", ADS.id),
-        ("C", ADS.id),
-        ("M", ADS.id),
-        ("X", OLD.id),
-    ],
-)
-def test_shift_and_a_letter_sorts(key: str, first: str) -> None:
+FIRST = {
+    "J": OLD.id,
+    "S": BROKEN.id,
+    "P": OLD.id,
+    "E": OLD.id,
+    "T": ADS.id,
+    "N": ADS.id,
+    "C": ADS.id,
+    "M": ADS.id,
+    "X": OLD.id,
+}
+
+
+def test_shift_and_a_letter_sorts() -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        await pilot.press(key)
         table = _jobs(pilot).grid.table
-        assert table.shown[0] == first
+        for key, first in FIRST.items():
+            await pilot.press(key)
+            assert table.shown[0] == first, key
         order = table.order
         await pilot.press(key)
         assert (table.order.column, table.order.turned) == (order.column, True)
@@ -99,12 +102,22 @@ def test_shift_and_a_letter_sorts(key: str, first: str) -> None:
     drive(steps)
 
 
-@pytest.mark.parametrize("key", ["J", "S", "C", "M", "T", "R"])
-def test_nodes_are_sorted_too(key: str) -> None:
+async def _each_key_sorts(pilot: Pilot[None], grid: Grid[Any], keys: str) -> None:
+    orders = [grid.table.order]
+    for key in keys:
+        await pilot.press(key)
+        assert grid.table.order not in orders, key
+        orders.append(grid.table.order)
+
+
+def test_nodes_and_decisions_are_sorted_too() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         screen = await _open_ads(pilot)
-        await pilot.press(key)
-        assert screen.grid.table.order.column is not None
+        await _each_key_sorts(pilot, screen.grid, "JSCMTR")
+        await pilot.press("v")
+        decisions = pilot.app.screen
+        assert isinstance(decisions, DecisionsScreen)
+        await _each_key_sorts(pilot, decisions.grid, "NSAWR")
 
     drive(steps)
 
@@ -132,6 +145,24 @@ def test_keys_are_text_while_a_prompt_is_open() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"qdlJ?:/")
         assert _jobs(pilot).filter_text == "qdlJ?:/"
+
+    drive(steps)
+
+
+def test_decisions_are_listed_and_told() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("colon", *"decisions", "enter")
+        assert "Open a job first" in next(iter(pilot.app._notifications)).message
+        await _open_ads(pilot)
+        for keys in (["v"], ["colon", *"decisions", "enter"]):
+            await pilot.press(*keys)
+            screen = pilot.app.screen
+            assert isinstance(screen, DecisionsScreen)
+            assert screen.grid.table.shown == ["4", "3", "2", "1"]
+            await pilot.press("down", "down", "enter")
+            assert "-31%" in _text(pilot)
+            await pilot.press("escape", "escape")
+            assert _job(pilot).job == ADS.id
 
     drive(steps)
 
@@ -217,7 +248,7 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("down", "l")
         await until(pilot, lambda: "the master" in _text(pilot))
-        await pilot.press("escape")
+        await pilot.press("escape", "home")
         await _open_ads(pilot)
         await pilot.press("down", "l")
         assert isinstance(pilot.app.screen, LogScreen)
@@ -226,7 +257,7 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
             file.write("the end\n")
         await until(pilot, lambda: "the end" in _text(pilot))
         await pilot.press("slash", *"line 5", "enter")
-        assert pilot.app.screen.query_one(Pager).counts == (11, 101)
+        assert pilot.app.screen.query_one(Pager).counts == (19, 101)
         await pilot.press("f")
         assert not pilot.app.screen.query_one(Pager).follow
         await pilot.press("escape", "escape")

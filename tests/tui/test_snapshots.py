@@ -40,6 +40,14 @@ def test_job(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=_job)
 
 
+def test_decisions(snap_compare: Compare, size: tuple[int, int]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await _job(pilot)
+        await pilot.press("v")
+
+    assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=run_before)
+
+
 def test_light(snap_compare: Compare, size: tuple[int, int]) -> None:
     app = the_app(job=ADS.id)
     app.theme = "textual-light"

@@ -45,13 +45,14 @@ class JobScreen(Page):
         self.job = job
         self.columns = [column.name for column in table.columns if column.sort is not None]
         self.grid: Grid[NodeRow] = Grid(table, id="nodes")
+        self.chart, self.facts = Lines(id="chart"), Lines(id="facts")
         self.detail = JobDetail(row=row) if row is not None else None
         self._drawn: tuple[JobDetail | None, tuple[int, ...]] | None = None
 
     def body(self) -> ComposeResult:
         with Container(id="above"):
-            yield Lines(id="chart")
-            yield Lines(id="facts")
+            yield self.chart
+            yield self.facts
         yield self.grid
 
     def main(self) -> Widget:
@@ -77,7 +78,7 @@ class JobScreen(Page):
         if self.detail is None:
             self.head([line((self.job, "title"), ("  reading…", "dim"))])
             return
-        chart, facts = self.query_one("#chart", Lines), self.query_one("#facts", Lines)
+        chart, facts = self.chart, self.facts
         width = max(20, self.size.width - 2)
         seen = (self.detail, (width, *chart.size, *facts.size))
         if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:

@@ -33,11 +33,12 @@ class JobsScreen(Page):
         table = jobs_page.jobs_table()
         self.columns = [column.name for column in table.columns if column.sort is not None]
         self.grid: Grid[JobRow] = Grid(table, id="jobs")
+        self.empty = Lines(id="empty")
         self.view: JobsView | None = None
 
     def body(self) -> ComposeResult:
         yield self.grid
-        yield Lines(id="empty")
+        yield self.empty
 
     def main(self) -> Widget:
         return self.grid
@@ -54,7 +55,7 @@ class JobsScreen(Page):
         empty = view is not None and not view.jobs
         self.set_class(empty, "-empty")
         if empty:
-            self.query_one("#empty", Lines).show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
+            self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
         self._head()
         self.tell_age()
         self.refresh_bindings()

@@ -55,14 +55,20 @@ class Page(Screen[None]):
     ACTING: ClassVar[frozenset[str]] = frozenset({"stop"})
     """Actions that change something."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._head_lines = Lines(id="head")
+        self._stale_lines = Lines(id="stale")
+        self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
+
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="head")
-        yield Lines(id="stale")
+        yield self._head_lines
+        yield self._stale_lines
         yield from self.body()
-        yield Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
+        yield self.prompt
         yield Footer(show_command_palette=False)
 
     @property
@@ -74,14 +80,13 @@ class Page(Screen[None]):
         raise NotImplementedError
 
     def head(self, lines: Sequence[Line]) -> None:
-        self.query_one("#head", Lines).show(lines)
+        self._head_lines.show(lines)
 
     def tell_age(self) -> None:
         """Once a second, and with what is new."""
         what = self.stale()
-        shown = self.query_one("#stale", Lines)
-        shown.show([what] if what else [])
-        shown.set_class(bool(what), "-stale")
+        self._stale_lines.show([what] if what else [])
+        self._stale_lines.set_class(bool(what), "-stale")
 
     def stale(self) -> Line:
         """What is old, how old, and why; nothing while all is well."""
@@ -105,10 +110,10 @@ class Page(Screen[None]):
         """Of a screen that can be filtered."""
 
     def action_command(self) -> None:
-        self.query_one(Prompt).open(":")
+        self.prompt.open(":")
 
     def action_filter(self) -> None:
-        self.query_one(Prompt).open("/", self.filter_text)
+        self.prompt.open("/", self.filter_text)
 
     def on_prompt_changed(self, event: Prompt.Changed) -> None:
         event.stop()
@@ -150,12 +155,11 @@ class Page(Screen[None]):
         return True
 
     def can_go_back(self) -> bool:
-        return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.query_one(Prompt).is_open
+        return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.prompt.is_open
 
     def action_back(self) -> None:
-        prompt = self.query_one(Prompt)
-        if prompt.is_open or self.filter_text:
-            prompt.close()
+        if self.prompt.is_open or self.filter_text:
+            self.prompt.close()
             if self.filter_text:
                 self.filter_text = ""
                 self.filter_changed("")

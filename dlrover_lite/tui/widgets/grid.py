@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dlrover_lite.tui.table import Placed, Table, place
-from dlrover_lite.tui.widgets.toned import Toned
+from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
 
 __all__ = ["Grid"]
 
@@ -27,8 +27,10 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     """Shows a ``Table``. Columns that there is no room for are left out; nothing scrolls sideways. (Textual's own table keeps every cell of
     every row, and drops all that it has drawn with each cell that changes.)"""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--cursor", "grid--head"}
-    DEFAULT_CSS = """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--cursor", "grid--head", *TONES}
+    DEFAULT_CSS = (
+        tone_css("Grid")
+        + """
     Grid {
         overflow-x: hidden;
         overflow-y: auto;
@@ -38,6 +40,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         &:focus > .grid--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold; }
     }
     """
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Down", show=False),
@@ -45,7 +48,6 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
         Binding("home,g", "first", "First", show=False),
         Binding("end,G", "last", "Last", show=False),
-        Binding("enter", "choose", "Open", show=False),
     ]
 
     cursor: reactive[str | None] = reactive[str | None](None, repaint=False)
@@ -155,9 +157,9 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     def _to_cursor(self) -> None:
         at, top = self._at, self.scroll_offset.y
         if at < top:
-            self.scroll_to(y=at, animate=False)
+            self.scroll_to(y=at, animate=False, force=True)
         elif at >= top + self._room > 0:
-            self.scroll_to(y=at - self._room + 1, animate=False)
+            self.scroll_to(y=at - self._room + 1, animate=False, force=True)
 
     def action_move(self, step: int) -> None:
         self._go(self._at + step)

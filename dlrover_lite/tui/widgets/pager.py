@@ -11,15 +11,19 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dlrover_lite.tui.text import Line, plain
-from dlrover_lite.tui.widgets.toned import Toned
+from dlrover_lite.tui.widgets.toned import TONES, Toned, tone_css
 
 __all__ = ["Pager"]
 
 
 class Pager(ScrollView, Toned, can_focus=True):
-    DEFAULT_CSS = """
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES)
+    DEFAULT_CSS = (
+        tone_css("Pager")
+        + """
     Pager { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
     """
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "Up", show=False),
         Binding("down,j", "scroll_down", "Down", show=False),
@@ -57,7 +61,7 @@ class Pager(ScrollView, Toned, can_focus=True):
         )
         self.virtual_size = Size(self.size.width, len(self._shown))
         if self.follow:
-            self.scroll_to(y=max(0, len(self._shown) - self.size.height), animate=False)
+            self.scroll_to(y=max(0, len(self._shown) - self.size.height), animate=False, force=True)
         self.refresh()
 
     def on_resize(self) -> None:

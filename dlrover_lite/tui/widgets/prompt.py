@@ -63,10 +63,12 @@ class Prompt(Horizontal):
         super().__init__()
         self._complete = complete
         self._kind: Kind = "/"
+        self._label = Label(self._kind)
+        self._written = _Written(lambda text: self._complete(text) if self._kind == ":" else None)
 
     def compose(self) -> ComposeResult:
-        yield Label(self._kind)
-        yield _Written(lambda text: self._complete(text) if self._kind == ":" else None)
+        yield self._label
+        yield self._written
 
     @property
     def is_open(self) -> bool:
@@ -74,8 +76,8 @@ class Prompt(Horizontal):
 
     def open(self, kind: Kind, text: str = "") -> None:
         self._kind = kind
-        self.query_one(Label).update(kind)
-        written = self.query_one(_Written)
+        self._label.update(kind)
+        written = self._written
         with written.prevent(Input.Changed):
             written.value = text
         written.cursor_position = len(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from rich.segment import Segment
 from rich.style import Style
@@ -13,31 +13,33 @@ from textual.widget import Widget
 
 from dlrover_lite.tui.text import EMPTY, Line, Tone, plain
 
-__all__ = ["Lines", "Toned"]
+__all__ = ["TONES", "Lines", "Toned", "tone_css"]
+
+
+TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
+"""Component classes of whatever draws lines."""
+
+
+def tone_css(name: str) -> str:
+    """Colours that follow the theme, for a widget class of that name. Without colours all tones look alike, but titles, which are bold."""
+    return f"""
+    {name} {{
+        & > .tone--dim {{ color: $text-muted; }}
+        & > .tone--good {{ color: $text-success; }}
+        & > .tone--warn {{ color: $text-warning; }}
+        & > .tone--bad {{ color: $text-error; text-style: bold; }}
+        & > .tone--accent {{ color: $text-accent; }}
+        & > .tone--title {{ text-style: bold; }}
+    }}
+    """
 
 
 class Toned(Widget):
-    """Whatever draws lines. Its colours follow the theme; without colours all tones look alike, but titles, which are bold."""
+    """Draws lines. It is a mixin: textual looks for colours and components along the first base of a class only, so each class that has
+    another one before this names ``TONES`` and ``tone_css`` itself."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "tone--plain",
-        "tone--dim",
-        "tone--good",
-        "tone--warn",
-        "tone--bad",
-        "tone--accent",
-        "tone--title",
-    }
-    DEFAULT_CSS = """
-    Toned {
-        & > .tone--dim { color: $text-muted; }
-        & > .tone--good { color: $text-success; }
-        & > .tone--warn { color: $text-warning; }
-        & > .tone--bad { color: $text-error; text-style: bold; }
-        & > .tone--accent { color: $text-accent; }
-        & > .tone--title { text-style: bold; }
-    }
-    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES)
+    DEFAULT_CSS = tone_css("Toned")
 
     def tone(self, tone: Tone) -> Style:
         return self.get_component_rich_style(f"tone--{tone}")
