@@ -16,3 +16,11 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def pictures_are_svg() -> None:
+    """pytest-textual-snapshot names the suffix as older versions of syrupy had it."""
+    from pytest_textual_snapshot import SVGImageExtension
+
+    SVGImageExtension.file_extension = "svg"

@@ -48,7 +48,7 @@ class DecisionsScreen(Page):
         self.grid.put({str(one.number): one for one in self.detail.decisions})
         self._head()
         self.tell_age()
-        self.refresh_bindings()
+        self.tell_keys()
 
     def _head(self) -> None:
         self.head([decisions_page.headline(self.detail, len(self.grid.table.shown), self.filter_text)])
@@ -59,7 +59,7 @@ class DecisionsScreen(Page):
     def filter_changed(self, text: str) -> None:
         self.grid.look_for(text)
         self._head()
-        self.refresh_bindings()
+        self.tell_keys()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("open", "describe") and self.grid.row is None:

@@ -72,7 +72,7 @@ class JobScreen(Page):
             self.grid.put({row.id: row for row in detail.nodes})
         self._draw()
         self.tell_age()
-        self.refresh_bindings()
+        self.tell_keys()
 
     def _draw(self) -> None:
         if self.detail is None:
@@ -93,7 +93,7 @@ class JobScreen(Page):
 
     def filter_changed(self, text: str) -> None:
         self.grid.look_for(text)
-        self.refresh_bindings()
+        self.tell_keys()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

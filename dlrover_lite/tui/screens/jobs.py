@@ -58,7 +58,7 @@ class JobsScreen(Page):
             self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
         self._head()
         self.tell_age()
-        self.refresh_bindings()
+        self.tell_keys()
 
     def _head(self) -> None:
         view = self.view
@@ -71,7 +71,7 @@ class JobsScreen(Page):
     def filter_changed(self, text: str) -> None:
         self.grid.look_for(text)
         self._head()
-        self.refresh_bindings()
+        self.tell_keys()
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.keys import EVERYWHERE, Key
 from dlrover_lite.tui.model import JobDetail, Problem
 from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.prompt import Prompt
 from dlrover_lite.tui.widgets.toned import Lines
 from dlrover_lite.words import duration
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "bindings", "old"]
 
+CHANGING = ("open", "describe", "logs", "stop", "back")
+"""Actions that sometimes can't be done."""
 STALE_SECONDS = 3.0
 """What is older than this is said to be."""
 
@@ -57,6 +60,7 @@ class Page(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._keys: tuple[bool | None, ...] = ()
         self._head_lines = Lines(id="head")
         self._stale_lines = Lines(id="stale")
         self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
@@ -111,9 +115,11 @@ class Page(Screen[None]):
 
     def action_command(self) -> None:
         self.prompt.open(":")
+        self.tell_keys()
 
     def action_filter(self) -> None:
         self.prompt.open("/", self.filter_text)
+        self.tell_keys()
 
     def on_prompt_changed(self, event: Prompt.Changed) -> None:
         event.stop()
@@ -121,6 +127,7 @@ class Page(Screen[None]):
             self.filter_text = event.text
             self.filter_changed(event.text)
         if event.done:
+            self.tell_keys()
             self.main().focus()
             if event.kind == ":" and event.text.strip():
                 self._command(event.text)
@@ -150,6 +157,17 @@ class Page(Screen[None]):
             return self.can_go_back() or None
         return True
 
+    def tell_keys(self) -> None:
+        """Which keys work may have changed. (The footer is made anew where it has, which takes as long as to draw a whole table.)"""
+        now = tuple(self.check_action(action, ()) for action in CHANGING)
+        if now != self._keys:
+            self._keys = now
+            self.refresh_bindings()
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        event.stop()
+        self.tell_keys()
+
     def can_act(self) -> bool:
         """Whether what is chosen can be acted on now."""
         return True
@@ -164,6 +182,7 @@ class Page(Screen[None]):
                 self.filter_text = ""
                 self.filter_changed("")
             self.main().focus()
+            self.tell_keys()
         elif len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 

@@ -54,7 +54,7 @@ class ReadingScreen(Page):
     def filter_changed(self, text: str) -> None:
         self.pager.look_for(text)
         self.tell_head()
-        self.refresh_bindings()
+        self.tell_keys()
 
 
 class LogScreen(ReadingScreen):

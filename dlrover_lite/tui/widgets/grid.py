@@ -65,6 +65,9 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         def control(self) -> Grid[Any]:
             return self.grid
 
+    class Moved(Message):
+        """The cursor is on another row, or on none."""
+
     class Sorted(Message):
         """Another order was chosen by the mouse."""
 
@@ -137,6 +140,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
     # --- the cursor -------------------------------------------------------------------------------------------------
 
     def watch_cursor(self, before: str | None, now: str | None) -> None:
+        self.post_message(self.Moved())
         top = self.scroll_offset.y
         for y, name in enumerate(self.table.shown[top : top + self._room]):
             if name in (before, now):
