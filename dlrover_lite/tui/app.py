@@ -188,7 +188,7 @@ class TuiApp(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield SystemCommand("Jobs", "All jobs", lambda: self.command("jobs", ""))
         for job in self.job_ids[:50]:
-            yield SystemCommand(f"Job {job}", "Open this job", lambda job=job: self.open_job(job))  # type: ignore[misc]
+            yield SystemCommand(f"Job {job}", "Open this job", lambda job=job: self.open_job(job))
         yield SystemCommand("Help", "The keys and commands", lambda: self.command("help", ""))
         yield SystemCommand("Dark", "Dark colours", lambda: self.command("theme", "dark"))
         yield SystemCommand("Light", "Light colours", lambda: self.command("theme", "light"))

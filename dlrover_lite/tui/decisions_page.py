@@ -36,7 +36,7 @@ def _change(one: Chosen, width: int) -> Line:
     """From → to; where that is too long, to."""
     if not one.choice:
         return phrases.DASH
-    if not one.before or one.before == one.choice:
+    if one.action == "heal" or not one.before or one.before == one.choice:
         return line(one.choice)
     whole = line((one.before, "dim"), " → ", one.choice)
     return whole if len(one.before) + 3 + len(one.choice) <= width else line("→ ", one.choice)
@@ -104,7 +104,6 @@ _COLUMNS: tuple[Column[Chosen], ...] = (
         lambda one: None if one.error is None else abs(one.error),
         least=6,
         wanted=6,
-        most=10,
         right=True,
         rank=1,
         key="R",

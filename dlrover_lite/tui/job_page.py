@@ -120,6 +120,8 @@ def facts(detail: JobDetail, width: int, height: int) -> list[Line]:
     blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width)]
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
+    if len(slots) >= room:
+        slots = []
     decided = _decisions(detail, width, max(1, room - len(slots)))
     found = [one for block in (*blocks, decided, slots) for one in block]
     return [padded(one, width) for one in found[:height]]
@@ -257,7 +259,7 @@ _COLUMNS: tuple[Column[NodeRow], ...] = (
         lambda row, _: phrases.state(row.state),
         lambda row: row.state,
         least=10,
-        wanted=10,
+        wanted=11,
         most=28,
         rank=3,
         key="S",

@@ -27,18 +27,18 @@ class Key(NamedTuple):
 
 EVERYWHERE = (
     Key("question_mark", "keys", "Help", "show the keys that there are", "?"),
-    Key("colon", "command", "Command", "write a command, such as :jobs; tab completes it", ":"),
+    Key("colon", "command", "", "write a command, such as :jobs; tab completes it", ":"),
     Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc"),
     Key("q", "leave", "Quit", "leave"),
-    Key("ctrl+p", "command_palette", "", "all commands, to choose from", "ctrl-p"),
+    Key("ctrl+p", "command_palette", "", "all commands, to choose from", "^p"),
 )
 _LISTS = (
     Key("slash", "filter", "Filter", "show only rows with these words; !word: without it", "/"),
     Key("d", "describe", "Describe", "all that is known of the chosen row"),
     Key("up,k", "", "", "up", "up k"),
     Key("down,j", "", "", "down", "down j"),
-    Key("pageup,ctrl+b", "", "", "a page up", "pgup ctrl-b"),
-    Key("pagedown,ctrl+f", "", "", "a page down", "pgdn ctrl-f"),
+    Key("pageup,ctrl+b", "", "", "a page up", "pgup ^b"),
+    Key("pagedown,ctrl+f", "", "", "a page down", "pgdn ^f"),
     Key("home,g", "", "", "to the first row", "home g"),
     Key("end,G", "", "", "to the last row", "end G"),
 )
@@ -65,10 +65,10 @@ JOBS = (
         ("X", "cost", "cost"),
     ),
     Key("l", "logs", "Logs", "the log of the job's master"),
-    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "ctrl-d", acts=True),
+    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
 )
 JOB = (
-    Key("enter", "open", "Logs", "the log of the chosen node", "enter"),
+    Key("enter", "open", "", "the log of the chosen node", "enter"),
     *_LISTS,
     *_sorts(
         ("J", "node", "node"),
@@ -80,10 +80,10 @@ JOB = (
     ),
     Key("v", "decisions", "Decisions", "all decisions for the job"),
     Key("l", "logs", "Logs", "the log of the chosen node"),
-    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "ctrl-d", acts=True),
+    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
 )
 DECISIONS = (
-    Key("enter", "open", "Describe", "all that is known of the chosen decision", "enter"),
+    Key("enter", "open", "", "all that is known of the chosen decision", "enter"),
     *_LISTS,
     *_sorts(
         ("N", "number", "number"),

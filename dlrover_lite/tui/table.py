@@ -59,9 +59,11 @@ def place(columns: Sequence[Column[Any]], width: int) -> list[Placed]:
             break
         kept.remove(max(droppable, key=lambda at: (columns[at].rank, at)))
     sizes = {at: columns[at].least for at in kept}
-    for goal in (lambda c: c.wanted, lambda c: max(c.most, c.wanted)):
-        for at in sorted(kept, key=lambda at: columns[at].rank):
-            sizes[at] += max(0, min(room(sizes.values()), goal(columns[at]) - sizes[at]))
+    by_rank = sorted(kept, key=lambda at: columns[at].rank)
+    for at in by_rank:
+        sizes[at] += max(0, min(room(sizes.values()), columns[at].wanted - sizes[at]))
+    for at in by_rank:
+        sizes[at] += max(0, min(room(sizes.values()), columns[at].most - sizes[at]))
     placed, x = [], _MARGIN
     for at in kept:
         placed.append(Placed(at, x, sizes[at]))

@@ -310,8 +310,6 @@ def test_the_footer_has_the_keys_that_work_now() -> None:
             "Logs": True,
             "Stop": True,
             "Help": True,
-            "Command": True,
-            "Back": False,
             "Quit": True,
         }
         await pilot.press("end")

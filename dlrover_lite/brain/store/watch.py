@@ -195,7 +195,8 @@ class Watch(Reader):
 
 def job_news(row: tuple[Any, ...]) -> JobNews:
     """Of a row of ``JOB_COLUMNS``."""
-    return JobNews(*row[:-1], decoded(row[-1], JobOutcome))
+    fields = (*row[:-1], decoded(row[-1], JobOutcome))
+    return JobNews(*fields)
 
 
 def decoded(text: str, kind: type[T]) -> T:

@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import decisions_page
-from dlrover_lite.tui.keys import DECISIONS
+from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.screens.page import Page, bindings
 from dlrover_lite.tui.text import Line
@@ -18,11 +18,11 @@ from dlrover_lite.tui.widgets.grid import Grid
 __all__ = ["DecisionsScreen"]
 
 
-class DecisionsScreen(Page):
+class DecisionsScreen(Page, inherit_bindings=False):
     DEFAULT_CSS = """
     #decisions { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(DECISIONS)
+    BINDINGS: ClassVar[list[Any]] = bindings(DECISIONS, EVERYWHERE)
 
     def __init__(self, detail: JobDetail) -> None:
         super().__init__()

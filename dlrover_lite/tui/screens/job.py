@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dlrover_lite.tui import job_page
 from dlrover_lite.tui.actions import why_not
-from dlrover_lite.tui.keys import JOB
+from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
 from dlrover_lite.tui.screens.page import Page, bindings
 from dlrover_lite.tui.text import Line, line
@@ -20,15 +20,15 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobScreen"]
 
 
-class JobScreen(Page):
+class JobScreen(Page, inherit_bindings=False):
     """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (110, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-low"), (30, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
     DEFAULT_CSS = """
     #above { height: auto; padding: 0 1; }
     #chart { height: 7; }
-    #facts { height: 5; }
+    #facts { height: 7; }
     #nodes { height: 1fr; min-height: 3; }
     JobScreen.-high #chart { height: 12; }
     JobScreen.-high #facts { height: 9; }
@@ -37,7 +37,7 @@ class JobScreen(Page):
     JobScreen.-wide #facts { width: 1fr; height: 100%; }
     JobScreen.-wide.-low #above { height: 9; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(JOB)
+    BINDINGS: ClassVar[list[Any]] = bindings(JOB, EVERYWHERE)
 
     def __init__(self, job: str, row: JobRow | None) -> None:
         super().__init__()

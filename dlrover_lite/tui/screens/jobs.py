@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from dlrover_lite.tui import jobs_page
 from dlrover_lite.tui.actions import why_not
-from dlrover_lite.tui.keys import JOBS
+from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.screens.page import Page, bindings
 from dlrover_lite.tui.text import Line
@@ -19,14 +19,14 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobsScreen"]
 
 
-class JobsScreen(Page):
+class JobsScreen(Page, inherit_bindings=False):
     DEFAULT_CSS = """
     #jobs { height: 1fr; }
     #empty { height: 1fr; padding: 1 2; display: none; }
     JobsScreen.-empty #jobs { display: none; }
     JobsScreen.-empty #empty { display: block; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(JOBS)
+    BINDINGS: ClassVar[list[Any]] = bindings(JOBS, EVERYWHERE)
 
     def __init__(self) -> None:
         super().__init__()

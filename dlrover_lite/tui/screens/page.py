@@ -53,6 +53,7 @@ class Page(Screen[None]):
     #stale.-stale { display: block; }
     """
     BINDINGS: ClassVar[list[Any]] = bindings(EVERYWHERE)
+    """Of screens with keys of their own: theirs, and these after them."""
     columns: Sequence[str] = ()
     filter_text = ""
     ACTING: ClassVar[frozenset[str]] = frozenset({"stop"})
@@ -154,7 +155,7 @@ class Page(Screen[None]):
                 return False
             return True if self.can_act() else None
         if action == "back":
-            return self.can_go_back() or None
+            return self.can_go_back()
         return True
 
     def tell_keys(self) -> None:

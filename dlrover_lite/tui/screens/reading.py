@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dlrover_lite.tui.commands import COMMANDS
 from dlrover_lite.tui.feed import Feed
-from dlrover_lite.tui.keys import READING, SCREENS
+from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS
 from dlrover_lite.tui.log_tail import LogTail
 from dlrover_lite.tui.screens.page import Page, bindings, old
 from dlrover_lite.tui.text import Line, line
@@ -19,13 +19,13 @@ from dlrover_lite.tui.widgets.pager import Pager
 __all__ = ["LogScreen", "ReadingScreen", "help_lines"]
 
 
-class ReadingScreen(Page):
+class ReadingScreen(Page, inherit_bindings=False):
     """Lines that stay as they are."""
 
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(READING[:1])
+    BINDINGS: ClassVar[list[Any]] = bindings(READING[:1], EVERYWHERE)
 
     def __init__(self, title: str, lines: Sequence[Line]) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ class ReadingScreen(Page):
         self.tell_keys()
 
 
-class LogScreen(ReadingScreen):
+class LogScreen(ReadingScreen, inherit_bindings=False):
     """A log, followed."""
 
-    BINDINGS: ClassVar[list[Any]] = bindings(READING[1:])
+    BINDINGS: ClassVar[list[Any]] = bindings(READING, EVERYWHERE)
 
     def __init__(self, title: str, tail: LogTail) -> None:
         super().__init__(title, ())

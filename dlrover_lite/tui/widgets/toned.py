@@ -53,6 +53,7 @@ class Toned(Widget):
 class Lines(Toned):
     """Lines that are replaced by others: only those that differ are drawn again. As high as its lines, unless styles say otherwise."""
 
+    DEFAULT_CSS = "Lines { width: 1fr; height: auto; }"
     ALLOW_SELECT = True
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
