@@ -5,7 +5,7 @@ No clock, no files. A row is made again only if something about its job is new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -175,7 +175,7 @@ class JobsFold:
         known = self._known.get(job)
         return known.news if known else None
 
-    def rows(self, now: float) -> Mapping[str, JobRow]:
+    def rows(self, now: float) -> dict[str, JobRow]:
         """The newest job first. The same object as before if nothing is new."""
         silent = set(self.silent(now))
         for job in silent | {job for job, row in self._rows.items() if row.silent_since is not None}:

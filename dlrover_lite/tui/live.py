@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.tui.fold import JobsFold, LocalStatus
 from dlrover_lite.tui.live_job import LiveJob
-from dlrover_lite.tui.model import OVER, JobDetail, JobsView, Problem
+from dlrover_lite.tui.model import OVER, JobDetail, JobRow, JobsView
 
 __all__ = ["LiveSource"]
 
@@ -52,8 +53,9 @@ class LiveSource:
             self._looked_around = now
             self._look_around(now)
         self._read_statuses()
-        view = JobsView(self._fold.rows(now), *self._brain())  # type: ignore[arg-type]  # nobody changes them
-        if view.jobs is not self._view.jobs or (view.brain, view.problem) != (self._view.brain, self._view.problem):
+        rows = self._fold.rows(now)
+        view = JobsView(rows, self._brain(rows))
+        if rows is not self._view.jobs or view.brain != self._view.brain:
             self._view = view
         return self._view
 
@@ -76,12 +78,12 @@ class LiveSource:
 
     def _read_statuses(self) -> None:
         for job, directory in self._fold.live():
-            path = Path(directory, "status.json")
+            path = f"{directory}/status.json"
             try:
-                written = path.stat().st_mtime_ns
+                written = os.stat(path).st_mtime_ns  # noqa: PTH116 - there may be a thousand, twice a second
                 if written == self._written.get(job):
                     continue
-                status = _decoder.decode(path.read_bytes())
+                status = _decoder.decode(Path(path).read_bytes())
             except (OSError, msgspec.MsgspecError):
                 continue  # it has none so far, or was removed: what is known stays
             self._written[job] = written
@@ -136,9 +138,8 @@ class LiveSource:
             message = result.message if result else "its supervisor was killed"
             self._fold.put(msgspec.structs.replace(known, state=state, ended_at=ended, message=message))
 
-    def _brain(self) -> tuple[str, Problem | None]:
-        """In words; that none runs is no trouble where no job does."""
+    def _brain(self, rows: Mapping[str, JobRow]) -> str:
+        """In words; that none runs is no news where no job does."""
         if self._files.lives():
-            return "listens", None
-        running = any(not row.over for row in self._fold.rows(self._clock()).values())
-        return ("doesn't run", None) if running else ("", None)
+            return "listens"
+        return "doesn't run" if any(not row.over for row in rows.values()) else ""
