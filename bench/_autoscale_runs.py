@@ -23,6 +23,8 @@ CEILING = {"cores": 2, "memory": 4096 * MIB}
 SIZES = (0.25, 0.5, 0.75, 1.0, 1.5)
 MOST_WORKERS, MOST_SERVERS = 4, 2
 LOOK_SECONDS = 2.0
+EVAL_SAMPLES = 50_000
+"""The same for all runs: what they differ by is the model's."""
 USERS_PART = 4
 """A user's plan is kept for one in so many samples: it goes on as it began, and would take very long."""
 
@@ -40,7 +42,7 @@ class Workload:
     def recipe(self, home: Path, samples: int, **more: Any) -> dict[str, Any]:
         training = {"batch_size": self.batch_size, "optimizer": {"use": "adagrad", "learning_rate": 0.02}}
         model = {"use": self.model, "options": dict(self.options)}
-        data = {"samples": samples, "ids_per_field": self.ids}
+        data = {"samples": samples, "ids_per_field": self.ids, "eval_samples": EVAL_SAMPLES}
         return recipe_of(home, self.name, model=model, data=data, training=training, **more)
 
 
@@ -59,6 +61,8 @@ class FullRun:
     memory_used: float
     """The most that each node has used over what it was given, those that ran at last."""
     profiles: list[Profile]
+    auc: float
+    """At the end, of samples that it wasn't trained with."""
 
     def rate_with(self, plan: Candidate | None) -> float | None:
         """Samples/s while it had this plan; None if that wasn't measured."""
@@ -191,7 +195,13 @@ def full_run(recipe: Mapping[str, Any], *, brain: bool, most_seconds: float = 36
         cpu_used=use.cpu / use.given if use.given else float("nan"),
         memory_used=use.peak / use.memory if use.memory else float("nan"),
         profiles=profiles,
+        auc=_auc(result.status or {}),
     )
+
+
+def _auc(status: Mapping[str, Any]) -> float:
+    evaluations = status.get("evaluations") or []
+    return float(evaluations[-1]["auc"]) if evaluations else float("nan")
 
 
 def _granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:

@@ -7,7 +7,8 @@ not the same, and of decoys (warm; the same history each time). A run's time is 
 
 ``autoscale.cold_ratio``, ``warm_ratio``, ``user_ratio`` (the geometric mean of both): over the oracle's time in the same round.
 ``first_plan_ratio``: samples/s with the warm job's first plan over the oracle's. ``cpu_used`` and ``memory_used``: of the warm job's
-nodes over what they were given; for memory, at their peak. All runs are told in a table.
+nodes over what they were given; for memory, at their peak. ``auc_difference``: between the scaled jobs and the oracle's, of samples held
+out. All runs are told in a table.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ def figures_of(found: Found, *, heed: bool) -> list[Figure]:
         ("first_plan_ratio", _first(found, plan, best), "x", ">= 0.85", of_warm),
         ("cpu_used", [_with(one, one.value.cpu_used) for one in warm], "", ">= 0.8", {}),
         ("memory_used", [_with(one, one.value.memory_used) for one in warm], "", ">= 0.7", {}),
+        ("auc_difference", _auc_differences(found, best), "", "<= 0.002", {}),
     ]
     figures = [
         of_rounds(f"autoscale.{name}", rounds, unit, target, heed=heed, detail={**detail, **more})
@@ -206,19 +208,27 @@ def _first(found: Found, plan: Candidate, best: Sequence[Round[FullRun]]) -> lis
     return rounds
 
 
+def _auc_differences(found: Found, best: Sequence[Round[FullRun]]) -> list[Round[float]]:
+    """Of the worse of both scaled jobs, to the oracle's: other load doesn't change it."""
+    return [
+        Round(max(abs(one.value.auc - other.value.auc) for one in scaled), other.seconds, 0.0, 0.0)
+        for *scaled, other in zip(found.full["cold"], found.full["warm"], best, strict=True)
+    ]
+
+
 def table(found: Found) -> None:
-    say(f"{'RUN':36}  {'ROUND':>5}  {'SECONDS':>7}  {'CPU':>5}  {'MEMORY':>6}  {'OTHERS':>6}  PLANS")
+    say(f"{'RUN':36}  {'ROUND':>5}  {'SECONDS':>7}  {'CPU':>5}  {'MEMORY':>6}  {'OTHERS':>6}  {'AUC':>6}  PLANS")
     for name, rounds in found.full.items():
         for number, one in enumerate(rounds):
             run = one.value
             say(
                 f"{name:36}  {number + 1:5}  {run.seconds:7.1f}  {run.cpu_used:5.0%}  {run.memory_used:6.0%}  {one.others:6.1%}  "
-                f"{', '.join(run.plans)}"
+                f"{run.auc:.4f}  {', '.join(run.plans)}"
             )
     for name, of_user in found.users.items():
         for number, each in enumerate(of_user):
             say(
-                f"{name:36}  {number + 1:5}  {each.value:7.1f}  {'':5}  {'':6}  {each.others:6.1%}  {words(USERS[name])}"
+                f"{name:36}  {number + 1:5}  {each.value:7.1f}  {'':5}  {'':6}  {each.others:6.1%}  {'':6}  {words(USERS[name])}"
             )
 
 

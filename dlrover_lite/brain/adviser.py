@@ -248,7 +248,7 @@ class Adviser:
         chosen = [*acts, *(one for one in found if not one.acts)]
         if not chosen:
             return
-        numbers = self._store.add_treatments(inputs, chosen)
+        numbers = self._store.add_treatments(inputs, chosen, heard=known.heard)
         for one, number in zip(chosen, numbers, strict=True):
             if one.treatment is not None:
                 known.treated[number] = one.treatment
@@ -299,7 +299,8 @@ class Adviser:
         )
         held = {view.job for view in found.inputs.jobs if view.fixed}
         kept = [one for one in decisions if self._is_news(one, held)]
-        numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept])
+        heard = {job: known.heard for job, known in self._jobs.items()}
+        numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept], heard=heard)
         for one in kept:
             known = self._jobs[one.job]
             known.reason = one.reason

@@ -27,8 +27,9 @@ from dlrover_lite.units import MIB, Resources
 
 __all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
 
-_COLD_SHARE, _COLD_CORES, _COLD_PS_SHARE = 0.75, 4.0, 0.25
-"""Of what there is, and at most so many cores, a job starts with that nothing is known of; and the PS's part of that."""
+_COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
+"""A job that nothing is known of starts with what there is, but at most so many cores; and the PS's part of that."""
+_ROUNDING = 1e-6
 _COLD_MEMORY = 0.25
 """Of what there is: for all its PS, and for all its workers, each. The rest is for what grows."""
 _NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
@@ -168,15 +169,16 @@ def _guess(features: JobFeatures) -> Prior:
 
 
 def _cold_bounds(inputs: StartInputs) -> Bounds:
-    """One plan: whole cores for workers, a small PS; within the recipe's bounds."""
+    """One plan: workers of about a core, a small PS; within the recipe's bounds."""
     bounds = inputs.bounds
-    cores = min(_COLD_CORES, inputs.capacity.cores * _COLD_SHARE)
+    cores = min(_COLD_CORES, inputs.capacity.cores)
     ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
     left = max(0.0, cores - ps_size * bounds.min_servers)
-    workers = min(max(int(left / max(1.0, min(bounds.worker_sizes))), bounds.min_workers), bounds.max_workers)
+    most = int(left / min(bounds.worker_sizes) + _ROUNDING)
+    workers = min(max(min(math.ceil(left - _ROUNDING), most), bounds.min_workers), bounds.max_workers)
     worker_size = _nearest_below(bounds.worker_sizes, min(1.0, left / workers))
-    if workers * worker_size + bounds.min_servers * ps_size > cores:
-        ps_size = min(bounds.ps_sizes)
+    spare = cores - workers * worker_size  # steps of sizes leave some of their part
+    ps_size = _nearest_below(bounds.ps_sizes, min(1.0, spare / bounds.min_servers))
     return msgspec.structs.replace(
         bounds,
         min_workers=workers,

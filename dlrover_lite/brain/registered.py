@@ -42,6 +42,7 @@ _LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
 _WORKER_HEADROOM = 1.25
 """Of a worker's memory over the most that any has used."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
+_FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
 """So long what a person has rejected isn't wanted again, or what couldn't be done."""
 
@@ -56,7 +57,7 @@ class Numbered(msgspec.Struct, frozen=True):
 def bounds_of(demand: Demand) -> Bounds:
     """The plans that the recipe and the machine leave open."""
     cores = within(demand).cores
-    sizes = tuple(size for size in _sizes() if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
+    sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
     small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
     workers = min(_MOST_WORKERS, max(1, int(cores / 0.5)))
     servers = min(_MOST_SERVERS, max(1, math.ceil(cores / 2)))
@@ -78,7 +79,10 @@ def smallest_cores(demand: Demand) -> float:
     return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
 
 
-def _sizes() -> list[float]:
+def _sizes(cores: float) -> list[float]:
+    """Of a node. Where there are few cores, finer steps: what a parameter server doesn't need is a part of a worker there."""
+    if cores <= _FEW_CORES:
+        return [eighths / 8 for eighths in range(2, int(_FEW_CORES * 8))]
     return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
 
 
@@ -104,6 +108,8 @@ class RegisteredJob:
     profiles: list[Profile] = field(default_factory=list)
     worker_peak: int = 0
     """Bytes that a worker has used at most, as far as is known."""
+    heard: int = 0
+    """The newest decision that its master knows of: of another database, maybe, which is gone."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
     decided: list[Numbered] = field(default_factory=list)
@@ -290,6 +296,7 @@ class RegisteredJob:
         """As its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
             self.waits = None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dlrover_lite.brain.demand import autoscale_of
 from dlrover_lite.checkpoint.locate import Located, store_of
 from dlrover_lite.checkpoint.manifest import Manifest, configure
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
@@ -236,7 +238,10 @@ def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> 
     from dlrover_lite.jobs.store import sweep
 
     sweep()
-    job.start_again(beginning_of(chosen, job), detached=detach)
+    beginning = beginning_of(chosen, job)
+    if options.brain != "off" and autoscale_of(job.recipe) != "off":  # others may have its room by now
+        beginning = msgspec.structs.replace(beginning, waits_since=time.time())
+    job.start_again(beginning, detached=detach)
     return start_keeper(job, detach=detach, options=options)
 
 

@@ -150,9 +150,14 @@ class Beginning(msgspec.Struct, frozen=True):
     damaged: dict[str, dict[int, str]] = {}
     """By URL, cuts that were found damaged when they were read, and why: they aren't tried again."""
     waits_since: float | None = None
-    """The job gave way to others then, and waits until the brain has a plan for it again. None: it begins at once."""
+    """The job gave way to others then, or was resumed, and waits until the brain has a plan for it. None: it begins at once."""
     decision: int = 0
-    """Of the brain, that it gave way by."""
+    """Of the brain, that it gave way by; 0: it didn't."""
+
+    @property
+    def by_itself(self) -> bool:
+        """Nobody had ended the job."""
+        return self.went_back > 0 or self.decision > 0
 
 
 class Job:

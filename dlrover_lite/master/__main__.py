@@ -117,7 +117,7 @@ def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryL
 def _waited(
     job: Job, noted: Beginning, backend: Backend, brain: BrainLink | None, room: WaitingRoom, nodes: FirstPlan
 ) -> FirstPlan:
-    """A job that has given way waits for the plan that it goes on with."""
+    """A job that has given way, or was resumed, waits for the plan that it goes on with."""
     fleet = end_generation(job, backend, time.monotonic)
     before = fleet.plan if fleet is not None else nodes.plan
     assert noted.waits_since is not None
@@ -199,12 +199,12 @@ def _generations(
 def _room(
     job: Job, noted: Beginning, plan: ShardPlan, server: Server, story: StoryLog, stop: Callable[[], bool]
 ) -> WaitingRoom:
-    """For a job that has given way, which is as it was then."""
+    """For a job that has given way, or was resumed: it is as it was then."""
     known = job.status()
     status = blank(job.id, epochs=plan.epochs, total_samples=plan.samples * plan.epochs)
     if known is not None:
         status = status_of(known)
-    status = without_nodes(status, noted.why)
+    status = without_nodes(status, noted.why or "waits for the plan that it goes on with")
     return WaitingRoom(
         server, story, status, mode=autoscale_of(job.recipe), stop=stop, show=lambda now: _show(job, now)
     )

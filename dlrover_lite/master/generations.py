@@ -153,7 +153,7 @@ class _Before(msgspec.Struct):
 
 
 def waiting(job: Job) -> Beginning | None:
-    """What was noted of a job that has given way to others and waits; None: it doesn't."""
+    """What was noted of a job that has given way to others, or was resumed, and waits; None: it doesn't."""
     beginning, newest = job.beginning(), job.generation()
     if beginning is None or beginning.waits_since is None or (newest is not None and beginning.generation <= newest):
         return None
@@ -202,7 +202,7 @@ def begin_generation(
         beginning.generation,
         told,
         beginning.went_back,
-        before.restarts if beginning.went_back or beginning.waits_since is not None else 0,
+        before.restarts if beginning.by_itself else 0,
         beginning.url,
         beginning.cut,
         beginning.exactly,
@@ -218,8 +218,7 @@ def begin_generation(
     if before.cuts is not None:
         facts[CUTS] = CutNumbers(next=before.cuts.next)
     if before.autoscaler is not None:
-        by_itself = beginning.went_back > 0 or beginning.waits_since is not None
-        facts[AUTOSCALER] = before.autoscaler.goes_on(decision, began, by_itself=by_itself)
+        facts[AUTOSCALER] = before.autoscaler.goes_on(decision, began, by_itself=beginning.by_itself)
     if before.slots is not None:
         facts[SLOTS] = SlotState(next_move=before.slots.next_move)
     if known.progress is not None and not beginning.only_parameters:

@@ -110,6 +110,7 @@ def test_decisions_are_numbered_replayed_and_judged(store):
     assert store.add_round(decided, ["a", "b"]) == {"a": 1, "b": 1}
     assert store.add_round(decided, ["a"]) == {"a": 2}
     assert store.add_round(decided, []) == {}
+    assert store.add_round(decided, ["b"], heard={"b": 17}) == {"b": 18}  # of a database that is gone
     first, second = queries.decisions(store, "a")
     assert (first.number, second.number) == (1, 2)
     assert first.decision == decided.of("a")

@@ -10,16 +10,19 @@ import pytest
 
 from dlrover_lite.brain.demand import demand_of
 from dlrover_lite.brain.features import features_of
+from dlrover_lite.brain.lattice import Candidate
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, PlanRecord
+from dlrover_lite.brain.store.records import JobEntry, PlanRecord, profile_record
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.jobs import foresight
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.foresight import foresee
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from dlrover_lite.units import GIB, Resources
+from dlrover_lite.wire.messages import AutoscaleStatus
+from tests.brain import simulated
 
 MACHINE = Resources(4.0, 8 * GIB)
 
@@ -78,6 +81,18 @@ def test_what_others_have_is_not_given_away() -> None:
     runs("other-1")
     waits = foresee(fixed, 1000).decision
     assert (waits.action, waits.plan) == ("queue", None)
+
+
+@pytest.mark.parametrize(("paused", "why"), [("", "room is made for it by other-1"), ("by hand", "doesn't fit beside")])
+def test_another_job_may_shrink_for_it(paused: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foresight, "look_at", lambda _: None)
+    monkeypatch.setattr(foresight.JobHandle, "autoscale", lambda _: AutoscaleStatus("on", paused=paused))
+    runs("other-1", workers=3)
+    with ConfigStore(BrainFiles().database) as store:
+        store.add_profile(profile_record(simulated.Job(Candidate(3, 1, 1.0, 1.0), name="other-1").window()))
+        store.commit()
+    found = foresee(recipe(), 1000).decision
+    assert found.action == "queue" and why in found.reason
 
 
 def test_a_job_that_has_ended_without_a_word_counts_no_more(tmp_path: Path) -> None:

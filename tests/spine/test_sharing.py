@@ -15,10 +15,11 @@ from click.testing import CliRunner
 import dlrover_lite
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import StoredDecision
 from dlrover_lite.cli.main import cli
 from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.handle import JobHandle, resume
 from tests.backends.support import until
 from tests.spine.support import HERE, end, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
@@ -59,6 +60,11 @@ def open_job(name: str, directory: Path) -> JobHandle:
     )
 
 
+def decided(handle: JobHandle, action: str) -> list[StoredDecision]:
+    with ConfigStore(BrainFiles().database) as store:
+        return [one for one in queries.decisions(store, handle.id) if one.decision.action == action]
+
+
 def cores(handle: JobHandle) -> float:
     """That its nodes have."""
     return sum(node.cores for node in handle.status().nodes if not node.state.startswith("ended"))
@@ -71,41 +77,42 @@ def ended_exactly(handle: JobHandle) -> list[str]:
     return [entry.text for entry in handle.story("master").entries]
 
 
-def test_two_jobs_share_a_machine_that_has_less_and_more(tmp_path: Path) -> None:
+def test_jobs_share_a_machine_that_has_room_for_two_and_then_for_one(tmp_path: Path) -> None:
     first = open_job("first", tmp_path / "first")
     until_trained(first, 100)
-    assert first.status().plan.startswith(
-        "begins with 1 ps x 0.25 cores, 1 worker x 0.75 cores (decision 1: cold start"
-    )
-    prefer(capacity_cores=ROOM_FOR_ONE)
-    until(lambda: cores(first) == ROOM_FOR_ONE, "the first one's smallest plan")
+    assert first.status().plan.startswith("begins with 1 ps x 0.5 cores, 2 worker x 0.5 cores (decision 1: cold start")
 
-    second = open_job("second", tmp_path / "second")
-    until(lambda: second.status().state == "queued", "the queue")
-    assert "number 1 in the queue: its smallest plan (0.5 cores) doesn't fit" in second.status().message
-    assert "queued" in CliRunner().invoke(cli, ["jobs"]).output
-    prefer(capacity_cores=ROOM_FOR_TWO)
+    second = open_job("second", tmp_path / "second")  # the first one has all there is, and shrinks
     until_trained(second, 100)
     assert cores(first) + cores(second) <= ROOM_FOR_TWO
+    (shrank, *_) = decided(first, "change")
+    assert "others need what it had more" in shrank.decision.reason
+    explained = CliRunner().invoke(cli, ["explain", first.id, str(shrank.number)])
+    assert explained.exit_code == 0 and shrank.decision.reason[1:] in explained.output
 
     prefer(capacity_cores=ROOM_FOR_ONE)
     both = [first, second]
+    until(lambda: any(decided(job, "preempt") for job in both), "the decision that one gives way")
+    brains.stop(kill=True)  # amid that
+    brains.ensure()
     until(lambda: [job for job in both if job.status().state == "queued"], "one that gives way")
     (waits,) = [job for job in both if job.status().state == "queued"]
     (stays,) = [job for job in both if job is not waits]
     status = waits.status()
     assert all(node.state.startswith("ended") for node in status.nodes) and status.samples > 0
     assert stays.status().state == "training"
+    assert "queued" in CliRunner().invoke(cli, ["jobs"]).output
     kill_master(waits)  # who follows it waits on
     assert waits.status().state == "queued"
     stays.stop()
     assert end(stays).state == "stopped"
-    told = ended_exactly(waits)
 
+    until(lambda: waits.status().state == "training", "room for the one that waited")
+    again = resume(stays.id)
+    until(lambda: again.status().state == "queued", "the queue, for one that is resumed, too")
+    until(lambda: "number 1 in the queue: its smallest plan (0.5 cores) doesn't fit" in again.status().message, "why")
+    told = ended_exactly(waits)
     assert any(text.startswith("lets its nodes go, to go on from checkpoint 1 later: it gives way") for text in told)
     assert any(text.startswith("goes on from checkpoint 1 (it gives way, and waits: there is less") for text in told)
     assert waits.status().generation == 1
-    with ConfigStore(BrainFiles().database) as store:
-        changes = [one for one in queries.decisions(store, first.id) if one.decision.action == "change"]
-    explained = CliRunner().invoke(cli, ["explain", first.id, str(changes[0].number)])
-    assert explained.exit_code == 0 and changes[0].decision.reason[1:] in explained.output
+    assert any("goes on with" in text and "decision" in text for text in ended_exactly(again))

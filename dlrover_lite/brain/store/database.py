@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,7 +58,7 @@ _ADD_FIT = "insert into fits (job, at, kind, error, windows, data) values (?, ?,
 _ADD_ROUND = "insert into rounds (at, inputs, kind) values (?, ?, ?)"
 _ADD_DECISION = (
     "insert into decisions (job, number, round, at, action, reason, data) "
-    "select ?, coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? from decisions where job = ? returning number"
+    "select ?1, max(coalesce(max(number), 0), ?2) + 1, ?3, ?4, ?5, ?6, ?7 from decisions where job = ?1 returning number"
 )
 
 
@@ -191,21 +191,28 @@ class ConfigStore:
         for statement, rows in self._waiting.items():
             self.db.conn.executemany(statement, rows)
 
-    def add_round(self, decided: Round, jobs: Sequence[str]) -> dict[str, int]:
-        """Commit, and in the same transaction the decisions for ``jobs`` with all they follow from. Returns the decisions' numbers.
+    def add_round(
+        self, decided: Round, jobs: Sequence[str], *, heard: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Commit, and in the same transaction the decisions for ``jobs`` with all they follow from. Returns the decisions' numbers:
+        above those that a job has ``heard``, of a database that is gone.
 
         A round in which nothing is done needn't be kept: pass the jobs whose decision acts, or whose reason isn't the last one.
         """
         chosen = [decision for decision in decided.decisions if decision.job in set(jobs)]
-        numbers = self._add_decisions(decided.inputs, chosen, "round")
+        numbers = self._add_decisions(decided.inputs, chosen, "round", heard or {})
         return {one.job: number for one, number in zip(chosen, numbers, strict=True)}
 
-    def add_treatments(self, inputs: HealInputs, decisions: Sequence[Decision]) -> list[int]:
-        """Commit, and in the same transaction decisions of stage 3 with all they follow from. Returns their numbers."""
-        return self._add_decisions(inputs, decisions, "heal")
+    def add_treatments(self, inputs: HealInputs, decisions: Sequence[Decision], *, heard: int = 0) -> list[int]:
+        """Commit, and in the same transaction decisions of stage 3 with all they follow from. Returns their numbers, as ``add_round``."""
+        return self._add_decisions(inputs, decisions, "heal", {inputs.job: heard})
 
     def _add_decisions(
-        self, inputs: RoundInputs | HealInputs, decisions: Sequence[Decision], kind: Literal["round", "heal"]
+        self,
+        inputs: RoundInputs | HealInputs,
+        decisions: Sequence[Decision],
+        kind: Literal["round", "heal"],
+        heard: Mapping[str, int],
     ) -> list[int]:
         numbers = []
         with self.errors(), self.transaction():
@@ -215,7 +222,7 @@ class ConfigStore:
                 packed = zlib.compress(msgspec.json.encode(inputs), 1)
                 number = execute(_ADD_ROUND, (inputs.at, packed, kind)).lastrowid
                 for one in decisions:
-                    row = (one.job, number, one.at, one.action, one.reason, _json(one), one.job)
+                    row = (one.job, heard.get(one.job, 0), number, one.at, one.action, one.reason, _json(one))
                     numbers.append(execute(_ADD_DECISION, row).fetchone()[0])
         self._waiting.clear()
         return numbers
