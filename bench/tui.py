@@ -95,6 +95,9 @@ class Changing:
     def job(self, job: str) -> JobDetail | None:
         return self.detail if job == self.detail.row.id else None
 
+    def explain(self, job: str, number: int) -> None:
+        return None
+
     def forget(self) -> None:
         pass
 

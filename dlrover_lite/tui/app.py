@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions, why_not
+from dlrover_lite.tui.explanation_page import lines_of
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
@@ -98,10 +99,25 @@ class TuiApp(App[None]):
 
     def on_tui_app_arrived(self, event: Arrived) -> None:
         if event.of_all:
-            self.view = self.jobs_feed.take()
+            before, self.view = self.view, self.jobs_feed.take()
+            self._tell_failed(before)
         else:
             self.job_feed.take()
         self._show(self.screen)
+
+    def _tell_failed(self, before: JobsView | None) -> None:
+        """Of jobs that have failed, or were lost, since they were seen last."""
+        if before is None or self.view is None or before.jobs is self.view.jobs:
+            return
+        for job, row in self.view.jobs.items():
+            was = before.jobs.get(job)
+            if was is not None and was is not row and not was.over and row.state in ("failed", "lost"):
+                why = row.message.partition("\n")[0]
+                self.notify(
+                    f"{job} {'has failed' if row.state == 'failed' else 'was lost'}: {why}",
+                    severity="error",
+                    markup=False,
+                )
 
     def _show(self, screen: Screen[Any]) -> None:
         if isinstance(screen, JobsScreen):
@@ -177,6 +193,20 @@ class TuiApp(App[None]):
                 self.read("Keys and commands", help_lines(readonly=self.readonly))
             case "quit":
                 self.exit()
+
+    def explain(self, job: str, number: int, *, otherwise: Sequence[Line]) -> None:
+        """Reads it on a thread of its own; ``otherwise`` is shown where it isn't kept."""
+
+        def read() -> None:
+            try:
+                found = self._source.explain(job, number)
+            except DlroverLiteError as error:
+                self.call_from_thread(self.notify, error.message, severity="error", markup=False)
+                return
+            lines = lines_of(found, max(20, self.size.width - 6)) if found is not None else otherwise
+            self.call_from_thread(self.read, f"Decision {number} for {job}", lines)
+
+        self.run_worker(read, thread=True, exclusive=True, group="explain")
 
     def _open_decisions(self) -> None:
         detail = self.job_feed.take()

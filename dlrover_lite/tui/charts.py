@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, line
 from dlrover_lite.words import compact
 
-__all__ = ["Mark", "bar", "curve", "sparkline", "strip"]
+__all__ = ["Mark", "Point", "bar", "curve", "scatter", "sparkline", "strip"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
@@ -174,3 +174,36 @@ def strip(values: Sequence[float], width: int, *, top: float | None = None) -> L
         else:
             spans.append(Span(shade, tone))
     return tuple(spans)
+
+
+class Point(NamedTuple):
+    """Of a scatter."""
+
+    x: float
+    y: float
+    symbol: str
+    """One character."""
+    tone: Tone = "plain"
+
+
+def scatter(points: Sequence[Point], width: int, height: int) -> list[Line]:
+    """``height`` lines: from 0 to the largest of each axis. Of points in the same place the last one is seen."""
+    plot, rows = width - _LABEL - 1, height - 2
+    if plot < 4 or rows < 2:
+        return []
+    right = _round_up(max((point.x for point in points), default=0.0)) or 1.0
+    top = _round_up(max((point.y for point in points), default=0.0)) or 1.0
+    cells: dict[tuple[int, int], Point] = {}
+    for point in points:
+        column = min(plot - 1, max(0, round(point.x / right * (plot - 1))))
+        row = min(rows - 1, max(0, round((1 - point.y / top) * (rows - 1))))
+        cells[row, column] = point
+    labels = {0: compact(top), rows // 2: compact(top * (1 - (rows // 2) / (rows - 1))), rows - 1: "0"}
+    found = []
+    for row in range(rows):
+        spans = [Span(labels.get(row, "").rjust(_LABEL) + ("┤" if row in labels else "│"), "dim")]
+        for column in range(plot):
+            there = cells.get((row, column))
+            spans.append(Span(" ") if there is None else Span(there.symbol, there.tone))
+        found.append(tuple(spans))
+    return [*found, line((" " * _LABEL + "└" + "─" * plot, "dim")), _ends(("0", f"{right:g}"), plot)]

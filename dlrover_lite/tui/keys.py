@@ -83,7 +83,7 @@ JOB = (
     Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
 )
 DECISIONS = (
-    Key("enter", "open", "", "all that is known of the chosen decision", "enter"),
+    Key("enter", "open", "Explain", "explain the chosen decision: what else was weighed, and why it lost", "enter"),
     *_LISTS,
     *_sorts(
         ("N", "number", "number"),

@@ -16,7 +16,7 @@ from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.tui.fold import JobsFold, LocalStatus
 from dlrover_lite.tui.live_job import LiveJob
-from dlrover_lite.tui.model import OVER, JobDetail, JobRow, JobsView
+from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
 
 __all__ = ["LiveSource"]
 
@@ -64,6 +64,11 @@ class LiveSource:
             self.forget()
             self._job = LiveJob(self._files.database, job, clock=self._clock)
         return self._job.look()
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        from dlrover_lite.tui.live_explained import explanation
+
+        return explanation(self._files.database, job, number)
 
     def forget(self) -> None:
         if self._job is not None:

@@ -19,6 +19,7 @@ __all__ = [
     "Cut",
     "Cuts",
     "Expected",
+    "Explanation",
     "JobDetail",
     "JobRow",
     "JobsView",
@@ -28,6 +29,7 @@ __all__ = [
     "PsStrip",
     "Rate",
     "Shards",
+    "WeighedPlan",
     "expected_end",
 ]
 
@@ -223,6 +225,38 @@ class Cuts(msgspec.Struct, frozen=True):
     """In words."""
     problem: str = ""
     next_at: float | None = None
+
+
+class WeighedPlan(msgspec.Struct, frozen=True):
+    """A plan that a decision could have chosen."""
+
+    mark: str
+    """``*`` the chosen one, ``=`` the one until then, else empty."""
+    workers: int
+    worker_cores: float
+    servers: int
+    ps_cores: float
+    cores: float
+    memory: int
+    rate: float
+    """Samples/s by the model; 80% are within ``lower`` and ``upper``."""
+    lower: float
+    upper: float
+    seconds: float
+    """To go with it."""
+    verdict: str
+    """What spoke for or against it."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """All that a decision follows from and came to, as far as it is kept."""
+
+    job: str
+    number: int
+    text: tuple[str, ...]
+    """Paragraphs: what, what was predicted, what it brought."""
+    plans: tuple[WeighedPlan, ...] = ()
+    """By cost; none where there was no choice."""
 
 
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):

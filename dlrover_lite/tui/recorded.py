@@ -16,7 +16,7 @@ import msgspec
 
 from dlrover_lite import __version__
 from dlrover_lite.errors import HistoryError
-from dlrover_lite.tui.model import JobDetail, JobRow, JobsView, Problem
+from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
 from dlrover_lite.tui.source import Source
 
 __all__ = ["FORMAT", "RecordedSource", "Recorder"]
@@ -80,6 +80,9 @@ class Recorder:
             self._put(_Frame(self._clock(), detail=detail))
             self._detail = detail
         return detail
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        return self._source.explain(job, number)
 
     def forget(self) -> None:
         self._source.forget()
@@ -146,6 +149,10 @@ class RecordedSource:
         if detail is None and row is not None:
             detail = self._details[job] = JobDetail(row=row)
         return detail
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        """Recordings have none."""
+        return None
 
     def forget(self) -> None:
         pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dlrover_lite.tui.model import JobDetail, JobsView
+from dlrover_lite.tui.model import Explanation, JobDetail, JobsView
 
 __all__ = ["Source"]
 
@@ -18,6 +18,9 @@ class Source(Protocol):
 
     def job(self, job: str) -> JobDetail | None:
         """That one, in detail; None where it isn't known (any more). The same object as before if nothing has changed."""
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        """One of its decisions; None where it isn't kept (any more). On whichever thread asks, and it may take a while."""
 
     def forget(self) -> None:
         """No job is looked at any more: what was kept for that may go."""

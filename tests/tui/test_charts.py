@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.charts import Mark, bar, curve, sparkline, strip
+from dlrover_lite.tui.charts import Mark, Point, bar, curve, scatter, sparkline, strip
 from dlrover_lite.tui.text import length, plain
 
 VALUES = st.lists(st.floats(0, 1e9), max_size=40)
@@ -90,3 +90,24 @@ def test_a_strip_shows_the_hottest_of_each_part() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 128))
 def test_strips_fit(values: list[float], width: int) -> None:
     assert length(strip(values, width)) == min(width, len(values))
+
+
+def test_a_scatter_shows_the_last_of_points_in_the_same_place() -> None:
+    found = [
+        plain(one)
+        for one in scatter([Point(0, 0, "a"), Point(10, 80, "b"), Point(10, 80, "c"), Point(5, 0, "d")], 30, 8)
+    ]
+    assert len(found) == 8
+    assert found[0].startswith("     80┤")
+    assert found[0].endswith("c")
+    assert not any("b" in one for one in found)
+    assert found[5][8] == "a"
+    assert abs(found[5].index("d") - 18) <= 1
+    assert found[-1].split() == ["0", "10"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
+def test_any_scatter_fits(points: list[tuple[float, float]], width: int, height: int) -> None:
+    found = scatter([Point(x, y, "x") for x, y in points], width, height)
+    assert len(found) in (0, height)
+    assert all(length(one) == width for one in found[:-1])

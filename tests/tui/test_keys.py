@@ -159,12 +159,18 @@ def test_decisions_are_listed_and_told() -> None:
             screen = pilot.app.screen
             assert isinstance(screen, DecisionsScreen)
             assert screen.grid.table.shown == ["4", "3", "2", "1"]
-            await pilot.press("down", "down", "enter")
+            await pilot.press("down", "down", "d")
             assert "-31%" in _text(pilot)
+            await pilot.press("escape", "enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+            assert "ends 8.2 s sooner" in _text(pilot)
+            await pilot.press("escape", "down", "enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+            assert "+2%" in _text(pilot)  # it isn't kept in full
             await pilot.press("escape", "escape")
             assert _job(pilot).job == ADS.id
 
-    drive(steps)
+    drive(steps, size=(160, 60))
 
 
 def test_commands_are_completed_and_done() -> None:

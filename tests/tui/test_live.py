@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.jobs.brain_files import BrainFiles
@@ -14,8 +16,10 @@ from dlrover_lite.jobs.statuses import starting
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.tui.live import LiveSource
 from dlrover_lite.tui.model import Rate
+from dlrover_lite.units import Resources
 from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, to_builtins
 from tests.backends.support import recipe
+from tests.brain.models import load, view
 
 NOW = 2_000_000_000.0
 
@@ -171,3 +175,19 @@ def test_another_job_can_be_looked_at_and_none(source: LiveSource, files: BrainF
         assert detail.row.id == job.id
     source.forget()
     assert source.job("none") is None
+
+
+def test_a_decision_is_explained_as_it_was_stored(source: LiveSource, files: BrainFiles) -> None:
+    assert source.explain("one", 1) is None
+    _commit(files, JobEntry(id="one", name="one", state="running", created_at=NOW))
+    with ConfigStore(files.database) as store:
+        decided = decide(RoundInputs(at=NOW, capacity=Resources(16.0, 64 << 30), jobs=(view("one"),)), load)
+        number = store.add_round(decided, ["one"])["one"]
+    found = source.explain("one", number)
+    assert found is not None
+    assert found.text[0].startswith("one: start. It starts with")
+    (chosen,) = [plan for plan in found.plans if plan.mark == "*"]
+    choice = decided.decisions[0].choice
+    assert choice is not None
+    assert (chosen.workers, chosen.servers, chosen.verdict) == (choice.workers, choice.servers, "chosen")
+    assert source.explain("one", number + 1) is None

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.tui import job_page, jobs_page
+from dlrover_lite.tui import explanation_page, job_page, jobs_page
 from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Problem, Shards
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length
-from tests.tui.fixed import ADS, BROKEN, DETAIL, NOW, VIEW, FixedSource
+from tests.tui.fixed import ADS, BROKEN, DETAIL, EXPLANATION, NOW, VIEW, FixedSource
 
 
 def test_a_frame_of_all_jobs_has_what_is_known_of_each() -> None:
@@ -101,3 +101,13 @@ def test_an_end_on_another_day_says_which() -> None:
 def test_marks(action: str, grows: bool, symbol: str) -> None:
     one = msgspec.structs.replace(DETAIL.decisions[1], action=action, grows=grows)
     assert job_page.mark_of(one)[0] == symbol
+
+
+@pytest.mark.parametrize("width", [76, 116, 200])
+def test_an_explanation_has_all_plans_and_why_they_lost(width: int) -> None:
+    lines = explanation_page.lines_of(EXPLANATION, width)
+    assert max(map(length, lines)) <= width
+    text = text_of(lines)
+    for part in ("-31%", "◉ chosen", "= until then", "4 x 0.5, 1 x 0.25", "54.6 k", "ends 117 s later"):
+        assert part in text, part
+    assert "WHY" not in text_of(explanation_page.lines_of(msgspec.structs.replace(EXPLANATION, plans=()), width))

@@ -10,7 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from dlrover_lite.tui.model import JobsView
-from tests.tui.driving import arrived, opened, the_app
+from dlrover_lite.tui.screens.reading import ReadingScreen
+from tests.tui.driving import arrived, opened, the_app, until
 from tests.tui.fixed import ADS, FixedSource
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -44,6 +45,15 @@ def test_decisions(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await _job(pilot)
         await pilot.press("v")
+
+    assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=run_before)
+
+
+def test_explanation(snap_compare: Compare, size: tuple[int, int]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await _job(pilot)
+        await pilot.press("v", "down", "down", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
 
     assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=run_before)
 

@@ -74,9 +74,12 @@ class DecisionsScreen(Page, inherit_bindings=False):
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()
-        self.action_describe()
+        if (one := self.grid.row) is not None:
+            self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one))
 
     def action_describe(self) -> None:
         if (one := self.grid.row) is not None:
-            title = f"Decision {one.number} for {self.detail.row.id}"
-            self.tui.read(title, decisions_page.describe(one, max(20, self.size.width - 8)))
+            self.tui.read(f"Decision {one.number} for {self.detail.row.id}", self._described(one))
+
+    def _described(self, one: Chosen) -> list[Line]:
+        return decisions_page.describe(one, max(20, self.size.width - 8))
