@@ -155,7 +155,7 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
         found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
     if cuts.problem:
         found.append(line(_name("" if found else "saved"), (f"✗ {cuts.problem}", "bad")))
-    return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint yet", "dim"))]
+    return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 
 def _decisions(detail: JobDetail, width: int, most: int) -> list[Line]:

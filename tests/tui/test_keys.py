@@ -20,7 +20,7 @@ from dlrover_lite.tui.screens.reading import LogScreen, ReadingScreen
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.prompt import Prompt
-from tests.tui.driving import Stops, drive, footer, head, opened, page, the_app, until
+from tests.tui.driving import Stops, drive, footer, head, opened, page, the_app, until, write
 from tests.tui.fixed import ADS, BROKEN, FEED, OLD, VIEW, FixedSource
 
 IDS = [FEED.id, ADS.id, BROKEN.id, OLD.id]
@@ -125,7 +125,7 @@ def test_nodes_and_decisions_are_sorted_too() -> None:
 def test_a_filter_chooses_and_esc_ends_it() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         screen = _jobs(pilot)
-        await pilot.press("slash", *"mira !ads")
+        await write(pilot, "slash", "mira !ads")
         assert screen.grid.table.shown == [BROKEN.id]
         assert screen.grid.cursor == BROKEN.id
         assert "mira !ads (1 of 4)" in head(_app(pilot))
@@ -151,11 +151,11 @@ def test_keys_are_text_while_a_prompt_is_open() -> None:
 
 def test_decisions_are_listed_and_told() -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        await pilot.press("colon", *"decisions", "enter")
+        await write(pilot, "colon", "decisions", "enter")
         assert "Open a job first" in next(iter(pilot.app._notifications)).message
         await _open_ads(pilot)
-        for keys in (["v"], ["colon", *"decisions", "enter"]):
-            await pilot.press(*keys)
+        for how in ("v", "colon"):
+            await (pilot.press("v") if how == "v" else write(pilot, how, "decisions", "enter"))
             screen = pilot.app.screen
             assert isinstance(screen, DecisionsScreen)
             assert screen.grid.table.shown == ["4", "3", "2", "1"]
@@ -175,16 +175,16 @@ def test_decisions_are_listed_and_told() -> None:
 
 def test_commands_are_completed_and_done() -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        await pilot.press("colon", *"job a", "tab", "enter")
+        await write(pilot, "colon", "job a", "tab", "enter")
         assert _job(pilot).job == ADS.id
-        await pilot.press("colon", *"jobs", "enter")
-        await pilot.press("colon", *"sort cost", "enter")
+        await write(pilot, "colon", "jobs", "enter")
+        await write(pilot, "colon", "sort cost", "enter")
         assert _jobs(pilot).grid.table.order.column == "cost"
-        await pilot.press("colon", *"theme light", "enter")
+        await write(pilot, "colon", "theme light", "enter")
         assert not pilot.app.current_theme.dark
-        await pilot.press("colon", *"theme dark", "enter")
+        await write(pilot, "colon", "theme dark", "enter")
         assert pilot.app.current_theme.dark
-        await pilot.press("colon", *"jbs", "enter")
+        await write(pilot, "colon", "jbs", "enter")
         assert [one.message for one in pilot.app._notifications] == ["There is no command 'jbs'; did you mean :jobs?"]
         await pilot.press("colon", "escape")
         assert not _jobs(pilot).query_one(Prompt).is_open
@@ -209,7 +209,7 @@ def test_describe_tells_all_that_is_known() -> None:
         await pilot.press("end", "up", "d")
         assert isinstance(pilot.app.screen, ReadingScreen)
         assert "shapes differ" in _text(pilot)
-        await pilot.press("slash", *"model")
+        await write(pilot, "slash", "model")
         assert "shapes differ" not in _text(pilot)
         assert "model.py:Net" in _text(pilot)
         await pilot.press("escape", "escape")
@@ -262,7 +262,7 @@ def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
         with (directory / "logs" / "worker-0.log").open("a") as file:
             file.write("the end\n")
         await until(pilot, lambda: "the end" in _text(pilot))
-        await pilot.press("slash", *"line 5", "enter")
+        await write(pilot, "slash", "line 5", "enter")
         assert pilot.app.screen.query_one(Pager).counts == (19, 101)
         await pilot.press("f")
         assert not pilot.app.screen.query_one(Pager).follow
