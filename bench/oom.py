@@ -111,7 +111,7 @@ def errors(found: Course) -> Iterator[float]:
     """Of the peak, relative, at each look from ``FROM`` on."""
     from dlrover_lite.brain.demand import TableFacts
     from dlrover_lite.brain.forecast import forecast
-    from dlrover_lite.brain.memory_model import peak_bytes
+    from dlrover_lite.brain.memory_model import expected_bytes
     from dlrover_lite.brain.profiles import Level, PsLevel, TableUse
 
     levels = []
@@ -127,7 +127,7 @@ def errors(found: Course) -> Iterator[float]:
         assert seen is not None
         now = {dim: sum(int(found.rows[table][at]) for table, its in TABLES if its == dim) for dim in last}
         peak = BASE + sum(used_bytes(dim, last[dim], before=now[dim]) for dim in last)
-        expected = float(peak_bytes(*seen.of("ps-0"), float(found.looks[-1]), (0.5,))[0, 0])
+        expected = float(expected_bytes(*seen.of("ps-0"), float(found.looks[-1]))[0])
         yield expected / peak - 1
 
 

@@ -27,7 +27,7 @@ from dlrover_lite.brain.registered import Numbered, RegisteredJob, candidate, he
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
-from dlrover_lite.brain.treatment import Resize, Tell
+from dlrover_lite.brain.treatment import HealInputs, Resize, Tell
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.units import Resources
 
@@ -217,25 +217,30 @@ class Adviser:
 
     def turn(self, at: float) -> None:
         """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
-        for known in self._jobs.values():
-            if known.new_level:
-                self._heal(known, at, only_memory=True)
-            known.new_level = False
+        self.treat(at)
         due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
         if not self._jobs or not (due or self._changed):
             return
-        for known in self._jobs.values():
-            if known.new_profile:
-                self._heal(known, at)
         self._decide_at = at + preferences.read(self._store).decide_seconds
         self._carry(self.round(at), at)
+        for known in self._jobs.values():
+            if known.new_profile:  # of those that stage 2 leaves as they are
+                self._heal(known, at, spare=True)
         # only now: what couldn't be stored is decided again
         self._changed = False
         for known in self._jobs.values():
             known.new_profile = False
 
-    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False) -> None:
-        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too."""
+    def treat(self, at: float) -> None:
+        """The part of it that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises HistoryError."""
+        for known in self._jobs.values():
+            if known.to_heal or known.new_level:
+                self._heal(known, at, only_memory=not known.to_heal)
+            known.to_heal = known.new_level = False
+
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False, spare: bool = False) -> None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. ``spare``: or memory that could
+        be taken back, which waits for what else is decided."""
         if not known.may_be_relieved:
             return
         inputs = heal_inputs(known, self._room(), at=at)
@@ -244,8 +249,12 @@ class Adviser:
         if only_memory or not known.may_change or not known.present:
             inputs = msgspec.structs.replace(inputs, profiles=())
         found = heal(inputs)
-        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))][:1]
-        chosen = [*acts, *(one for one in found if not one.acts)]
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))]
+        acts = [one for one in acts if spare or _cause(one) != "memory to spare"][:1]
+        self._treat(known, inputs, [*acts, *(one for one in found if not one.acts)])
+
+    def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
+        """Store it, and have it told."""
         if not chosen:
             return
         numbers = self._store.add_treatments(inputs, chosen, heard=known.heard)
@@ -255,6 +264,8 @@ class Adviser:
             if one.acts:
                 known.waits = Numbered(number, one)
                 known.decided.append(known.waits)
+            else:  # its master says it, where people look
+                known.tell(Numbered(number, one))
 
     def _room(self) -> Resources:
         """That no job has."""
@@ -357,6 +368,10 @@ def _features(arrival: Arrival) -> JobFeatures:
             f"What {arrival.job} says of itself can't be understood: {error}",
             hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
         ) from error
+
+
+def _cause(decision: Decision) -> str:
+    return decision.treatment.cause if decision.treatment is not None else ""
 
 
 def _is_more_memory(decision: Decision) -> bool:

@@ -62,6 +62,8 @@ class StandingNode(msgspec.Struct, frozen=True):
     role: Literal["ps", "worker"]
     host: str
     resources: Resources
+    used: int = 0
+    """Bytes that it has used at most, as far as was seen; 0: not known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +76,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool = False
     """A change is under way, or waits to be accepted."""
     worker_peak: int = 0
-    """Bytes that a worker has used at most."""
+    """Bytes that any worker has used at most."""
     heard: int = 0
     """The newest decision that has arrived."""
 

@@ -57,7 +57,7 @@ def explain(
         )
     if (m := decision.memory) is not None:
         text.append(
-            f"Memory of {'it' if decision.treatment else 'each PS'}: {format_bytes(m.expected)} at its peak (80% band "
+            f"Memory of {_whose(decision)}: {format_bytes(m.expected)} at its peak (80% band "
             f"{format_bytes(m.lower)} to {format_bytes(m.upper)}), limit {format_bytes(m.limit)}."
         )
     if effect is not None:
@@ -72,6 +72,13 @@ def explain(
     if decision.index:
         text += ["", f"index {decision.index}"]
     return "\n".join(text)
+
+
+def _whose(decision: Decision) -> str:
+    """Memory it is that a decision foresees."""
+    if decision.treatment is None:
+        return "each PS"
+    return "all PS together" if decision.treatment.cause == "ceiling" else "it"
 
 
 def _sentence(reason: str) -> str:

@@ -10,7 +10,15 @@ import msgspec
 
 from dlrover_lite.brain.demand import TableFacts
 from dlrover_lite.brain.lattice import MemoryBand, MemoryNeed
-from dlrover_lite.brain.memory_model import PsMemory, TableMemory, base_bytes, index_bytes, peak_bytes, row_bytes
+from dlrover_lite.brain.memory_model import (
+    PsMemory,
+    TableMemory,
+    base_bytes,
+    expected_bytes,
+    index_bytes,
+    peak_bytes,
+    row_bytes,
+)
 from dlrover_lite.brain.profiles import Level, Profile, table_growth
 from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows
 
@@ -148,8 +156,9 @@ def _all_rows(profiles: Sequence[Profile | Level]) -> TableCurve:
 
 def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> MemoryBand:
     """Of one PS, until the job has trained on ``samples``."""
-    lower, expected, upper = (int(value) for value in peak_bytes(*found.of(ps), samples)[:, 0])
-    return MemoryBand(expected, lower, upper, limit)
+    lower, upper = (int(value) for value in peak_bytes(*found.of(ps), samples, (0.1, 0.9))[:, 0])
+    expected = int(expected_bytes(*found.of(ps), samples)[0])
+    return MemoryBand(min(max(expected, lower), upper), lower, upper, limit)
 
 
 def need_of(found: Forecast, samples: float, *, worker: int, most_per_ps: int | None = None) -> MemoryNeed:

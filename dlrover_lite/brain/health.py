@@ -1,4 +1,4 @@
-"""Stage 3, keeping a job healthy: slow workers, hot parameter servers (PS), memory that will run out, nodes that ended.
+"""Stage 3, keeping a job healthy: slow workers, hot parameter servers (PS), memory that will run out or isn't needed, nodes that ended.
 
 ::
 
@@ -12,6 +12,7 @@ from collections import Counter
 
 import msgspec
 
+from dlrover_lite.brain.ceiling import treat_ceiling
 from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.forecast import memory_band
 from dlrover_lite.brain.lattice import MemoryBand
@@ -19,6 +20,7 @@ from dlrover_lite.brain.memory_model import limit_for
 from dlrover_lite.brain.memory_rules import forecast_of, samples_ahead, treat_memory
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.slow_nodes import treat_servers, treat_workers
+from dlrover_lite.brain.spare_rules import treat_spare
 from dlrover_lite.brain.treatment import Comeback, GiveUp, HealInputs, NodeEnd, Relaunch, Resize, Tell, Treatment
 from dlrover_lite.units import Resources, format_bytes
 
@@ -37,17 +39,23 @@ def heal(inputs: HealInputs) -> tuple[Decision, ...]:
     only could be told isn't told twice in a row. All together take no more than ``inputs.free`` has.
     """
     room = Room(inputs.free)
-    under_way = {node for one in inputs.past if one.done_at is None and not _only_told(one) for node in _nodes(one)}
     for end in inputs.ended:
         room.give_back(end.host, end.resources)
     found = _ended(inputs, room)
-    taken = under_way | {end.node for end in inputs.ended}
-    for rules in (treat_memory, treat_servers, treat_workers):
-        nodes = [node for node in inputs.nodes if node.node not in taken]
-        known = inputs.profiles or (inputs.levels if rules is treat_memory else ())
-        treatments = _together(rules(inputs, nodes, room)) if known else []
-        found += treatments
-        taken |= {node for one in treatments if not _only_told(one) for node in _nodes(one)}
+    under_way = [one for one in inputs.past if one.done_at is None and not _only_told(one)]
+    ended = {end.node for end in inputs.ended}
+    if inputs.held:
+        # who is about to give memory away may need more of it by now
+        busy = ended.union(*(_nodes(one) for one in under_way if one.cause != "memory to spare"))
+        nodes = [node for node in inputs.nodes if node.node not in busy]
+        found += _together(treat_memory(inputs, nodes, room))
+    for rules in (treat_servers, treat_workers) if inputs.profiles else ():
+        taken = ended.union(*(_nodes(one) for one in [*under_way, *found] if not _only_told(one)))
+        found += rules(inputs, [node for node in inputs.nodes if node.node not in taken], room)
+    if inputs.profiles and not under_way and all(map(_only_told, found)):
+        found += treat_spare(inputs, inputs.nodes)
+    if inputs.held:
+        found += treat_ceiling(inputs)
     last = {(treatment.node, treatment.cause): treatment for treatment in inputs.past}
     return tuple(
         _decision(inputs, treatment)
@@ -87,7 +95,7 @@ def _one_each(found: list[Treatment]) -> list[Treatment]:
     told: set[str] = set()
     kept = []
     for treatment in found:
-        if _only_told(treatment):
+        if _only_told(treatment) and treatment.cause != "ceiling":  # which is about all of them
             if treatment.node in acted | told:
                 continue
             told.add(treatment.node)

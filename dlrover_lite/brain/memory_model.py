@@ -21,16 +21,20 @@ from dlrover_lite.units import MIB
 
 __all__ = [
     "ACT_TIMES",
+    "LEAST_PS",
+    "LEAST_WORKER",
     "OomRisk",
     "PsMemory",
     "TableMemory",
     "base_bytes",
     "decayed_quantile",
+    "expected_bytes",
     "index_bytes",
     "limit_for",
     "oom_risk",
     "peak_bytes",
     "row_bytes",
+    "worker_limit",
 ]
 
 _ROW_METADATA = 24
@@ -52,6 +56,12 @@ _MOST = 1.38
 """Limit over the expected peak: what is usual, and not more than."""
 _SAFE, _SURE = 0.95, 0.99
 """Quantiles of what it may need: as far as it is looked ahead, and until another limit can be given."""
+
+LEAST_WORKER, LEAST_PS = 96 * MIB, 64 * MIB
+"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it. (What it has from the
+process it was forked from isn't counted; a worker of a Wide&Deep then takes 70 MiB, a PS without rows 40.)"""
+_WORKER_HEADROOM = 1.25
+"""Of a worker's memory over the most that any has used."""
 
 
 class TableMemory(NamedTuple):
@@ -134,6 +144,13 @@ def peak_bytes(
     return total + memory.base + memory.arriving + memory.frames
 
 
+def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
+    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. Where an index may double or
+    not, the middle one of them would be far off half of the time."""
+    found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
+    return found
+
+
 def oom_risk(
     memory: PsMemory,
     tables: Sequence[TableMemory],
@@ -178,6 +195,11 @@ def limit_for(
     if surely:
         limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity
+
+
+def worker_limit(used: int, *, granularity: int = MIB) -> int:
+    """Bytes to limit a worker to, where workers like it have used so much at most."""
+    return math.ceil(max(used * _WORKER_HEADROOM, LEAST_WORKER) / granularity) * granularity
 
 
 def decayed_quantile(

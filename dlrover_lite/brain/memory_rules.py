@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.brain.forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.lattice import MemoryBand
-from dlrover_lite.brain.memory_model import ACT_TIMES, OomRisk, limit_for, oom_risk
+from dlrover_lite.brain.memory_model import ACT_TIMES, LEAST_PS, OomRisk, limit_for, oom_risk
 from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.treatment import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
@@ -30,8 +30,6 @@ _OLDEST_SECONDS = 10.0
 """A job of which nothing has been heard for longer has not gone on as fast as it did."""
 _LEAST_MORE = 1.05
 """Over the limit of a PS in need: a little more than is needed, rather than again and again."""
-_LEAST_PS = 128 * MIB
-"""Of another PS: as stage 1 has it."""
 _LARGEST_INDEX = 1.6
 """Over the usual size of rows with their index: while it doubles."""
 
@@ -224,7 +222,7 @@ def _to_another(
         return None
     memory, _ = one.found.of(one.node.node)
     needed = memory.base + share * (one.limit - memory.base) / _FILLED
-    resources = Resources(one.node.resources.cores, max(_LEAST_PS, math.ceil(needed / MIB) * MIB))
+    resources = Resources(one.node.resources.cores, max(LEAST_PS, math.ceil(needed / MIB) * MIB))
     host = room.best(resources)
     if not host:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.prescale import PastJob, PastMemory
-from dlrover_lite.brain.profiles import Profile, host_speeds, observe
+from dlrover_lite.brain.profiles import host_speeds, observe
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import FitRecord
@@ -42,7 +41,7 @@ def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: 
             data=msgspec.to_builtins(fitted),
         )
     )
-    if (memory := _memory(known.profiles, outcome)) is not None:
+    if (memory := _memory(known, outcome)) is not None:
         store.add_fit(
             FitRecord(
                 job=known.job,
@@ -55,9 +54,9 @@ def remember(store: ConfigStore, known: RegisteredJob, outcome: JobOutcome, at: 
         )
 
 
-def _memory(profiles: Sequence[Profile], outcome: JobOutcome) -> PastMemory | None:
-    last = profiles[-1].ps
-    rows, worker = sum(use.rows for use in last), outcome.peak_memory.get("worker", 0)
+def _memory(known: RegisteredJob, outcome: JobOutcome) -> PastMemory | None:
+    profiles, last = known.profiles, known.profiles[-1].ps
+    rows, worker = sum(use.rows for use in last), known.worker_peak or outcome.peak_memory.get("worker", 0)
     if not rows or not worker:
         return None
     points = [(float(p.samples_so_far), float(sum(use.rows for use in p.ps))) for p in profiles if p.ps]

@@ -19,7 +19,7 @@ from dlrover_lite.brain.decision import Decision, decide
 from dlrover_lite.brain.fitted_model import model_data
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Bounds, FloatArray, MemoryNeed, to_milli
-from dlrover_lite.brain.memory_model import decayed_quantile, row_bytes
+from dlrover_lite.brain.memory_model import decayed_quantile, row_bytes, worker_limit
 from dlrover_lite.brain.similarity import THRESHOLD, JobFeatures, Neighbour, distance, neighbours, pooled_prior
 from dlrover_lite.brain.table_rows import Growth, fit_rows, quantile_rows
 from dlrover_lite.brain.throughput import Fit, Prior, fit
@@ -220,7 +220,7 @@ def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> Mem
     rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
     lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
     return MemoryNeed(
-        worker=int(usual([memory.worker for memory, _ in memories]) * _HEADROOM),
+        worker=worker_limit(int(usual([memory.worker for memory, _ in memories]))),
         ps=int(usual([memory.base for memory, _ in memories]) * _HEADROOM),
         tables=int(upper * each * _HEADROOM),
         tables_band=(int(lower * each), int(expected * each), int(upper * each)),

@@ -13,15 +13,15 @@ from dlrover_lite.brain.effect import Effect, doubt_after
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.job_view import JobView, LastChange
 from dlrover_lite.brain.lattice import MILLI, Bounds, Candidate, MemoryNeed, to_milli
-from dlrover_lite.brain.memory_model import SPILL_PART
+from dlrover_lite.brain.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
 from dlrover_lite.brain.observed import candidate_of, observed_view
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.throughput import Prior
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment, WorkRole
+from dlrover_lite.units import Resources
 
 __all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
 
@@ -32,15 +32,13 @@ _SECONDS_TO_RESIZE = 3.0
 _LEAST_RELIEF = 0.1
 """Of what all PS have, that must be left for a relief in place."""
 _START_SECONDS = 15.0
-"""Until another node is there that takes over from one: as ``HealInputs.start_seconds``."""
+"""Until another PS is there and has slots, as far as memory is concerned: it may be much."""
+_SECONDS_TO_REPLACE = 6.0
+"""Until another node has taken over from one that is slow, until it was measured."""
 SCALE_SECONDS = 2.0
 """Of training that a change costs, until it was measured."""
 _FINEST = 0.25
 """Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
-_LEAST_WORKER, _LEAST_PS = 256 * MIB, 128 * MIB
-"""Bytes, whatever was measured of the like: a process that is a little larger than another must not be killed for it."""
-_WORKER_HEADROOM = 1.25
-"""Of a worker's memory over the most that any has used."""
 _MOST_WORKERS, _MOST_SERVERS = 64, 32
 _FEW_CORES = 4.0
 REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
@@ -112,6 +110,8 @@ class RegisteredJob:
     """The newest decision that its master knows of: of another database, maybe, which is gone."""
     waits: Numbered | None = None
     """The decision that its master is to be told."""
+    to_tell: list[Numbered] = field(default_factory=list)
+    """What it is to be told next."""
     decided: list[Numbered] = field(default_factory=list)
     """Those that act, the newest last."""
     history: tuple[PastJob, ...] = ()
@@ -132,6 +132,9 @@ class RegisteredJob:
     stays_until: float = 0.0
     """It couldn't give way, and isn't asked to again before."""
     new_profile: bool = False
+    """Since plans were looked at last,"""
+    to_heal: bool = False
+    """and since the nodes' health was."""
     reason: str = ""
     """Of the last decision that was stored, so that the same one isn't stored twice."""
 
@@ -160,7 +163,7 @@ class RegisteredJob:
         if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
             return
         self.profiles.append(profile)
-        self.new_profile = True
+        self.new_profile = self.to_heal = True
         if len(self.profiles) > MOST_PROFILES:
             half = MOST_PROFILES // 2
             self.profiles = self.profiles[:half:2] + self.profiles[half:]
@@ -292,18 +295,36 @@ class RegisteredJob:
         took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
         return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
 
+    @property
+    def seconds_to_replace(self) -> float:
+        """As measured of late."""
+        took = [
+            one.done_at - one.at
+            for one in self.treated.values()
+            if isinstance(one.act, Replace) and one.done_at is not None and one.done_at > one.at
+        ][-5:]
+        return sum(took) / len(took) if took else _SECONDS_TO_REPLACE
+
     def stands(self, standing: Standing) -> None:
         """As its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
         self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
-            self.waits = None
+            self.waits = self.to_tell.pop(0) if self.to_tell else None
+
+    def tell(self, one: Numbered) -> None:
+        """Its master, as soon as that has heard what comes before."""
+        if self.waits is None:
+            self.waits = one
+        else:
+            self.to_tell.append(one)
 
     def gave_way(self, since: float) -> None:
         """It has run, has no nodes any more, and waits for a plan since then."""
         if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
             self.waits = None  # of when it ran
+        self.to_tell.clear()
         self.standing, self.plan, self.waits_since = None, None, since
 
     def refused(self, done: Done, what: Decision) -> None:
@@ -353,21 +374,28 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
         at=at,
         profiles=tuple(known.profiles) if present else (),
         levels=tuple(levels),
-        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources) for node in standing.nodes),
+        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
         free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
         facts=demand.facts,
+        most=most,
+        least=_least(demand),
         spill_part=known.spill_part,
         seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
-        start_seconds=_START_SECONDS,
+        start_seconds=known.seconds_to_replace,
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),
     )
 
 
+def _least(demand: Demand) -> dict[WorkRole, int]:
+    roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
+    return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}
+
+
 def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:
-    worker = int(worker_peak * _WORKER_HEADROOM) if worker_peak else need.worker
-    return msgspec.structs.replace(need, worker=max(worker, _LEAST_WORKER), ps=max(need.ps, _LEAST_PS))
+    worker = worker_limit(worker_peak) if worker_peak else max(need.worker, LEAST_WORKER)
+    return msgspec.structs.replace(need, worker=worker, ps=max(need.ps, LEAST_PS))
 
 
 def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:

@@ -2,16 +2,18 @@
 
 A worker's minibatches per second say how fast it is: work is leased as it asks for it. A PS has to answer for all, so what tells is how
 long it works on a minibatch: against its peers, and against what it used to take itself. Whatever it is, it has to be seen in several
-windows.
+windows; or, where it came all at once, as long as makes it sure (``slowing``): the job is slow meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
 from dlrover_lite.brain.room import Room
+from dlrover_lite.brain.slowing import slower_than_peers, slowing
 from dlrover_lite.brain.treatment import (
     HealInputs,
     MoveSlots,
@@ -30,10 +32,26 @@ _PS_CORES = 1.0
 """A PS can use: one thread does all the work on rows."""
 _LEAST_SHARE = 0.05
 """Of a PS's load that is worth moving."""
-_USUAL_WINDOWS = 3
+_USUAL_WINDOWS, _MOST_USUAL_WINDOWS = 3, 24
 """Before the present trouble, that say what a PS takes usually."""
-_WORTH = 2.0
-"""A replacement has to gain so many times what it costs."""
+_IN_A_ROW_SECONDS = 12.0
+"""That windows in a row take together: some are short, to see what has just changed."""
+_WORTH = 0.5
+"""A replacement has to save so much of the time that it takes to come: what it takes for that is taken from others."""
+_USES_ITS_LIMIT = 0.6
+"""Part of its cores that a node uses, if it is the limit that holds it back, and not what else happens on its host."""
+_ALONE = 3.0
+"""Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
+_BUSY_IF_SLOW = 0.5
+"""Times the time that a hot PS works at least, for one on a slow host: it is as slow at all that it does between requests."""
+
+
+class _Seen(NamedTuple):
+    """Trouble of a node."""
+
+    windows: Sequence[Profile]
+    """In which it was seen, the newest last."""
+    before: Sequence[Profile]
 
 
 def remaining_seconds(inputs: HealInputs) -> float:
@@ -56,22 +74,44 @@ def _about_time(treatment: Treatment) -> bool:
     return treatment.cause in ("slow worker", "hot ps")
 
 
+def _in_a_row(inputs: HealInputs, profiles: Sequence[Profile]) -> Sequence[Profile]:
+    """The newest windows, as many as trouble has to be seen in that didn't come all at once; none if there aren't so many."""
+    seconds = 0.0
+    for count, profile in enumerate(reversed(profiles), 1):
+        seconds += profile.seconds
+        if count >= inputs.policy.windows and seconds >= _IN_A_ROW_SECONDS:
+            return profiles[-count:]
+    return ()
+
+
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
 def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> list[Treatment]:
-    """Of those among ``nodes`` that are workers and slow: smaller shards first, then more cores where a limit holds it back, or another
-    worker where that pays. Takes from ``room`` what it gives."""
-    found = []
-    for node in nodes:
-        if node.role != "worker":
-            continue
-        windows = _since_treated(inputs, node.node)[-inputs.policy.windows :]
-        rates = [rate for profile in windows if (rate := _against_peers(profile, node.node)) is not None]
-        if len(rates) < inputs.policy.windows or max(rates) >= inputs.policy.slow_below:
-            continue
-        found.append(_slow_worker(inputs, node, windows, float(median(rates)), room))
-    return found
+    """Of those among ``nodes`` that are workers and slow: more cores where a limit holds it back, another worker where that pays, or
+    else smaller shards. Takes from ``room`` what it gives."""
+    return [
+        _slow_worker(inputs, node, windows, room)
+        for node in nodes
+        if node.role == "worker" and (windows := _slow_windows(inputs, node.node))
+    ]
+
+
+def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
+    """In which a worker is slow; none if it isn't, or not surely."""
+    profiles, policy = _since_treated(inputs, node), inputs.policy
+    windows = _in_a_row(inputs, profiles)
+    if windows and all(_is_slow(inputs, profile, node) for profile in windows):
+        return windows
+    found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence)
+    if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
+        return found.windows
+    return ()
+
+
+def _is_slow(inputs: HealInputs, profile: Profile, node: str) -> bool:
+    rate = _against_peers(profile, node)
+    return rate is not None and rate < inputs.policy.slow_below
 
 
 def _against_peers(profile: Profile, node: str) -> float | None:
@@ -84,33 +124,29 @@ def _against_peers(profile: Profile, node: str) -> float | None:
     return own.minibatches / expected if expected > 0 else None
 
 
-def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], rate: float, room: Room) -> Treatment:
+def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> Treatment:
     uses = [use for profile in windows for use in profile.workers if use.node == node.node]
-    seen = f"it does {rate:.0%} of the minibatches that its peers' rates let expect, for {len(windows)} windows"
+    rate = float(median(_against_peers(profile, node.node) or 0.0 for profile in windows))
+    seen = f"it does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="slow worker", act=Tell(), reason=seen)
-    if not _done(inputs, node.node, SmallerShards):
-        return _with(treatment, SmallerShards(rate), f"{seen}: smaller shards, so that nobody waits for its last ones")
-    held_back = _held_back(uses, windows)
-    more = min(node.resources.cores / rate, node.resources.cores + room.cores(node.host))
-    if inputs.resizable and held_back >= inputs.policy.throttled and more >= node.resources.cores * 1.2:
+    more = min(node.resources.cores / max(rate, 1e-3), node.resources.cores + room.cores(node.host))
+    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
         room.take(node.host, Resources(more - node.resources.cores, 0))
-        return _with(
-            treatment,
-            Resize(Resources(more, node.resources.memory)),
-            f"{seen}; its limit holds it back {held_back:.0%} of the time: it gets {more:.3g} cores",
-        )
+        text = f"{seen}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {more:.3g} cores"
+        return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
     # the others' rate is what all could have: one of n that is slow costs its part of that
-    workers = len(windows[-1].workers)
-    lost = (1 - rate) / workers
-    gain = remaining_seconds(inputs) * lost - inputs.start_seconds
-    if problem := _not_replaced(inputs, "slow worker", gain):
-        return _with(treatment, Tell(), f"{seen}; it stays: {problem}")
-    host = room.elsewhere(node.host, node.resources)
-    if host:
-        room.take(host, node.resources)
-    where = f"on {host}" if host else "where it is, as no other host has room"
-    text = f"{seen}, with smaller shards too: another one takes its place, {where}"
-    return _with(treatment, Replace(node.resources, host), text, gain)
+    lost = (1 - rate) / len(windows[-1].workers)
+    gain = max(0.0, remaining_seconds(inputs) - inputs.start_seconds) * lost
+    problem, host = _not_replaced(inputs, "slow worker", gain), _place(inputs, node, windows, room)
+    if not problem and host is None:
+        problem = "no host has room for another one"
+    if not problem and host is not None:
+        text = f"{seen}: another one takes its place{_taken(node, host, room)}"
+        return _with(treatment, Replace(node.resources, host), text, gain)
+    if not _done(inputs, node.node, SmallerShards):
+        text = f"{seen}: smaller shards, so that nobody waits for its last ones; it stays, as {problem}"
+        return _with(treatment, SmallerShards(rate), text)
+    return _with(treatment, Tell(), f"{seen}; it stays: {problem}")
 
 
 # --- parameter servers ----------------------------------------------------------------------------------------------
@@ -121,37 +157,52 @@ def treat_servers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> l
     ``room`` what it gives."""
     hot = []
     for node in nodes:
-        if node.role != "ps":
-            continue
-        profiles = _since_treated(inputs, node.node)
-        windows = profiles[-inputs.policy.windows :]
-        if len(windows) == inputs.policy.windows and all(_is_hot(inputs, p, node.node, profiles) for p in windows):
-            busy = sum(_use(p, node.node).busy_seconds for p in windows) / sum(p.seconds for p in windows)
-            hot.append((-busy, node.node, node, windows, profiles))
+        if node.role == "ps" and (seen := _hot(inputs, node.node)) is not None:
+            busy = sum(_use(p, node.node).busy_seconds for p in seen.windows) / _seconds(seen.windows)
+            hot.append((-busy, node.node, node, seen))
     if not hot:
         return []
-    _, _, node, windows, profiles = min(hot, key=lambda one: one[:2])
-    return [_hot_server(inputs, node, windows, profiles, room)]
+    _, _, node, seen = min(hot, key=lambda one: one[:2])
+    return [_hot_server(inputs, node, seen, room)]
 
 
 def _use(profile: Profile, node: str) -> PsUse:
     return next(use for use in profile.ps if use.node == node)
 
 
-def _is_hot(inputs: HealInputs, profile: Profile, node: str, profiles: Sequence[Profile]) -> bool:
+def _hot(inputs: HealInputs, node: str) -> _Seen | None:
+    profiles, policy = _since_treated(inputs, node), inputs.policy
+    windows = _in_a_row(inputs, profiles)
+    before = profiles[: len(profiles) - len(windows)][-_MOST_USUAL_WINDOWS:]
+    if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
+        return _Seen(windows, before)
+    alone = bool(profiles) and len(profiles[-1].ps) == 1
+    evidence = policy.evidence * (_ALONE if alone else 1.0)
+    found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
+    if found is not None and all(
+        _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * policy.hot_busy) for profile in found.windows
+    ):
+        return _Seen(found.windows, found.before)
+    return None
+
+
+def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: float) -> bool:
     if not any(use.node == node for use in profile.ps):
         return False
     policy, own = inputs.policy, _use(profile, node)
-    if (
-        _wanted_to_work(own) < policy.hot_busy * profile.seconds
-        or own.queue_seconds < policy.hot_queue * profile.seconds
-    ):
+    works = _wanted_to_work(own) >= busy * profile.seconds
+    return works and own.queue_seconds >= policy.hot_queue * profile.seconds
+
+
+def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:
+    if not _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy):
         return False
+    most = inputs.policy.hot_over_peers
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
-    if peers and own.busy_seconds >= policy.hot_over_peers * median(peers):
+    if peers and _use(profile, node).busy_seconds >= most * median(peers):
         return True
-    usual = _usual(profiles, node, policy.windows)
-    return usual is not None and _cost(own) >= policy.hot_over_peers * usual
+    times = _times_as_long(before, [profile], node, least=_USUAL_WINDOWS)
+    return times is not None and times >= most
 
 
 def _wanted_to_work(use: PsUse) -> float:
@@ -159,45 +210,43 @@ def _wanted_to_work(use: PsUse) -> float:
     return max(use.busy_seconds, use.cpu_seconds + use.throttled_seconds)
 
 
-def _cost(use: PsUse) -> float:
-    return use.busy_seconds / max(1, use.minibatches)
-
-
-def _usual(profiles: Sequence[Profile], node: str, windows: int) -> float | None:
-    """Seconds that a PS worked on a minibatch before the last ``windows``, with the same PS beside it and the same cores; None where that
-    isn't known."""
-    now = profiles[-1]
+def _times_as_long(before: Sequence[Profile], windows: Sequence[Profile], node: str, *, least: int) -> float | None:
+    """That a PS works on a minibatch, over what its peers do meanwhile; None where fewer than ``least`` windows, with the same PS beside
+    it and the same cores, say what is usual."""
+    now = windows[-1]
     names, cores = {use.node for use in now.ps}, _use(now, node).cores
-    before = [
-        _cost(_use(profile, node))
-        for profile in profiles[:-windows]
-        if {use.node for use in profile.ps} == names and _use(profile, node).cores == cores
-    ]
-    return median(before) if len(before) >= _USUAL_WINDOWS else None
+    alike = [p for p in before if {use.node for use in p.ps} == names and _use(p, node).cores == cores]
+    usual = _costs(alike)
+    return slower_than_peers(usual, _costs(windows), node) if len(alike) >= least and usual[node] > 0 else None
 
 
-def _hot_server(
-    inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], profiles: Sequence[Profile], room: Room
-) -> Treatment:
+def _costs(profiles: Sequence[Profile]) -> dict[str, float]:
+    """Seconds that each PS works on a minibatch."""
+    costs: dict[str, list[float]] = {}
+    for use in (use for profile in profiles for use in profile.ps):
+        costs.setdefault(use.node, []).append(use.busy_seconds / max(1, use.minibatches))
+    return {node: median(found) for node, found in costs.items()}
+
+
+def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: Room) -> Treatment:
+    windows = seen.windows
     uses = [_use(profile, node.node) for profile in windows]
-    seconds = sum(profile.seconds for profile in windows)
-    busy = sum(use.busy_seconds for use in uses) / seconds
-    queue = sum(use.queue_seconds for use in uses) / seconds
-    seen = f"it works {busy:.0%} of the time, and {queue:.1f} requests wait for it"
-    treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="hot ps", act=Tell(), reason=seen)
-    held_back = _held_back(uses, windows)
+    busy = sum(use.busy_seconds for use in uses) / _seconds(windows)
+    queue = sum(use.queue_seconds for use in uses) / _seconds(windows)
+    text = f"for {_seconds(windows):.0f} s it works {busy:.0%} of the time, and {queue:.1f} requests wait for it"
+    treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="hot ps", act=Tell(), reason=text)
     more = min(_PS_CORES, node.resources.cores * 2, node.resources.cores + room.cores(node.host))
-    if inputs.resizable and held_back >= inputs.policy.throttled and more >= node.resources.cores * 1.2:
+    if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
         room.take(node.host, Resources(more - node.resources.cores, 0))
-        text = f"{seen}; its limit holds it back {held_back:.0%} of the time: it gets {more:.3g} cores"
+        text = f"{text}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {more:.3g} cores"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
-    speed = _speed(inputs, windows, profiles, node.node)
+    speed = _speed(seen, node.node)
     if speed < 1 / inputs.policy.hot_over_peers:
         return _slow_host(inputs, node, treatment, windows, speed, room)
     share, due = _share(windows, node.node), _due(windows, node.node)
     if share <= due * inputs.policy.uneven:
-        return _with(treatment, Tell(), f"{seen}, but it does {share:.0%} of the work, and {due:.0%} is its due")
-    return _move(treatment, windows, node.node, 1 - due / share, f"{seen}: it does {share:.0%} of the work")
+        return _with(treatment, Tell(), f"{text}, but it does {share:.0%} of the work, and {due:.0%} is its due")
+    return _move(treatment, windows, node.node, 1 - due / share, f"{text}: it does {share:.0%} of the work")
 
 
 def _share(windows: Sequence[Profile], node: str) -> float:
@@ -212,15 +261,14 @@ def _due(windows: Sequence[Profile], node: str) -> float:
     return _use(last, node).cores / sum(use.cores for use in last.ps)
 
 
-def _speed(inputs: HealInputs, windows: Sequence[Profile], profiles: Sequence[Profile], node: str) -> float:
+def _speed(seen: _Seen, node: str) -> float:
     """Of its host: 1 as usual. By what it took before; without that, by what its peers take for a CPU second's work."""
-    now = median(_cost(_use(profile, node)) for profile in windows)
-    usual = _usual(profiles, node, inputs.policy.windows)
-    if usual is not None:
-        return usual / now
+    times = _times_as_long(seen.before, seen.windows, node, least=1)
+    if times is not None:
+        return 1 / times if times > 0 else 1.0
     stretched: list[float] = []
     others: list[float] = []
-    for use in (use for profile in windows for use in profile.ps):
+    for use in (use for profile in seen.windows for use in profile.ps):
         if use.cpu_seconds > 0:
             (stretched if use.node == node else others).append(use.busy_seconds / use.cpu_seconds)
     return min(1.0, median(others) / median(stretched)) if stretched and others else 1.0
@@ -229,21 +277,24 @@ def _speed(inputs: HealInputs, windows: Sequence[Profile], profiles: Sequence[Pr
 def _slow_host(
     inputs: HealInputs, node: NodeNow, treatment: Treatment, windows: Sequence[Profile], speed: float, room: Room
 ) -> Treatment:
+    """Another PS in its place is as fast as it was, and takes a while to come; its peers are there, and have more to do for good: for
+    the rest of the job its part of all PS is missing, but for what it still can."""
     seen = (
         f"{treatment.reason}; it takes {1 / speed:.1f} times as long for the same work as it should: its host is slow"
     )
-    gain = remaining_seconds(inputs) * (1 - speed) - inputs.start_seconds
-    host = room.elsewhere(node.host, node.resources)
-    problem = _not_replaced(inputs, "hot ps", gain)
-    if host and not problem:
-        room.take(host, node.resources)
-        text = f"{seen}, and {host} has room: all its slots go to another one there"
+    remaining, servers = remaining_seconds(inputs), len(windows[-1].ps)
+    gain = max(0.0, remaining - inputs.start_seconds) * (1 - speed)
+    share = 1 - servers * speed / (servers - 1 + speed)
+    peers_can = servers > 1 and share >= _LEAST_SHARE
+    problem, host = _not_replaced(inputs, "hot ps", gain), _place(inputs, node, windows, room)
+    if not problem and host is None:
+        problem = "no host has room for another one"
+    if not problem and host is not None and not (peers_can and remaining * speed / servers < inputs.start_seconds):
+        text = f"{seen}: all its slots go to another one{_taken(node, host, room)}"
         return _with(treatment, Replace(node.resources, host), text, gain)
-    peers = len(windows[-1].ps) - 1
-    share = 1 - (peers + 1) * speed / (peers + speed)
-    if peers and share >= _LEAST_SHARE:
+    if peers_can:
         return _move(treatment, windows, node.node, share, seen)
-    return _with(treatment, Tell(), f"{seen}; {problem or 'no other host has room for another one'}")
+    return _with(treatment, Tell(), f"{seen}; it stays: {problem}")
 
 
 def _move(treatment: Treatment, windows: Sequence[Profile], node: str, share: float, seen: str) -> Treatment:
@@ -264,13 +315,55 @@ def _move(treatment: Treatment, windows: Sequence[Profile], node: str, share: fl
 # --- both -----------------------------------------------------------------------------------------------------------
 
 
+def _seconds(windows: Sequence[Profile]) -> float:
+    return sum(profile.seconds for profile in windows)
+
+
 def _held_back(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> float:
     """Part of the time in which the limit kept it from running."""
-    return sum(use.throttled_seconds for use in uses) / sum(profile.seconds for profile in windows)
+    return sum(use.throttled_seconds for use in uses) / _seconds(windows)
+
+
+def _is_held_back(inputs: HealInputs, uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> bool:
+    """So that more cores would make it faster: it is throttled, and uses what it has."""
+    used = sum(use.cpu_seconds for use in uses) / max(1e-9, uses[-1].cores * _seconds(windows))
+    return inputs.resizable and _held_back(uses, windows) >= inputs.policy.throttled and used >= _USES_ITS_LIMIT
 
 
 def _done(inputs: HealInputs, node: str, kind: type) -> bool:
     return any(t.node == node and isinstance(t.act, kind) for t in inputs.past)
+
+
+def _place(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> str | None:
+    """The host for another one in a node's place, which runs beside it for a while; "": wherever the backend finds room for it; None:
+    there is none. Its own host will do, if it isn't that which makes it slow: the cores are free once the other has gone."""
+    if host := room.elsewhere(node.host, node.resources):
+        return host
+    if _is_crowded(windows[-1], node):
+        return None
+    if not inputs.free:  # nothing is known of hosts
+        return "" if node.role == "worker" else None
+    return node.host if room.memory(node.host) >= node.resources.memory else None
+
+
+def _is_crowded(profile: Profile, node: NodeNow) -> bool:
+    """Whether the CPU of a node's host may be what it lacks: strangers take it, and no peer beside it does better."""
+    uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
+    peers: Sequence[WorkerUse | PsUse] = profile.workers if node.role == "worker" else profile.ps
+    if any(use.host == node.host and use.node != node.node for use in peers):
+        return False
+    host = next((one for one in profile.hosts if one.host == node.host), None)
+    if host is None:
+        return True
+    used = sum(use.cpu_seconds for use in uses if use.host == node.host) / profile.seconds
+    return host.cores - host.other_cores - used < node.resources.cores / 2
+
+
+def _taken(node: NodeNow, host: str, room: Room) -> str:
+    """Where, in words; what it needs there isn't left for others any more."""
+    if host:
+        room.take(host, Resources(min(node.resources.cores, room.cores(host)), node.resources.memory))
+    return f", on {host}" if host not in ("", node.host) else ", where it is, as no other host has room"
 
 
 def _not_replaced(inputs: HealInputs, cause: str, gain: float) -> str:
@@ -278,8 +371,8 @@ def _not_replaced(inputs: HealInputs, cause: str, gain: float) -> str:
     before = sum(t.cause == cause and isinstance(t.act, Replace) for t in inputs.past)
     if before >= inputs.policy.most_replacements:
         return f"{before} have been replaced for that already"
-    if gain < (_WORTH - 1) * inputs.start_seconds:
-        return f"another one would cost {inputs.start_seconds:.0f} s and save too little in what is left of the job"
+    if gain < _WORTH * inputs.start_seconds:
+        return f"another one takes {inputs.start_seconds:.0f} s to come and would save {gain:.0f} s of what is left of the job"
     return ""
 
 

@@ -1,11 +1,12 @@
 """How many rows an embedding table will have: Heaps' law with a finite limit, one fit per table.
 
-    rows(n) = L (1 - exp(-K n^g / L)),  and  K n^g  where L is infinite
+    rows(n) = L (1 - exp(-K n^g / L)) + c n,  and  K n^g + c n  where L is infinite
 
 Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
 samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
-fitted, the power law among them, weighed by how well it fits, and all together give the band. Beside them stands the power law of the last
-part of the curve alone: it is right where ids change with time, which bends the curve up again.
+fitted, the power law among them, weighed by how well it fits, and all together give the band. So it is with c, which is 0 where ids are
+drawn at random, and is not where they change with time: part of the curve goes on as straight as it is then. Beside them stands the
+power law of the last part of the curve alone, in case that only begins to bend it up.
 """
 
 from __future__ import annotations
@@ -31,9 +32,18 @@ _INDEPENDENT = 5.0
 """Its points count as so many independent ones together."""
 _SLOPE, _SLOPE_SD = 0.7, 0.3
 """Prior of g."""
-_LIMITS = 40
+_LIMITS = 60
 _FURTHEST = 1e4
 """The largest finite L, over the rows there are."""
+_NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0
+"""How far beyond the rows there are the nearest L is, in parts of them; how many there are of the part that doesn't grow straight, and the
+furthest of these."""
+_SHARES = np.arange(1, 10) / 10
+"""c n of the rows there are."""
+_STRAIGHT = 0.03
+"""Prior of c > 0."""
+_LEAST_REST = 1e-3
+"""Of the rows there are, that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
 """The power law of the curve's end is fitted from this part of n on (1/3 to 1), and is given so much weight however the others fit."""
 _DRIFT_SD = 0.03
@@ -69,6 +79,8 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
     slopes: list[float]
     """g"""
     slope_sds: list[float]
+    rates: list[float] = []
+    """c, rows per sample; empty: all 0"""
 
     @property
     def power_law(self) -> float:
@@ -102,15 +114,9 @@ def fit_rows(
         return None
     now = y[-1]
     largest = _FURTHEST * now if limit is None else max(limit, now)
-    nearest = min(1.002 * now, largest)
-    finite = np.geomspace(nearest, largest, _LIMITS) if largest > nearest else np.array([largest])
-    limits = finite if limit is not None else np.append(finite, math.inf)
-    laws = _fit_laws(np.log(n), y, limits)
-    # nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any
-    prior = np.full(len(limits), 0.5 / max(1, len(finite)))
-    if limit is None:
-        prior[-1] = 0.5
-    scores = laws.scores + np.log(prior)
+    shapes = _shapes(n, y, largest, limit)
+    laws = _fit_laws(np.log(n), y, shapes)
+    scores = laws.scores + np.log(shapes.prior)
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
     kept = weights > 1e-4
@@ -122,10 +128,44 @@ def fit_rows(
         counted=float(n[-1]),
         bound=limit if limit is not None else math.inf,
         weights=[*weights.tolist(), _LATEST_WEIGHT],
-        limits=[*limits[kept].tolist(), math.inf],
+        limits=[*shapes.limits[kept].tolist(), math.inf],
         factors=[*laws.factors[kept].tolist(), float(np.log(now) - slope * np.log(n[-1]))],
         slopes=[*laws.slopes[kept].tolist(), slope],
         slope_sds=[*laws.sds[kept].tolist(), 0.0],
+        rates=[*shapes.rates[kept].tolist(), 0.0],
+    )
+
+
+class _Shapes(NamedTuple):
+    """[l]: what laws there are to be fitted."""
+
+    limits: Floats
+    """L"""
+    rates: Floats
+    """c"""
+    prior: Floats
+
+
+def _shapes(n: Floats, y: Floats, largest: float, limit: float | None) -> _Shapes:
+    """Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any. Of the rate: nor is
+    it, so each part of the present one is as likely."""
+    now = float(y[-1])
+    # most of them are near: the nearer, the more it tells how far it is
+    beyond = largest / now - 1
+    finite = now * (1 + np.geomspace(_NEAREST, beyond, _LIMITS)) if beyond > _NEAREST else np.array([largest])
+    limits = finite if limit is not None else np.append(finite, math.inf)
+    prior = np.gradient(np.log(finite)) if len(finite) > 1 else np.ones(1)
+    prior /= prior.sum()
+    if limit is None:
+        prior = np.append(prior, 1.0) / 2
+    # a part that goes on as it does, beside one that has a limit of its own, or none
+    heads = np.append(1 + np.geomspace(_NEAREST, _FURTHEST_HEAD, _HEADS), math.inf)
+    shares, heads = (grid.ravel() for grid in np.meshgrid(_SHARES, heads, indexing="ij"))
+    straight = np.full(len(shares), 1 / len(shares))
+    return _Shapes(
+        np.concatenate([limits, heads * (1 - shares) * now]),
+        np.concatenate([np.zeros(len(limits)), shares * now / n[-1]]),
+        np.concatenate([prior * (1 - _STRAIGHT), straight * _STRAIGHT]),
     )
 
 
@@ -151,18 +191,20 @@ def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
     return n[chosen], y[chosen]
 
 
-def _fit_laws(log_n: Floats, y: Floats, limits: Floats) -> _Laws:
-    """ln(-L ln(1 - rows/L)) = ln K + g ln n: a line for each limit, fitted to all of them at once. Each is of full weight at the end of the
-    curve and less at its beginning, since a slope that falls slowly is best known from there."""
+def _fit_laws(log_n: Floats, y: Floats, shapes: _Shapes) -> _Laws:
+    """ln(-L ln(1 - (rows - c n)/L)) = ln K + g ln n: a line for each shape, fitted to all of them at once. Points count
+    fully at the end of the curve and less at its beginning, since a slope that falls slowly is best known from there."""
     recent = np.exp((log_n - log_n[-1]) / math.log(_SPAN))  # 1 at the end, 1/e at the beginning
     count = min(_INDEPENDENT, float(len(log_n)))
     weights = recent / recent.sum() * count
+    limits, straight = shapes.limits[:, None], shapes.rates[:, None] * np.exp(log_n)
+    rest = np.maximum(y - straight, _LEAST_REST * y)
     with np.errstate(divide="ignore", invalid="ignore"):
         # a limit below rows once seen, as after an eviction, says as much as one just above
-        share = np.minimum(y[None, :] / limits[:, None], 1 - 1e-6)
-        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits[:, None]), np.log(y)[None, :])
+        share = np.minimum(rest / limits, 1 - 1e-6)
+        line = np.where(share > 0, np.log(-np.log1p(-share)) + np.log(limits), np.log(rest))
         # how much the line moves for a relative error of rows: errors count where they are made
-        lever = np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
+        lever = y / rest * np.where(share > 0, share / (-(1 - share) * np.log1p(-share)), 1.0)
     w = weights[None, :] / (lever * _MISFIT) ** 2
     total = w.sum(axis=1)
     x_mean = (w * log_n).sum(axis=1) / total
@@ -173,8 +215,9 @@ def _fit_laws(log_n: Floats, y: Floats, limits: Floats) -> _Laws:
         ((w * x * (line - line_mean[:, None])).sum(axis=1) + _SLOPE / _SLOPE_SD**2) / information, 1e-3, 1.2
     )
     factors = line_mean - slopes * x_mean
-    rest = line - factors[:, None] - slopes[:, None] * log_n
-    squares = (w * rest**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
+    fitted = _law(limits, factors[:, None] + slopes[:, None] * log_n) + straight
+    off = np.log(fitted / y) / _MISFIT
+    squares = (weights * off**2).sum(axis=1) + ((slopes - _SLOPE) / _SLOPE_SD) ** 2
     return _Laws(factors, slopes, 1 / np.sqrt(information), -0.5 * squares - 0.5 * np.log(information))
 
 
@@ -196,15 +239,16 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
 
 def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
     ahead = np.log(np.maximum(n / fit.counted, 1.0))
-    limits, factors, slopes, sds = (
-        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds)
+    rates = fit.rates or [0.0] * len(fit.weights)
+    limits, factors, slopes, sds, straight = (
+        np.array(values)[:, None, None] for values in (fit.limits, fit.factors, fit.slopes, fit.slope_sds, rates)
     )
     offsets, parts = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([0.06, 0.24, 0.4, 0.24, 0.06])
     # the line turns about the point where the job is now
     slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
     now = np.log(fit.counted)
-    grown = _law(limits, factors + slopes * now + slope * ahead)
-    here = _law(limits, factors + slopes * now)
+    grown = _law(limits, factors + slopes * now + slope * ahead) + straight * fit.counted * np.exp(ahead)
+    here = _law(limits, factors + slopes * now) + straight * fit.counted
     values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
     found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,10 +112,11 @@ class Thinking:
             pass
         for waiting in list(self._to_register.values()):
             self._listen(adviser, waiting)
-        self._guarded(lambda: adviser.turn(self._wall_clock()))
-        self._advice = {
-            job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in adviser.waiting().items()
-        }
+        for decide in (adviser.treat, adviser.turn):  # what is urgent is told before the rest is thought about
+            self._guarded(partial(decide, self._wall_clock()))
+            self._advice = {
+                job: Advice(one.number, msgspec.to_builtins(one.decision)) for job, one in adviser.waiting().items()
+            }
         return True
 
     def _listen(self, adviser: Adviser, body: Told) -> None:

@@ -28,10 +28,11 @@ __all__ = [
     "SmallerShards",
     "Tell",
     "Treatment",
+    "WorkRole",
 ]
 
 WorkRole = Literal["ps", "worker"]
-Cause = Literal["slow worker", "hot ps", "memory ahead", "out of memory", "ended"]
+Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling", "out of memory", "ended"]
 
 
 # --- what is done ---------------------------------------------------------------------------------------------------
@@ -121,6 +122,8 @@ class NodeNow(msgspec.Struct, frozen=True):
     host: str
     resources: Resources
     """Its limits."""
+    used_bytes: int = 0
+    """Memory that it has used at most; 0: not known."""
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +152,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When something is amiss, and what may be done. Shares are parts of 1."""
 
     windows: int = 3
-    """Profiles, one after the other, in which it has to be seen."""
+    """Profiles, one after the other, in which it has to be seen, unless it came all at once."""
     slow_below: float = 0.6
     """A worker is slow below this share of what its peers' rates let expect."""
     hot_busy: float = 0.6
@@ -158,6 +161,9 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """with so many requests waiting on average,"""
     hot_over_peers: float = 1.5
     """and is busy so many times as long as its peers, or works so much longer on each minibatch than it used to."""
+    evidence: float = 4.0
+    """That a node has got slower than it was, as ``slowing`` counts it, to act on before so many windows are over: one that takes four
+    times as long has it after 2.1 s, one that takes twice as long after 8 s."""
     uneven: float = 1.25
     """A PS that does so many times the work it is due has too many hot slots."""
     throttled: float = 0.1
@@ -170,7 +176,15 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """if it is likely to happen within this time. New limits hold for twice as long, at least."""
     ahead_share: float = 1.0
     """Nor is looked further ahead than so many times what has been trained so far: tables are forecast from that, and memory that was
-    given isn't taken back."""
+    given comes back late."""
+    spare_windows: int = 3
+    """Memory is taken from a node after so many profiles in a row of the nodes that run now,"""
+    spare_share: float = 0.25
+    """if it is so large a part of its limit at least,"""
+    spare_seconds: float = 3600.0
+    """that it should do without for so long,"""
+    spare_again_seconds: float = 180.0
+    """and if none was given to it or taken from it for so long."""
     most_replacements: int = 3
     """Of slow nodes of a role in one job."""
     most_ends_on_host: int = 2
@@ -202,10 +216,14 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the PS held, by time, the newest last; empty: as the profiles have it. Memory is looked after by these alone, so ``profiles``
     may be empty."""
     facts: TableFacts | None = None
+    most: Resources | None = None
+    """That all nodes of the job may have together: its recipe's ceiling, or all there is; None: not known."""
+    least: dict[WorkRole, int] = {}
+    """By role: bytes that the recipe gives each node, which aren't taken from it."""
     seconds_to_act: float = 10.0
     """What a relief of memory takes, as measured."""
     start_seconds: float = 15.0
-    """What a replacement costs, as seconds of training at the present rate."""
+    """Until a replacement has taken over; the job is as slow as it is until then."""
     total_samples: float | None = None
     """Of the whole job, all epochs; None: not known."""
     epoch_samples: float | None = None

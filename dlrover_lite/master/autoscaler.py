@@ -356,7 +356,10 @@ def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
         wanted, planned = _role(target, role), _role(world.plan, role)
         for node in world.staying(role):
             size = _size(node.resources, wanted.each)
-            if size != node.resources:
+            if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
+                # before any leaves: there has to be room for what it holds
+                yield Resize(node.id, Resources(node.resources.cores, size.memory)), True
+            elif size != node.resources:
                 yield Resize(node.id, size), size.cores <= node.resources.cores
         if planned.count != wanted.count:
             yield Scale(role, wanted.count), wanted.count < planned.count

@@ -40,10 +40,8 @@ from dlrover_lite.wire.frames import Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
-SOON_SECONDS = 1.0
+SOON_SECONDS = 0.1
 """After it was told what it may decide something by; then twice as long each time, up to the beat."""
-MEMORY_SOON_SECONDS = 0.25
-"""The same after it was told what parameter servers hold: they may be about to run full."""
 FIRST_PLAN_SECONDS = 30.0
 """A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
 BEAT_SECONDS = 10.0
@@ -55,7 +53,7 @@ LOST_SECONDS = 40.0
 LATER_SECONDS = 10.0
 """After it couldn't write."""
 _LONGEST_PAUSE_SECONDS = 30.0
-_FIRST_BEAT_SECONDS = 0.2
+_FIRST_BEAT_SECONDS, _PATIENT_BEAT_SECONDS = 0.2, 1.0
 END_SECONDS = 3.0
 MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
 MOST_LEVELS = 60
@@ -185,17 +183,23 @@ class BrainLink:
         """A profile; the brain has no use for gaps. (``master.profiling.Sink``)"""
         if isinstance(found, Profile):
             self.unsent.add(found)
+            self._at_once()
 
     def keep_level(self, level: Level | None) -> None:
         """What PS hold, told at once; older ones that can't be told give way."""
         if level is not None:
             self._levels = [*self._levels, level][-MOST_LEVELS:]
-            if self.state == "open" and not self._said:
-                self._next_at = min(self._next_at, self._clock())
+            self._at_once()
 
     def done(self, done: Done) -> None:
         """What became of a decision."""
         self.unsent.add(done)
+        self._at_once()
+
+    def _at_once(self) -> None:
+        """Told with the next turn, not with the next beat: something may be decided by it."""
+        if self.state == "open" and not self._said:
+            self._next_at = min(self._next_at, self._clock())
 
     def waits(self, since: float | None) -> None:
         """The job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
@@ -209,7 +213,7 @@ class BrainLink:
         """Wait for what the brain says to a job that has no plan; whether it came. No longer than a brain lives, and answers; with
         ``patient`` another brain is looked for. ``meanwhile`` is called all the time, and may wait for a moment, too."""
         until = self._clock() + FIRST_PLAN_SECONDS
-        beat = SOON_SECONDS if patient else _FIRST_BEAT_SECONDS
+        beat = _PATIENT_BEAT_SECONDS if patient else _FIRST_BEAT_SECONDS
         while not has_come() and not give_up() and self._clock() < until:
             if self._asked is None and self.state == "open":
                 self._next_at = min(self._next_at, self._clock() + beat)
@@ -361,8 +365,7 @@ class BrainLink:
             self._levels = self._levels[len(asked.body.levels) :]
         news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
         held = isinstance(asked.body, Report) and bool(asked.body.levels)
-        soon = MEMORY_SOON_SECONDS if held else SOON_SECONDS
-        self._beat = soon if news or held else min(2 * self._beat, BEAT_SECONDS)
+        self._beat = SOON_SECONDS if news or held else min(2 * self._beat, BEAT_SECONDS)
         waits = self.unsent or self._levels or self._anew or self._end is not None
         self._next_at = now if waits else now + self._beat
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy as np
 from dlrover_lite import slots
 from dlrover_lite.brain.demand import Done, Standing, StandingNode
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.at_once import AtOnce
 from dlrover_lite.master.autoscaler import (
     Autoscaler,
     Goal,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "executor_of"]
 
 BY_HAND = "nodes were changed by hand"
+_SPARE = "memory to spare"
+"""Why nodes are given less (``brain.treatment.Cause``)."""
 
 
 class Executor:
@@ -72,8 +75,10 @@ class Executor:
         checkpoints: Callable[[], Checkpoints | None],
         let_go: Callable[[str, int], str],
         wall_clock: Callable[[], float],
+        at_once: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""."""
+        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``at_once`` does what can't wait for
+        advice, and is given whether all is trained."""
         self.state = state
         self._control = control
         self._reconciler = reconciler
@@ -85,6 +90,7 @@ class Executor:
         self._checkpoints = checkpoints
         self._let_go = let_go
         self._wall_clock = wall_clock
+        self._at_once = at_once
 
     # --- from the brain, and to it --------------------------------------------------------------------------------------
 
@@ -116,20 +122,19 @@ class Executor:
         return Standing(
             plan=fleet.plan,
             nodes=tuple(
-                StandingNode(node.id, "ps" if node.role == "ps" else "worker", hosts.get(node.id, ""), node.resources)
+                StandingNode(
+                    node.id,
+                    "ps" if node.role == "ps" else "worker",
+                    hosts.get(node.id, ""),
+                    node.resources,
+                    self._reconciler.most_used(node.id),
+                )
                 for node in fleet.running
                 if node.state == "up" and node.id not in leaving
             ),
             paused=self.state.paused,
             busy=self.state.busy,
-            worker_peak=max(
-                (
-                    usage.peak_memory
-                    for node, usage in self._reconciler.usage.items()
-                    if (known := fleet.by_id.get(node)) is not None and known.role == "worker"
-                ),
-                default=0,
-            ),
+            worker_peak=max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
             heard=self.state.heard,
         )
 
@@ -143,6 +148,9 @@ class Executor:
             steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
             return Goal(number=advice.number, steps=steps, what=what)
         treatment = decision.get("treatment") or {}
+        if decision.get("action") == "tell":
+            self._say(f"decision {advice.number}: {treatment.get('node')}: {what}")
+            return None
         steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {}, str(treatment.get("cause")))
         return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
 
@@ -151,8 +159,10 @@ class Executor:
         isn't asked for: no backend has several yet."""
         match act.get("type"):
             case "resize":
-                others = msgspec.convert(act.get("others", {}), dict[str, Resources])
-                return (Resize(node, _each(act)), *(Resize(name, its) for name, its in others.items()))
+                wanted = {node: _each(act), **msgspec.convert(act.get("others", {}), dict[str, Resources])}
+                if cause == _SPARE:
+                    return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
+                return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
             case "replace":
                 return (Replace(node, _each(act)),)
             case "move slots":
@@ -164,6 +174,21 @@ class Executor:
             case "smaller shards":
                 return (SmallShards(node, float(act["factor"])),)
         return ()
+
+    def _no_less_now(self, node: str, each: Resources) -> Resources:
+        """It may have been given more since the brain looked, and what is to help it takes nothing away."""
+        known = self._reconciler.fleet.by_id.get(node)
+        return each if known is None else Resources(each.cores, max(each.memory, known.resources.memory))
+
+    def _new_sizes(self, lowered: dict[str, Resources]) -> Iterable[Step]:
+        """Nodes that come later get no more memory than those of their role, if these have all been lowered."""
+        fleet = self._reconciler.fleet
+        for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
+            there = [node.id for node in fleet.running if node.role == role]
+            if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
+                memory = max(lowered[node].memory for node in there)
+                if memory < planned.each.memory:
+                    yield SetSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
 
     def _no_less(self, target: Plan) -> Plan:
         """Memory that nodes of a role had too little of isn't taken from those that come."""
@@ -224,7 +249,9 @@ class Executor:
     # --- each turn ------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """The next step, if it is time for one."""
+        """The next step, if it is time for one; and what can't wait for any."""
+        if self.state.mode == "on" and not self.state.paused:
+            self._at_once(self._shards.trained)
         if self.state.goal is None:
             return
         found = self.state.turn(self._world(), self._wall_clock())
@@ -359,6 +386,14 @@ def _let_go(master: Master, why: str, decision: int, at: float) -> str:
 def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
     """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
     brain, facts = master.brain, master.facts
+    at_once = AtOnce(
+        master.slots,
+        master.reconciler,
+        master.servers,
+        master.story,
+        exporter=lambda: master.exporting.exporter,
+        clock=master.now,
+    )
     found = Executor(
         facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
         control=master.slots,
@@ -371,6 +406,7 @@ def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[
         checkpoints=lambda: master.checkpoints,
         let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
         wall_clock=wall_clock,
+        at_once=lambda trained: at_once.turn(trained=trained),
     )
     if brain is not None:
         brain.standing, brain.advised = found.standing, found.advised

@@ -29,6 +29,11 @@ class Exporting:
         self._exporter = ""
 
     @property
+    def exporter(self) -> str:
+        """The worker that writes it, or has; empty: nobody yet."""
+        return self._exporter
+
+    @property
     def done(self) -> bool:
         return self.exported is not None or self._wanted == "none"
 

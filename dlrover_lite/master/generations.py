@@ -276,7 +276,7 @@ def _fleet(
 ) -> tuple[Fleet, list[Note]]:
     """Ids are never used again, and what was scaled stays so, unless the plan is to be another one: then nodes have no less memory."""
     if before is not None:
-        plan = _no_less_memory(plan, before.plan) if instead else before.plan
+        plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before)
     ended = {}
     for node in before.by_id.values() if before is not None else ():
         if node.state != "ended":
@@ -284,6 +284,14 @@ def _fleet(
         ended[node.id] = node
     fleet, instructions = Fleet(plan, capacity, by_id=ended).begin(now)
     return fleet, [one for one in instructions if isinstance(one, Note)]
+
+
+def _as_grown(before: Fleet) -> Plan:
+    """PS that were given more while they ran need that for the rows that come back, too."""
+    each = before.plan.ps.each
+    memory = max([each.memory, *(node.resources.memory for node in before.of("ps") if node.state != "ended")])
+    ps = msgspec.structs.replace(before.plan.ps, each=msgspec.structs.replace(each, memory=memory))
+    return msgspec.structs.replace(before.plan, ps=ps)
 
 
 def _no_less_memory(plan: Plan, before: Plan) -> Plan:

@@ -147,7 +147,7 @@ class ParameterServers:
         if node not in self._owned:
             self._owned[node] = slots.pack(state.owned(node))
         moves = [
-            MoveOrder(move.id, move.source, fleet.by_id[move.source].endpoint, move.target, move.slots)
+            MoveOrder(move.id, move.source, fleet.by_id[move.source].endpoint, move.target, move.slots, move.at_once)
             for move in state.moves
             if move.state == "copying" and move.involves(node)
         ]

@@ -18,13 +18,20 @@ from dlrover_lite.backends.base import Readings, Role
 from dlrover_lite.brain.profiles import HostUse, Level, Profile, PsLevel, PsUse, TableUse, WorkerUse
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.master.series import Series, Values
+from dlrover_lite.master.turning import RECENT_SECONDS, Paces, has_turned
 from dlrover_lite.wire.messages import PsReport, WorkReport
 
 __all__ = ["Pace", "Part", "Profiler", "Situation"]
 
 _WALL, _CPU, _TABLE = "wall ", "cpu ", "table "
-_PART_SECONDS = 2.0
-"""Of the parts of an interval that say how evenly it went."""
+_PART_SECONDS, _LEAST_PARTS = 2.0, 2
+"""Of the parts of an interval that say how evenly it went; and how many there are at least, of one that isn't tiny."""
+_LOOKS = 4
+"""Short intervals after a node got much slower."""
+_LOOK_AGAIN_SECONDS = 0.5
+"""Between two looks whether one has."""
+_SILENT_SECONDS = 1.5
+"""A worker that has told nothing for so long has done nothing."""
 _RATE_SECONDS, _LEAST_RATE_SECONDS = 4.0, 0.5
 """A rate for levels is that of so long, and of no less."""
 _LEVEL_SECONDS = 0.9
@@ -41,13 +48,21 @@ class Pace(msgspec.Struct, frozen=True):
     """After a change, before the next one begins."""
     patience_seconds: float = 3.0
     """For those that haven't told anything since the end of an interval: then they have done nothing since they did."""
+    look_seconds: float = 2.5
+    """Of those that follow when a node got much slower; none do where intervals are as short anyway."""
 
     @classmethod
     def of(cls, seconds: float) -> Pace:
         """Intervals of so many seconds, with all else in the same proportion; patience stays, since nobody tells anything sooner."""
         usual = cls()
         factor = seconds / usual.seconds
-        return cls(seconds, usual.least_seconds * factor, usual.warm_up_seconds * factor, usual.patience_seconds)
+        return cls(
+            seconds,
+            usual.least_seconds * factor,
+            usual.warm_up_seconds * factor,
+            usual.patience_seconds,
+            min(seconds, usual.look_seconds),
+        )
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -88,6 +103,13 @@ class Profiler:
         self._dims: dict[str, int] = {}
         self._level_until = -math.inf
         """As of when the last level was."""
+        self._calm_since = math.inf
+        """When the first interval began that things have been for as they are."""
+        self._usual: Paces | None = None
+        """Of the last interval of full length, or the last short one."""
+        self._looks = 0
+        """Short intervals that are still to come."""
+        self._looked_until = -math.inf
 
     @property
     def disturbed(self) -> str:
@@ -156,6 +178,8 @@ class Profiler:
         self._situation = situation
         self._at_beginning = None
         self._began = None if situation.disturbed else now + self._pace.warm_up_seconds
+        self._calm_since = math.inf if self._began is None else self._began
+        self._usual, self._looks = None, 0
         self._forget_others()
         return found
 
@@ -167,10 +191,27 @@ class Profiler:
             )
         if self._began is None:
             return None
-        end = self._began + self._pace.seconds
+        if (turn := self._turn(now)) is not None:
+            self._usual, self._looks = None, _LOOKS
+            if turn - self._began >= self._pace.least_seconds:
+                return self._close(turn, at - (now - turn))
+            self._began, self._at_beginning = turn, None
+        began, end = self._began, self._end(self._began)
         if now < end or (self._told_until() < end and now < end + self._pace.patience_seconds):
             return None
+        if self._looks <= 1:
+            self._usual = self._paces(began, end)
+        self._looks = max(0, self._looks - 1)
         return self._close(end, at - (now - end))
+
+    def waits_for_readings(self, now: float) -> bool:
+        """The interval is over, but for what the backend knows of its end."""
+        if self._began is None or now < (end := self._end(self._began)):
+            return False
+        return any(self._of(*source).until < end for source in self._sources() if source[0] in ("usage", "host"))
+
+    def _end(self, began: float) -> float:
+        return began + (self._pace.look_seconds if self._looks else self._pace.seconds)
 
     def level(self, now: float, at: float) -> Level | None:
         """What the PS hold, as of the last moment that all have told of; None when that isn't a new one, or no rate is known yet."""
@@ -194,6 +235,44 @@ class Profiler:
             ps=tuple(self._held(node, window) for node in servers),
             tables=self._tables(window),
         )
+
+    def _turn(self, now: float) -> float | None:
+        """From when on a node has been much slower than before, if one has that wasn't yet."""
+        assert self._began is not None
+        if self._looks or self._pace.look_seconds >= self._pace.seconds:
+            return None
+        until = self._told_of_late(now)
+        since = until - RECENT_SECONDS
+        if since < self._calm_since or until < self._looked_until + _LOOK_AGAIN_SECONDS:
+            return None
+        self._looked_until = until
+        usual = self._usual
+        if usual is None and since - self._began >= self._pace.least_seconds:
+            usual = self._paces(self._began, since)
+        if usual is None or not has_turned(usual, self._paces(since, until)):
+            return None
+        return max(self._began, until - RECENT_SECONDS / 2)
+
+    def _told_of_late(self, now: float) -> float:
+        """Up to when it is known what nodes have done; a slow worker tells that late."""
+        told: dict[str, list[float]] = {"ps": [now], "worker": [now]}
+        for part in self._situation.parts:
+            told[part.role].append(self._of(part.role, part.node).until)
+        return min(*told["ps"], max(min(told["worker"]), now - _SILENT_SECONDS))
+
+    def _paces(self, since: float, until: float) -> Paces:
+        """In that time."""
+        of: dict[str, dict[str, float]] = {"worker": {}, "ps": {}}
+        rates = {}
+        for part in self._situation.parts:
+            series = self._of(part.role, part.node)
+            before, after = series.at(since), series.at(until)
+            done = after.get("minibatches", 0.0) - before.get("minibatches", 0.0)
+            busy = after.get("busy", 0.0) - before.get("busy", 0.0)
+            if done > 0:
+                rates[part.node] = done / (until - since)
+                of[part.role][part.node] = (busy if part.role == "ps" else until - since) / done
+        return Paces(of["worker"], of["ps"], rates)
 
     def _told_until(self) -> float:
         """Up to when all have told."""
@@ -242,8 +321,8 @@ class Profiler:
 
     def _relative_sd(self, began: float, end: float) -> float:
         """Standard error of the mean over the mean, of the samples in parts of equal length."""
-        parts = int((end - began) / _PART_SECONDS)
-        if parts < 2:
+        parts = max(int((end - began) / _PART_SECONDS), _LEAST_PARTS)
+        if end - began < _PART_SECONDS:
             return 0.0
         workers = [self._of(*source) for source in self._workers()]
         edges = [began + (end - began) * i / parts for i in range(parts + 1)]

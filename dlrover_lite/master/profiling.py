@@ -137,6 +137,8 @@ class Profiling:
             disturbed = disturbed or beside
         self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
         self._keep(self._profiler.tick(now, at))
+        if self._profiler.waits_for_readings(now):
+            master.reconciler.read_soon()
 
     def level(self, master: Master) -> Level | None:
         """What the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""

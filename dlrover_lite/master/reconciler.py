@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -38,9 +39,12 @@ FAILED_GRACE_SECONDS = 1.0
 """Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
 END_SECONDS = 60.0
 """So long nodes may take to end that are killed."""
-USAGE_SECONDS = 1.0
+USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
+"""From one reading of what nodes have used to the next; and at least, where somebody waits for it."""
 RESIZE_AGAIN_SECONDS = 1.0
 """After the backend couldn't give a node more."""
+_UNSEEN = 1.25
+"""Between two looks, a second apart, a node may have used so many times the most that was seen."""
 
 
 class Servers(Protocol):
@@ -91,6 +95,8 @@ class Reconciler:
         self.fleet = fleet
         self.usage: dict[str, Usage] = {}
         """The last that is known of each node, also after its end."""
+        self._seen: dict[str, int] = {}
+        """The most memory that each was seen to use."""
         self.readings: tuple[float, Readings] | None = None
         """The newest, and as of when."""
         self.waits_for: dict[str, str] = {}
@@ -155,8 +161,19 @@ class Reconciler:
         usage = self._backend.usage(node)
         if usage is None:
             return self._servers.bytes_of(node)
-        self.usage[node] = usage
+        self._see({node: usage})
         return usage.memory
+
+    def most_used(self, node: str) -> int:
+        """Bytes, since it started. The kernel's high-water mark counts file pages that were cached too: what is far beyond all that was
+        seen is taken for those."""
+        usage, seen = self.usage.get(node), self._seen.get(node, 0)
+        return 0 if usage is None else max(seen, min(usage.peak_memory, int(seen * _UNSEEN)))
+
+    def _see(self, usage: Mapping[str, Usage]) -> None:
+        self.usage |= usage
+        for node, now in usage.items():
+            self._seen[node] = max(self._seen.get(node, 0), now.memory)
 
     def _noted(self, following: Next) -> list[str]:
         self._take(following)
@@ -186,8 +203,13 @@ class Reconciler:
         if now >= self._usage_at:
             self._usage_at = now + USAGE_SECONDS
             readings = self._backend.readings()
-            self.usage |= readings.nodes
+            self._see(readings.nodes)
             self.readings = (now + self._clock()) / 2, readings
+
+    def read_soon(self) -> None:
+        """What nodes have used is wanted as of now, with the next turn."""
+        last = self.readings[0] if self.readings is not None else -math.inf
+        self._usage_at = min(self._usage_at, last + LEAST_USAGE_SECONDS)
 
     def _resize(self, node: Node) -> list[str]:
         """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done

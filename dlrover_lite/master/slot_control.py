@@ -34,6 +34,8 @@ from dlrover_lite.wire.messages import (
 
 __all__ = ["SlotControl", "Wish"]
 
+AT_ONCE_BYTES = 64 << 20
+"""Of rows on a slow PS, that are copied with training held up, which is over the sooner for it: a second or two at a tenth of a core."""
 Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | ResizeRequest
 _OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
 _ENDED = Failure("refused", "the job has ended: there is no node to resize")
@@ -104,6 +106,10 @@ class SlotControl:
             return
         if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):
             return
+        hurry = [node for node in state.slow if self._bytes(state.owned(node)) <= AT_ONCE_BYTES]
+        if handed := self._handed_over(state):
+            self._servers.take(state.want(handed, at_once=hurry))
+            return
         try:
             transfers = self._placed(state, balance=state.rebalance)
         except JobError as error:
@@ -113,8 +119,22 @@ class SlotControl:
                     self._servers.tell(node, f"can't be emptied: {error.message}")
             return
         self.problem = ""
-        after, told = state.want(transfers)
+        after, told = state.want(transfers, at_once=hurry)
         self._servers.take((after.place_anew(False), told))
+
+    def _handed_over(self, state: SlotState) -> list[Transfer]:
+        """All that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
+        staying = self._fleet.servers_up(state.leaving)
+        empty = [node for node in staying if not state.owns(node.id)]
+        found = []
+        for source in state.slow:
+            members = state.owned(source)
+            coming = self._bytes(members)
+            target = next((node for node in empty if coming <= MEMORY_SHARE * self._free(node)), None)
+            if members.any() and target is not None:
+                empty.remove(target)
+                found.append((source, target.id, members))
+        return found
 
     def _measured(self, node: str) -> bool:
         return node in self._servers.reports and node in self._reconciler.usage
@@ -138,8 +158,11 @@ class SlotControl:
             else ServerRoom(node, 0.0, 0.0, leaving=True)
             for node in ids
         ]
-        row_bytes = self._servers.loads.row_bytes(state, self._servers.reports)
-        return place(positions, self._servers.loads.busy, row_bytes, rooms, balance=balance)
+        loads, to_empty = self._servers.loads, slots.none()
+        for node in state.leaving:
+            to_empty |= state.owned(node)
+        row_bytes = loads.row_bytes(state, self._servers.reports)
+        return place(positions, loads.busy_elsewhere(to_empty), row_bytes, rooms, balance=balance)
 
     def _free(self, node: Node) -> float:
         """Memory that a PS has left, less what is on its way to it."""
@@ -192,7 +215,7 @@ class SlotControl:
 
     def replace(self, node: str, each: Resources) -> Scaled | Failure:
         """Another one with ``each`` takes the place of a node that is slow."""
-        return self._drain(node, replace=True, each=each, why="replaced, as it is slow")
+        return self._drain(node, replace=True, each=each, why="replaced, as it is slow", slow=True)
 
     @property
     def _over(self) -> bool:
@@ -306,7 +329,13 @@ class SlotControl:
         )
 
     def _drain(
-        self, name: str, replace: bool, *, each: Resources | None = None, why: str = "drained by request"
+        self,
+        name: str,
+        replace: bool,
+        *,
+        each: Resources | None = None,
+        why: str = "drained by request",
+        slow: bool = False,
     ) -> Scaled | Failure:
         fleet, node = self._fleet, self._fleet.by_id.get(name)
         if self._over:
@@ -326,10 +355,16 @@ class SlotControl:
         if node.role != "ps":
             return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each))
         if replace:
-            self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced"))
+            self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced", slow=slow))
             return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each)])
         actions = self._let_go([name], why)
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
+
+    def more_memory(self, node: str, wanted: int) -> int:
+        """The limit that it could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling leave."""
+        fleet, known = self._fleet, self._fleet.by_id[node]
+        most = min(fleet.capacity.memory, self._total.memory) if self._total is not None else fleet.capacity.memory
+        return max(known.resources.memory, min(wanted, most - fleet.memory_beside(known)))
 
     def _resize(self, wish: ResizeRequest) -> Scaled | Failure:
         fleet, node = self._fleet, self._fleet.by_id.get(wish.node)

@@ -54,6 +54,15 @@ class SlotLoads:
         busy: Floats = self._measured[_BUSY]
         return busy
 
+    def busy_elsewhere(self, members: SlotSet) -> Floats:
+        """Seconds/s of each slot [4096], as ``members`` would keep other PS busy: whoever has them now may be slow, and is busy the longer
+        for it. By rows, which are as many wherever they are."""
+        found, rows = self.busy.copy(), self._measured[_ROWS]
+        here, there = (float(found[which].sum() / max(rows[which].sum(), 1e-9)) for which in (members, ~members))
+        if 0 < there < here:
+            found[members] *= there / here
+        return found
+
     def row_bytes(self, state: SlotState, reports: Mapping[str, PsReport]) -> Floats:
         """Of each slot [4096]. A PS that has not told them has its bytes spread over its slots."""
         found: Floats = self._measured[_BYTES].copy()

@@ -48,6 +48,8 @@ class Move(msgspec.Struct, frozen=True):
     """The version in which it was committed or cancelled."""
     tidied: list[str] = []
     """Which of its PS have tidied up since, or are no more."""
+    at_once: bool = False
+    """The slots are frozen from the beginning."""
 
     @property
     def open(self) -> bool:
@@ -80,6 +82,8 @@ class SlotState(msgspec.Struct, frozen=True):
     """Those that are not over for both of their PS, in the order they were wanted."""
     leaving: list[str] = []
     """PS to be emptied and ended."""
+    slow: list[str] = []
+    """Those of them that leave because they are slow."""
     rebalance: bool = False
     """Whether slots are to be placed anew as soon as all PS of the plan are up."""
     next_move: int = 1
@@ -141,8 +145,9 @@ class SlotState(msgspec.Struct, frozen=True):
         told = [Note(node, f"owns slots {slots.describe(state.owned(node))} (map 1)") for node in nodes]
         return state, told
 
-    def want(self, transfers: Iterable[Transfer]) -> Next:
-        """Queue moves. Raises ValueError for one whose slots aren't all its source's, or are in another open move."""
+    def want(self, transfers: Iterable[Transfer], *, at_once: Collection[str] = ()) -> Next:
+        """Queue moves; those of sources ``at_once`` are frozen from their beginning. Raises ValueError for one whose slots aren't all its
+        source's, or are in another open move."""
         moves, told, number = list(self.moves), list[Note](), self.next_move
         taken = _union(self.open_moves())
         for source, target, members in transfers:
@@ -154,7 +159,7 @@ class SlotState(msgspec.Struct, frozen=True):
             ):
                 raise ValueError(f"slots {slots.describe(members)} can't move from {source} to {target}")
             taken |= members
-            move = Move(number, source, target, slots.pack(members))
+            move = Move(number, source, target, slots.pack(members), at_once=source in at_once)
             moves.append(move)
             told += _told(move, f"move {move.id} is queued: {_slots(move.count)}")
             number += 1
@@ -221,7 +226,7 @@ class SlotState(msgspec.Struct, frozen=True):
         if told:  # all open moves it took part in were to it
             state = state.place_anew(True)
         if node in state.leaving:
-            state = state._with(leaving=[other for other in state.leaving if other != node])
+            state = state._not_leaving([node])
         return state, told
 
     def down(self, node: str) -> Next:
@@ -245,19 +250,21 @@ class SlotState(msgspec.Struct, frozen=True):
             source, target = renamed([move.source, move.target])
             moves.append(_changed(move, source=source, target=target, tidied=renamed(move.tidied)))
         version, ps, leaving = state.version + 1, renamed(state.ps), renamed(state.leaving)
-        state = state._with(version=version, ps=ps, moves=moves, leaving=leaving)
+        slow = [node for node in state.slow if node != old]  # the other one needn't be
+        state = state._with(version=version, ps=ps, moves=moves, leaving=leaving, slow=slow)
         count = _slots(int(state.owned(new).sum()))
         return state, [*told, Note(new, f"owns what {old} owned: {count} (map {version})")]
 
-    def leave(self, nodes: Collection[str], why: str) -> Next:
-        """These PS are to be emptied and ended: nothing more moves to them."""
+    def leave(self, nodes: Collection[str], why: str, *, slow: bool = False) -> Next:
+        """These PS are to be emptied and ended, because they are ``slow`` or for another reason: nothing more moves to them."""
         fresh = [node for node in nodes if node not in self.leaving]
         bound = [move.id for move in self.open_moves() if move.target in fresh]
         state, told = self.cancel("its target is to leave", bound)
         if not fresh:
             return state, told
         leaves = [Note(node, f"leaves: {why}") for node in fresh]
-        return state._with(leaving=[*state.leaving, *fresh]), told + leaves
+        hurry = [*state.slow, *fresh] if slow else state.slow
+        return state._with(leaving=[*state.leaving, *fresh], slow=hurry), told + leaves
 
     def stay(self, nodes: Collection[str], why: str) -> Next:
         """These PS are to stay after all: nothing more moves off them."""
@@ -266,13 +273,16 @@ class SlotState(msgspec.Struct, frozen=True):
         state, told = self.cancel("its source is to stay", bound)
         if not kept:
             return state, told
-        leaving = [node for node in self.leaving if node not in kept]
-        return state._with(leaving=leaving), told + [Note(node, f"stays: {why}") for node in kept]
+        return state._not_leaving(kept), told + [Note(node, f"stays: {why}") for node in kept]
 
     def place_anew(self, wanted: bool) -> SlotState:
         return self if wanted == self.rebalance else self._with(rebalance=wanted)
 
     # --- how ------------------------------------------------------------------------------------------------------------
+
+    def _not_leaving(self, nodes: Collection[str]) -> SlotState:
+        leaving, slow = ([one for one in names if one not in nodes] for names in (self.leaving, self.slow))
+        return self._with(leaving=leaving, slow=slow)
 
     def _commit(self, move: Move, now: float) -> Next:
         version = self.version + 1
@@ -317,6 +327,8 @@ class SlotState(msgspec.Struct, frozen=True):
             raise ValueError("not every slot has one owner")
         if len(self.came) not in (0, 4 * SLOTS):
             raise ValueError("it isn't known of every slot when it came to its owner")
+        if not {*self.slow} <= {*self.leaving}:
+            raise ValueError(f"{self.slow} are slow, and {self.leaving} leave")
         if len(ids := [move.id for move in self.moves]) != len({*ids}) or any(
             number >= self.next_move for number in ids
         ):

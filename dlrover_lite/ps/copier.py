@@ -145,6 +145,7 @@ class Copier:
                 if self._incoming is None:
                     memory = self._open(copying)
                     self._incoming = Incoming(self._engine, self.order.move, self.slots, copying, memory)
+                    self._incoming.freeze = self.order.at_once
                     self._number = 0
                     self._asked.clear()
                     self._places = list(range(memory.places)) if memory is not None else []

@@ -80,6 +80,8 @@ class Outgoing:
         self._cursors: list[int] = []
         self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
         self._told_configuration = engine.configuration is not None
+        self.complete = False
+        """All there is has been given out."""
         self._training = Training(engine, engine.clock)
         self._memory = offered_memory(PLACES, CHUNK_BYTES)
         engine.track(0)  # a session before this one may have left a log
@@ -118,6 +120,7 @@ class Outgoing:
             found = self._changed()
         if found is None and self._engine.frozen:
             marks = self._engine.marks.parcel(self.slots)
+            self.complete = True
             failpoint("ps.source.complete")
             return self._copied(-1, 0, complete=True), [marks]
         if found is None:

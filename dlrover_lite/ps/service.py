@@ -50,7 +50,7 @@ IMPATIENT_SECONDS = 0.005
 OVERDUE_SECONDS = 0.2
 """So long an answer is waited for before the next report is sent all the same."""
 LOADS_SECONDS = 2.0
-COUNT_SECONDS = 1.0
+COUNT_SECONDS = 0.5
 """Between two reports that say what the profile of the job needs."""
 HELD_MOST = 256
 """Requests held back while slots are frozen; more are sent away, to come again."""
@@ -333,7 +333,8 @@ class PsService:
     @property
     def report_in(self) -> float:
         """Seconds until the next report is due."""
-        waiting = not self.orders.version or self.engine.frozen or (self.copier is not None and self.copier.complete)
+        given = self.engine.frozen and (self.outgoing is None or self.outgoing.complete)
+        waiting = not self.orders.version or given or (self.copier is not None and self.copier.complete)
         waiting = waiting or self._cuts.state != self._told_of_cut
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:

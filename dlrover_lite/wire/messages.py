@@ -297,7 +297,7 @@ class PsReport(Message, frozen=True):
     restored: int = 0
     """The generation whose cut it holds: see RestoreOrder."""
     counters: PsCounters | None = None
-    """Once a second."""
+    """Twice a second."""
 
 
 class SnapshotOrder(Message, frozen=True):
@@ -342,6 +342,9 @@ class MoveOrder(Message, frozen=True):
     target: str
     slots: bytes
     """512 bytes: ``slots.pack``."""
+    at_once: bool = False
+    """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
+    what that would cost."""
 
 
 class PsOrders(Message, frozen=True):

@@ -257,21 +257,30 @@ def effective(found: Sequence[Decision], at: float) -> tuple[Treatment, ...]:
 
 @scenario
 def straggler() -> Iterator[Step]:
-    """One of four workers gets slow: smaller shards, then another one on another host. And one that its limit holds back."""
+    """One of four workers gets slow, and one window shows it: another one takes its place, on another host or where it is; smaller shards
+    near the end, and no more than a word when they don't help; and one that its limit holds back."""
     job, recorder = Job(Candidate(4, 1, 1.0, 1.0), Costs(ps=0.002), seed=3), Recorder()
     profiles = list(job.windows(3))
-    job.speeds["worker-2"] = 0.35
+    job.speeds["worker-2"] = 0.25
+    profiles += job.windows(1)
+    recorder.decide(Heal(ill(job, profiles)))
+    recorder.decide(Heal(ill(job, profiles, free={"a": Resources(0.0, 2 * GIB)})))
+    soon_over = job.samples + 1e5
+    treated = effective(recorder.decide(Heal(ill(job, profiles, total_samples=soon_over))), job.at)
     profiles += job.windows(3)
-    treated = effective(recorder.decide(Heal(ill(job, profiles))), job.at)
-    profiles += job.windows(3)
-    recorder.decide(Heal(ill(job, profiles, past=treated)))
-    recorder.decide(Heal(ill(job, profiles, past=treated, free={"a": Resources(2.0, GIB)})))
+    recorder.decide(Heal(ill(job, profiles, total_samples=soon_over, past=treated)))
+    limited = Job(Candidate(4, 1, 0.5, 1.0), Costs(ps=0.002), seed=3)
+    profiles = list(limited.windows(3))
+    limited.speeds["worker-2"] = 0.35
+    profiles += limited.windows(3)
+    recorder.decide(Heal(ill(limited, profiles, free={"a": Resources(2.0, GIB)})))
     yield from recorder.steps
 
 
 @scenario
 def hot_ps() -> Iterator[Step]:
-    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, with and without room elsewhere."""
+    """A PS with too many hot slots; one whose limit holds it back; one whose host gets slow, as one window shows, with room elsewhere,
+    where it is, and nowhere; and as three windows show."""
     recorder, costs = Recorder(), Costs(worker=0.006, ps=0.02)
     uneven = Job(Candidate(4, 3, 1.0, 1.0), costs, seed=4, shares=[0.6, 0.2, 0.2])
     recorder.decide(Heal(ill(uneven, uneven.windows(4))))
@@ -280,9 +289,12 @@ def hot_ps() -> Iterator[Step]:
     slow = Job(Candidate(4, 2, 1.0, 1.0), costs, seed=6)
     profiles = list(slow.windows(4))
     slow.speeds["ps-1"] = 0.25
-    profiles += slow.windows(3)
+    profiles += slow.windows(1)
     recorder.decide(Heal(ill(slow, profiles)))
+    recorder.decide(Heal(ill(slow, profiles, free={"a": Resources(0.0, 2 * GIB)})))
     recorder.decide(Heal(ill(slow, profiles, free={})))
+    profiles += slow.windows(2)
+    recorder.decide(Heal(ill(slow, profiles)))
     yield from recorder.steps
 
 
@@ -303,6 +315,27 @@ def predicted_oom() -> Iterator[Step]:
     profiles = uneven.windows(10)
     uneven.limits = {"ps-0": int(1.2 * uneven.used("ps-0")), "ps-1": 4 * uneven.used("ps-1")}
     recorder.decide(Heal(ill(uneven, profiles, total_samples=3 * uneven.samples, free={})))
+    yield from recorder.steps
+
+
+@scenario
+def memory_to_spare() -> Iterator[Step]:
+    """Nodes that were given far more than they need give it back, but for those whose memory was changed of late and for what the recipe
+    fixes; and tables that will outgrow all that a job may have."""
+    recorder = Recorder()
+    job = Job(Candidate(2, 2, 1.0, 1.0), seed=11, progress=20, rows_per_sample=4.0)
+    profiles = job.windows(4)
+    nodes = tuple(
+        msgspec.structs.replace(node, used_bytes=200 * MIB if node.role == "worker" else job.used(node.node))
+        for node in job.nodes()
+    )
+    known: dict[str, Any] = {"nodes": nodes, "total_samples": 1.5 * job.samples}
+    found = recorder.decide(Heal(ill(job, profiles, **known)))
+    late = effective(found, job.at - 60.0)
+    recorder.decide(Heal(ill(job, profiles, **known, past=late)))
+    recorder.decide(Heal(ill(job, profiles, **known, least={"worker": 400 * MIB})))
+    known["total_samples"] = 10 * job.samples
+    recorder.decide(Heal(ill(job, profiles, **known, most=Resources(8.0, 900 * MIB))))
     yield from recorder.steps
 
 

@@ -161,7 +161,7 @@ def test_where_there_is_no_memory_left_it_is_said_once(store: ConfigStore) -> No
     brain = adviser(store, capacity=Resources(4.0, 2 * PLAN.ps.each.memory + GIB))
     for second in range(1, 12):
         hear(brain, level(float(second)), at=second + 0.5)
-    assert not brain.waiting()
+    assert not any(one.decision.acts for one in brain.waiting().values())
     told = [one for one in brain._jobs[JOB].treated.values() if isinstance(one.act, Tell)]
     assert 1 <= len(told) <= 2  # of each PS
 
@@ -172,7 +172,8 @@ def test_where_there_is_no_memory_left_it_is_said_once(store: ConfigStore) -> No
 class Slow:
     """A job whose measurements come one after the other, and whose master does at once what it is told."""
 
-    def __init__(self, store: ConfigStore, **measured: Any) -> None:
+    def __init__(self, store: ConfigStore, *, least: int = GIB, **measured: Any) -> None:
+        """``least``: bytes that the recipe gives each node; all have 1 GiB."""
         workers, servers = (RolePlan(count, Resources(cores, GIB)) for count, cores in ((3, 1.0), (2, 0.5)))
         self.plan = Plan(ps=servers, worker=workers)
         nodes = [StandingNode(f"ps-{i}", "ps", "a", servers.each) for i in range(2)]
@@ -180,18 +181,34 @@ class Slow:
         self.standing = Standing(plan=self.plan, nodes=tuple(nodes))
         self.brain = Adviser(store)
         capacity = Resources(8.0, 16 * GIB)
-        demand = Demand(capacity=capacity, ps=servers, worker=workers, total_samples=1e9, epoch_samples=1e9)
+        fixed = [RolePlan(role.count, Resources(role.each.cores, least)) for role in (servers, workers)]
+        demand = Demand(capacity=capacity, ps=fixed[0], worker=fixed[1], total_samples=1e9, epoch_samples=1e9)
         features = msgspec.to_builtins(FEATURES)
         self.brain.arrived(Arrival(job=JOB, features=features, demand=demand, began=90.0, plan=self.plan), 90.0)
-        self._measured = measured
+        self.measured = measured
         self._windows = 0
+
+    def uses(self, bytes_of_workers: int, **memory: int) -> None:
+        """At most; and nodes have so much ``memory``, if another one."""
+        self.standing = msgspec.structs.replace(
+            self.standing,
+            nodes=tuple(
+                msgspec.structs.replace(
+                    node,
+                    used=bytes_of_workers,
+                    resources=Resources(node.resources.cores, memory.get(node.node, node.resources.memory)),
+                )
+                for node in self.standing.nodes
+            ),
+        )
+        self._told()
 
     def decided(self, windows: int) -> list[Act]:
         """In so many more of them."""
         acts = []
         for _ in range(windows):
             self._windows += 1
-            found = profile(self._windows, **self._measured)
+            found = profile(self._windows, **self.measured)
             self._told(profiles=(found,))
             self.brain.turn(found.at)
             for one in self.brain.waiting().values():
@@ -208,15 +225,85 @@ class Slow:
         )
 
 
-def test_a_worker_that_stays_slow_gets_smaller_shards_and_then_makes_room(store: ConfigStore) -> None:
+def test_a_worker_that_stays_slow_makes_room_for_another_a_few_times_and_then_gets_smaller_shards(
+    store: ConfigStore,
+) -> None:
     job = Slow(store, rates=(0.3, 1.0, 1.0))
     assert job.decided(2) == []
-    first, second = job.decided(8)
-    assert isinstance(first, SmallerShards) and first.factor == pytest.approx(0.3, abs=0.05)
-    assert isinstance(second, Replace) and second.resources == job.plan.worker.each
+    *replaced, last = job.decided(13)
+    assert [type(act) for act in replaced] == [Replace] * 3 and replaced[0].resources == job.plan.worker.each
+    assert isinstance(last, SmallerShards) and last.factor == pytest.approx(0.3, abs=0.05)
+
+
+def test_one_that_gets_much_slower_is_decided_on_with_the_first_profile_that_says_so(store: ConfigStore) -> None:
+    """Though plans have been looked at a moment before."""
+    job = Slow(store)
+    assert job.decided(3) == []
+    job.measured = {"rates": (0.2, 1.0, 1.0), "seconds": 3.0}
+    (act,) = job.decided(1)
+    assert isinstance(act, Replace)
+
+
+def test_what_a_replacement_takes_is_measured(store: ConfigStore) -> None:
+    job = Slow(store, rates=(0.3, 1.0, 1.0))
+    known = job.brain._jobs[JOB]
+    before = known.seconds_to_replace
+    (_,) = job.decided(3)
+    assert known.seconds_to_replace == 1.0 != before
 
 
 def test_a_server_that_its_limit_holds_back_is_hot_and_gets_more_cores(store: ConfigStore) -> None:
-    job = Slow(store, busy=(0.5, 0.2), cpu=(0.1, 0.2), queue=(0.9, 0.1), throttled=7.0)
+    job = Slow(store, busy=(0.5, 0.2), cpu=(0.4, 0.2), queue=(0.9, 0.1), throttled=7.0)
     act = job.decided(3)[0]
     assert isinstance(act, Resize) and act.resources.cores == pytest.approx(1.0)
+
+
+# --- memory that isn't needed ---------------------------------------------------------------------------------------
+
+
+def test_memory_to_spare_comes_back_and_is_there_for_others(store: ConfigStore) -> None:
+    job = Slow(store, least=100 * MIB)
+    job.uses(300 * MIB)
+    assert job.decided(2) == []
+    before = job.brain._room().memory
+    (act,) = job.decided(1)
+    less = Resources(1.0, 375 * MIB)
+    assert act == Resize(less, {"worker-1": less, "worker-2": less})  # of the servers too little is known yet
+    job.uses(300 * MIB, **{f"worker-{at}": less.memory for at in range(3)})
+    assert job.brain._room().memory - before == 3 * (GIB - less.memory)
+    (act,) = job.decided(4)  # now more is known of these; and nothing is undone
+    assert isinstance(act, Resize) and set(act.others) == {"ps-1"} and act.resources.memory < 0.3 * GIB
+
+
+def test_a_plan_is_changed_before_memory_is_taken(store: ConfigStore) -> None:
+    """Stage 2 is asked first; what it decides changes who there is."""
+    job = Slow(store, least=100 * MIB)
+    job.uses(300 * MIB)
+    job.decided(2)
+    rounds: list[float] = []
+    carry = job.brain._carry
+
+    def carries(found: Any, at: float) -> None:
+        assert not job.brain.waiting()
+        rounds.append(at)
+        carry(found, at)
+
+    job.brain._carry = carries  # type: ignore[method-assign]
+    assert len(job.decided(1)) == len(rounds) == 1
+
+
+def test_what_can_only_be_told_follows_what_is_done(store: ConfigStore) -> None:
+    """Of a job whose tables outgrow all that it may have."""
+    least = 2 * PLAN.ps.each.memory + PLAN.worker.each.memory
+    brain = adviser(store, capacity=Resources(4.0, least + 60 * MIB))
+    heard = 0
+    said: list[str] = []
+    for second in range(1, 20):
+        hear(brain, level(float(second)), at=second + 0.5, standing=standing(heard=heard))
+        for one in brain.waiting().values():
+            assert one.number > heard
+            heard = one.number
+            said.append(f"{one.decision.treatment.cause}: {one.decision.action}")  # type: ignore[union-attr]
+            done = Done(job=JOB, number=heard, at=START + second + 0.6, state="done", seconds=0.1)
+            hear(brain, at=second + 0.7, standing=standing(heard=heard), done=(done,) if one.decision.acts else ())
+    assert said.count("ceiling: tell") == 1 and "memory ahead: heal" in said

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.explain import explain
 from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
+from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
 from dlrover_lite.brain.treatment import (
     AddPs,
     Comeback,
@@ -44,27 +44,33 @@ def profile(
     throttled: float = 0.0,
     growth: float = 0.0,
     scale: float = 1.0,
+    seconds: float = 10.0,
+    others: float | None = None,
 ) -> Profile:
-    """Workers at ``rates``, PS that are ``busy``, in the ``number``-th window of 10 s."""
+    """Workers at ``rates``, PS that are ``busy``, in the ``number``-th window of 10 s, or in the first ``seconds`` of it. ``others``:
+    cores of the host's four that strangers take; None: nothing is known of it."""
+    long = seconds / 10
     rows = int(ROWS * (1 + growth * number))
     return Profile(
         job="job",
-        at=100.0 + 10 * number,
-        seconds=10.0,
+        at=90.0 + 10 * number + seconds,
+        seconds=seconds,
         batch_size=1000,
-        samples=int(100_000 * scale * sum(rates) / len(rates)),
+        samples=int(100_000 * scale * long * sum(rates) / len(rates)),
         samples_so_far=int(1_000_000 * (number + 1) * scale),
         workers=tuple(
-            WorkerUse(f"worker-{i}", "a", 1.0, int(1000 * rate * scale), 9.0, throttled) for i, rate in enumerate(rates)
+            WorkerUse(f"worker-{i}", "a", 1.0, int(1000 * rate * scale * long), 9.0 * long, throttled * long)
+            for i, rate in enumerate(rates)
         ),
         ps=tuple(
             PsUse(
-                f"ps-{i}", "a", 0.5, int(1000 * scale), (cpu or busy)[i] * 10, share * 10, (queue or busy)[i] * 20, throttled,
+                f"ps-{i}", "a", 0.5, int(1000 * scale * long), (cpu or busy)[i] * seconds, share * seconds,
+                (queue or busy)[i] * 2 * seconds, throttled * long,
                 rows // len(busy), 200 * rows // len(busy), 200 * rows // len(busy) + 80 * MIB,
             )
             for i, share in enumerate(busy)
         ),
-        hosts=(),
+        hosts=() if others is None else (HostUse("a", 4.0, others),),
     )  # fmt: skip
 
 
@@ -78,6 +84,7 @@ def inputs(profiles: tuple[Profile, ...], *, limit: int = 4 * GIB, **fields: obj
         "profiles": profiles,
         "nodes": tuple(nodes),
         "free": {"a": Resources(1.0, 2 * GIB), "b": Resources(4.0, 8 * GIB)},
+        "least": {"ps": limit, "worker": GIB},
         "total_samples": 1e9,
         "policy": POLICY,
     }
@@ -113,16 +120,26 @@ def test_a_healthy_job_is_left_alone(rates: tuple[float, ...], busy: tuple[float
 def test_a_slow_worker_is_found_however_fast_the_job_is(peers: int, which: int, rate: float, scale: float) -> None:
     rates = [1.0] * (peers + 1)
     rates[slow := which % (peers + 1)] = rate
-    found = treated(inputs(windows(rates=tuple(rates), scale=scale)))
-    assert list(found) == [f"worker-{slow}"]
-    act = found[f"worker-{slow}"]
-    assert isinstance(act, SmallerShards) and act.factor == pytest.approx(rate, abs=0.02 / min(1.0, scale))
+    known = windows(rates=tuple(rates), scale=scale)
+    assert treated(inputs(known)) == {f"worker-{slow}": Replace(Resources(1.0, GIB), "b")}
+    ((node, act),) = treated(inputs(known, total_samples=known[-1].samples_so_far)).items()
+    assert node == f"worker-{slow}" and isinstance(act, SmallerShards)
+    assert act.factor == pytest.approx(rate, abs=0.02 / min(1.0, scale))
 
 
 def test_a_moment_of_slowness_is_nothing() -> None:
-    steady, slow = windows(3), profile(3, rates=(1.0, 0.2, 1.0))
+    steady, slow = windows(3), profile(3, rates=(1.0, 0.2, 1.0), seconds=2.0)
     assert treated(inputs((*steady, slow))) == {}
+    assert treated(inputs((*steady, profile(3, rates=(1.0, 0.55, 1.0))))) == {}
     assert treated(inputs((*steady[:1], profile(1, rates=(1.0, 0.2, 1.0)), profile(2), slow))) == {}
+
+
+@pytest.mark.parametrize("seconds", [3.0, 10.0])
+def test_one_that_gets_much_slower_is_replaced_after_seconds(seconds: float) -> None:
+    slow = profile(3, rates=(1.0, 0.2, 1.0), seconds=seconds)
+    assert treated(inputs((*windows(3), slow))) == {"worker-1": Replace(Resources(1.0, GIB), "b")}
+    before = (0.5, 1.0, 1.0)  # one that was slow is no slower than it was
+    assert treated(inputs((*windows(1, rates=before), profile(1, rates=before, seconds=seconds)))) == {}
 
 
 def test_a_worker_with_fewer_cores_may_be_slower() -> None:
@@ -133,25 +150,29 @@ def test_a_worker_with_fewer_cores_may_be_slower() -> None:
     assert treated(inputs(tuple(halved))) == {}
 
 
-def test_smaller_shards_first_then_another_worker() -> None:
-    slow = inputs(windows(rates=(0.3, 1.0, 1.0)))
-    past = effective(slow)
-    assert treated(inputs(slow.profiles, past=past)) == {}  # nothing has been measured since
+def test_a_slow_worker_makes_room_for_another_where_that_pays_and_gets_smaller_shards_where_not() -> None:
+    slow = windows(rates=(0.3, 1.0, 1.0))
+    assert treated(inputs(slow, free={})) == {"worker-0": Replace(Resources(1.0, GIB))}
+    here = {"a": Resources(0.0, 2 * GIB)}
+    assert treated(inputs(slow, free=here)) == {"worker-0": Replace(Resources(1.0, GIB), "a")}
+    held_back = windows(rates=(0.3, 1.0, 1.0), throttled=3.0)
+    assert treated(inputs(held_back)) == {"worker-0": Resize(Resources(2.0, GIB))}
+    full = inputs(slow, free={"a": Resources(1.0, GIB // 2)})
+    near_the_end = inputs(slow, total_samples=slow[-1].samples_so_far + 1e5)
+    for found in (full, near_the_end):
+        assert treated(found) == {"worker-0": SmallerShards(pytest.approx(0.3))}
+    past = effective(near_the_end)
+    assert treated(msgspec.structs.replace(near_the_end, past=past)) == {}  # nothing has been measured since
     later = windows(8, rates=(0.3, 1.0, 1.0))
-    assert treated(inputs(later, past=past)) == {"worker-0": Replace(Resources(1.0, GIB), "b")}
-    assert treated(inputs(later, past=past, free={})) == {"worker-0": Replace(Resources(1.0, GIB))}
-    held_back = windows(8, rates=(0.3, 1.0, 1.0), throttled=3.0)
-    assert treated(inputs(held_back, past=past)) == {"worker-0": Resize(Resources(2.0, GIB))}
-    near_the_end = inputs(later, past=past, total_samples=later[-1].samples_so_far + 1e5)
-    assert treated(near_the_end) == {"worker-0": Tell()}
-    assert heal(msgspec.structs.replace(near_the_end, past=(*past, *effective(near_the_end)))) == ()  # said once
+    still = inputs(later, past=past, total_samples=later[-1].samples_so_far + 1e5)
+    assert treated(still) == {"worker-0": Tell()}
+    assert heal(msgspec.structs.replace(still, past=(*past, *effective(still)))) == ()  # said once
 
 
 def test_replacements_have_a_budget() -> None:
-    past = effective(inputs(windows(rates=(0.3, 1.0, 1.0))))
-    first = inputs(windows(8, rates=(0.3, 1.0, 1.0)), past=past)
+    first = inputs(windows(rates=(0.3, 1.0, 1.0)))
     replaced = [msgspec.structs.replace(one, node=f"old-{at}") for at, one in enumerate(effective(first) * 3)]
-    assert isinstance(treated(msgspec.structs.replace(first, past=(*past, *replaced)))["worker-0"], Tell)
+    assert isinstance(treated(msgspec.structs.replace(first, past=tuple(replaced)))["worker-0"], SmallerShards)
 
 
 # --- parameter servers ----------------------------------------------------------------------------------------------
@@ -186,6 +207,53 @@ def test_without_another_host_its_peers_take_over() -> None:
     act = treated(inputs((*before, *now), free={}))["ps-0"]
     assert isinstance(act, MoveSlots) and act.to == {"ps-1": 1.0}
     assert act.share == pytest.approx(1 - 2 * (1 / 3) / (1 + 1 / 3), abs=0.01)
+
+
+def slow_host(*, peers: int = 1, others: float | None = None, seconds: float = 10.0) -> tuple[Profile, ...]:
+    """That of the first of the PS, since one window, which says enough."""
+    busy = (0.3,) * (1 + peers)
+    slowed = profile(4, busy=(0.95, *(0.15 for _ in busy[1:])), cpu=busy, scale=0.5, seconds=seconds, others=others)
+    return (*windows(4, busy=busy, others=others), slowed)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 10.0])
+@pytest.mark.parametrize("peers", [0, 1, 5])
+def test_one_whose_host_gets_much_slower_is_replaced_after_seconds(seconds: float, peers: int) -> None:
+    profiles = slow_host(peers=peers, seconds=seconds)
+    sure = peers or seconds > 3  # alone, it may be what the job does now
+    assert treated(inputs(profiles)) == ({"ps-0": Replace(Resources(0.5, 4 * GIB), "b")} if sure else {})
+    assert treated(inputs((*profiles[:4], profile(4, busy=(0.3,) * (1 + peers), scale=0.5)))) == {}
+    if peers:  # all alike: a busy machine, not one slow host
+        assert treated(inputs((*profiles[:4], profile(4, busy=(0.9,) * (1 + peers), scale=0.5)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("peers", "others", "replaced"), [(1, 3.9, True), (0, 0.5, True), (0, 3.9, False), (0, None, False)]
+)
+def test_its_own_host_will_do_where_that_is_not_what_makes_it_slow(
+    peers: int, others: float | None, replaced: bool
+) -> None:
+    here = {"a": Resources(0.0, 8 * GIB)}
+    act = treated(inputs(slow_host(peers=peers, others=others), free=here))["ps-0"]
+    assert act == (Replace(Resources(0.5, 4 * GIB), "a") if replaced else Tell())
+    little = treated(inputs(slow_host(peers=peers, others=others), free={"a": Resources(4.0, GIB)}))["ps-0"]
+    assert isinstance(little, MoveSlots if peers else Tell)
+
+
+def test_where_its_peers_can_do_it_and_little_is_left_they_take_over() -> None:
+    """Of ten, one does a tenth: what is lost by that until the end is less than what it takes until another one is there."""
+    profiles = slow_host(peers=9)
+    last = profiles[-1]
+    left = inputs(profiles, total_samples=last.samples_so_far + 300 * last.samples_per_second)
+    act = treated(left)["ps-0"]
+    assert isinstance(act, MoveSlots) and sum(act.to.values()) == pytest.approx(1, abs=0.001)
+    assert isinstance(treated(inputs(profiles))["ps-0"], Replace)
+
+
+def test_one_on_a_slow_host_keeps_what_it_can_still_do() -> None:
+    fourfold = (*windows(4, busy=(0.24, 0.24)), profile(4, busy=(0.96, 0.24), cpu=(0.24, 0.24)))
+    act = treated(inputs(fourfold, free={}))["ps-0"]
+    assert isinstance(act, MoveSlots) and 0.5 * (1 - act.share) == pytest.approx(1 / 5)
 
 
 def test_busy_without_a_queue_is_no_trouble() -> None:

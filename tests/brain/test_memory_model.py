@@ -45,6 +45,12 @@ def changing() -> np.ndarray:
     return np.where(rng.random(SAMPLES) < 0.1, 10**9 + order, zipf(1.2, 30_000))
 
 
+def moving() -> np.ndarray:
+    """Ids of a window that moves on, evenly, over the whole course: most have been seen when it leaves them."""
+    rng, ids = np.random.default_rng(5), SAMPLES // 10
+    return (np.linspace(0, 2 * ids, SAMPLES) + rng.exponential(ids / 4, SAMPLES)).astype(np.int64)
+
+
 CURVES = {
     "zipf 0.9, of 50,000": lambda: zipf(0.9, 50_000),
     "zipf 1.05, of 1,000,000": lambda: zipf(1.05, 1_000_000),
@@ -54,6 +60,7 @@ CURVES = {
     "even, of 100,000": lambda: np.random.default_rng(4).integers(0, 100_000, SAMPLES),
     "even, of 1,000,000": lambda: np.random.default_rng(4).integers(0, 1_000_000, SAMPLES),
     "in the order of time": changing,
+    "of a window that moves": moving,
 }
 
 
@@ -130,6 +137,21 @@ def test_rows_only_rise(seed: int, slope: float, factor: float, limit: float, po
     assert (np.diff(ahead, axis=1) >= -1e-6 * ahead[:, 1:]).all()
     assert ahead.min() >= rows[-1] * (1 - 1e-9)
     assert ahead.max() <= max(limit * 2, rows[-1]) * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.2, 0.85), st.floats(0.0, 0.95), st.floats(1.5, 3.0), st.integers(0, 1000))
+def test_a_part_that_goes_on_as_it_does_is_told_from_one_that_does_not(
+    slope: float, share: float, ahead: float, seed: int
+) -> None:
+    """rows = K n^g + c n, with the noise of counting."""
+    n = np.linspace(0, 1e6, 41)[1:]
+    line = share * 2e5 * n / 1e6
+    exact = (1 - share) * 2e5 * (n / 1e6) ** slope + line
+    found = fit_rows(n, exact + np.random.default_rng(seed).normal(0, 1, 40) * np.sqrt(exact))
+    assert found is not None
+    expected = (1 - share) * 2e5 * ahead**slope + share * 2e5 * ahead
+    assert quantile_rows(found, ahead * 1e6, 0.5)[0, 0] == pytest.approx(expected, rel=0.13)
 
 
 def test_no_rows_no_curve() -> None:

@@ -62,7 +62,7 @@ def test_a_job_like_it_says_what_it_needs() -> None:
     assert measured.samples_per_second == pytest.approx(found.predicted.throughput.expected, rel=0.25)
     rows = 3.0 * 2e7**0.72
     assert found.memory.lower <= rows / found.choice.servers * 190 + 95 * MIB * 1.06 <= found.memory.limit
-    assert found.plan is not None and found.plan.worker.each.memory == int(520 * MIB * 1.06)
+    assert found.plan is not None and found.plan.worker.each.memory == 520 * MIB * 1.25
 
 
 def test_jobs_that_are_nothing_alike_say_nothing() -> None:

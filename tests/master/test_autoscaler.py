@@ -299,3 +299,18 @@ def test_steps_without_a_target_are_done_in_their_order() -> None:
         machine.settle()
     assert machine.asked == list(steps) and machine.done[0].state == "done"
     assert machine.nodes["ps-0"].resources.cores == 1.0 and "worker-1" not in machine.nodes
+
+
+def test_servers_that_stay_have_room_before_any_leaves() -> None:
+    machine = Machine(plan(1, 1.0, 2, 0.5, GIB), no_luck)
+    machine.advise(plan(1, 1.0, 1, 1.0, 2 * GIB))
+    while machine.state.goal is not None:
+        machine.turn()
+        machine.settle()
+    reached(machine, plan(1, 1.0, 1, 1.0, 2 * GIB))
+    of_servers = [step for step in machine.asked if not isinstance(step, SetSize) and "worker" not in str(step)]
+    assert of_servers[:3] == [
+        Resize("ps-0", Resources(0.5, 2 * GIB)),
+        Resize("ps-1", Resources(0.5, 2 * GIB)),
+        Scale("ps", 1),
+    ]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.backends.base import NodeEvent as Reported
+from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.profiles import Level, Profile, PsLevel
@@ -322,9 +323,28 @@ def test_what_servers_hold_is_told_at_once_and_asked_about_soon_after(line: Line
     line.settle()
     assert [one.levels for one in told if one.levels] == [[level]]
     before = len(told)
-    line.turn(brain_link.MEMORY_SOON_SECONDS)
+    line.turn(brain_link.SOON_SECONDS)
     line.rig.service.turn(PATIENCE)
     assert len(told) == before + 1 and told[-1].levels == []
+
+
+def test_what_was_measured_and_what_became_of_a_decision_is_told_at_once(line: Line) -> None:
+    told: list[Report] = []
+    line.rig.service._tell = lambda body: told.append(body) if isinstance(body, Report) else None
+    line.settle()
+    for _ in range(6):  # with nothing to say, ever longer until the next word
+        line.turn(brain_link.BEAT_SECONDS)
+        line.settle()
+    line.link.keep(profile(5.0))
+    line.settle()
+    assert len(told[-1].profiles) == 1
+    line.link.done(Done(job="ads-1", number=1, at=6.0, state="done"))
+    line.settle()
+    assert [one.number for one in told[-1].done] == [1]
+    before = len(told)
+    line.turn(brain_link.SOON_SECONDS)
+    line.rig.service.turn(PATIENCE)
+    assert len(told) == before + 1
 
 
 def test_without_a_brain_only_the_newest_of_what_servers_held_is_kept(line: Line) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dlrover_lite import slots
-from dlrover_lite.backends.base import Usage
 from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.master.autoscaler import AGAIN_SECONDS, TRIES, Autoscaler
@@ -49,7 +48,11 @@ class Job:
         self.less: list[tuple[str, float]] = []
         self.consumed = 0
         fleet, _ = Fleet(now or plan(), Resources(8.0, 16 * GIB)).begin(0.0)
-        self.reconciler = SimpleNamespace(fleet=fleet, readings=None, usage={}, set_size=self.set_size)
+        self.used: dict[str, int] = {}
+        """By node, the most."""
+        self.reconciler = SimpleNamespace(
+            fleet=fleet, readings=None, most_used=lambda node: self.used.get(node, 0), set_size=self.set_size
+        )
         self.owned: dict[str, list[int]] = {}
         self.servers = SimpleNamespace(
             leaving=[],
@@ -360,17 +363,12 @@ def test_how_a_job_stands() -> None:
     job = Job(now=plan(workers=2, servers=2))
     job.servers.leaving = ["ps-1"]
     job.reconciler.readings = (0.0, SimpleNamespace(on={"ps-0": "here", "worker-0": "there"}))
-    job.reconciler.usage = {
-        "worker-0": Usage(1.0, 100, 300),
-        "worker-1": Usage(1.0, 100, 500),
-        "ps-0": Usage(1.0, 100, 900),
-        "worker-9": Usage(1.0, 100, 1000),
-    }
+    job.used = {"worker-0": 300, "worker-1": 500, "ps-0": 900, "worker-9": 1000}
     job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
     found = job.executor.standing()
-    assert [(node.node, node.role, node.host) for node in found.nodes] == [
-        ("ps-0", "ps", "here"),
-        ("worker-0", "worker", "there"),
+    assert [(node.node, node.role, node.host, node.used) for node in found.nodes] == [
+        ("ps-0", "ps", "here", 900),
+        ("worker-0", "worker", "there", 300),
     ]
     assert (found.plan, found.worker_peak, found.heard, found.busy) == (job.fleet.plan, 500, 0, False)
 

@@ -19,7 +19,8 @@ from dlrover_lite.wire.messages import PsCounters, PsReport, TableCount, WorkRep
 
 EPOCH = 1_000_000.0
 """Seconds since the epoch at 0 of the steady clock."""
-PACE = Pace(seconds=10, least_seconds=4, warm_up_seconds=3, patience_seconds=3)
+PACE = Pace(seconds=10, least_seconds=4, warm_up_seconds=3, patience_seconds=3, look_seconds=10)
+"""None ends because a node gets slow: ``test_turning``."""
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")
 HOST = "here"
 

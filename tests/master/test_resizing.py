@@ -285,3 +285,17 @@ def test_leases_say_how_many_cores_there_are(pair: Rig) -> None:
     assert lease.cores == 1.0
     resize(pair, "worker-0", cores=2.5)
     assert pair.lease("worker-0", **done(lease)).cores == 2.5
+
+
+# --- what a node has used at most -----------------------------------------------------------------------------------
+
+
+def test_what_the_kernel_has_seen_far_beyond_all_that_we_saw_was_cached_files(rig: Rig) -> None:
+    """Its high-water mark is 2,000 bytes here."""
+    rig.up("ps-0", "worker-0", "worker-1")
+    reconciler = rig.master.reconciler
+    for used, most in ((1000, 1250), (1700, 2000), (1200, 2000), (2500, 2500)):
+        rig.backend.used["worker-0"] = used
+        reconciler.memory_used("worker-0")
+        assert reconciler.most_used("worker-0") == most
+    assert reconciler.most_used("worker-9") == 0

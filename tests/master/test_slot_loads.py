@@ -78,3 +78,15 @@ def test_a_master_tells_what_is_measured(make: Any) -> None:
         rig.client("ps-1").send(PsReport("ps-1", 0, 0, 0, requests_per_second=wrong))
     while rig.server.malformed < 3:
         rig.ask("cli", SlotsRequest())
+
+
+def test_slots_of_a_slow_server_keep_another_busy_as_their_rows_would() -> None:
+    """Its own slots are worth four times what they cost elsewhere; where nothing else is known, what was measured is believed."""
+    state, loads = state_of_two(), SlotLoads()
+    theirs = state.owned("ps-0")
+    loads.take("ps-0", theirs, measured(s1=(9, 30, 0.6, 1), s2=(9, 10, 0.2, 1)), requests_per_second=1.0, at=50.0)
+    assert loads.busy_elsewhere(theirs)[[1, 2]].tolist() == [0.6, 0.2]
+    loads.take("ps-1", ~theirs, measured(s4000=(9, 40, 0.2, 1)), requests_per_second=1.0, at=50.0)
+    assert loads.busy_elsewhere(theirs)[[1, 2, 4000]].tolist() == pytest.approx([0.15, 0.05, 0.2])
+    assert loads.busy_elsewhere(~theirs)[[1, 4000]].tolist() == [0.6, 0.2]  # one that is fast is left as it is
+    assert loads.busy_elsewhere(slots.none())[1] == loads.busy[1] == 0.6

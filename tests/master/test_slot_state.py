@@ -164,6 +164,17 @@ def test_nothing_moves_to_who_leaves_nor_off_who_stays_after_all() -> None:
     assert (state.moves, state.leaving) == ([], [])
 
 
+def test_off_a_slow_one_slots_move_at_once_and_off_no_other() -> None:
+    state, _ = begun().leave(["ps-0"], "replaced", slow=True)
+    assert state.slow == ["ps-0"] and state.leave(["ps-0"], "again", slow=True) == (state, [])
+    moving, _ = state.want([("ps-0", "ps-1", slots.of([1]))], at_once=state.slow)
+    assert [move.at_once for move in moving.moves] == [True]
+    assert not wanted(state, "ps-0", "ps-1", 1).moves[0].at_once
+    assert begun().leave(["ps-0"], "drained")[0].slow == []
+    assert state.stay(["ps-0"], "by request")[0].slow == []
+    assert state.replaced("ps-0", "ps-2")[0].slow == []  # who follows it needn't be slow
+
+
 def test_who_follows_is_all_that_the_other_was() -> None:
     state = wanted(wanted(wanted(begun(), "ps-0", "ps-1", 1, 2), "ps-1", "ps-0", 3000), "ps-0", "ps-1", 7)
     state, _ = state.leave(["ps-0"], "drained")
@@ -273,7 +284,7 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
                 state, _ = state.replaced(who, new)
             return state
         case ("leave", who):
-            return state.leave([who], "so")[0]
+            return state.leave([who], "so", slow=who == "ps-0")[0]
         case ("stay", who):
             return state.stay([who], "so")[0]
         case _:

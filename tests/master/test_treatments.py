@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,8 +15,10 @@ from dlrover_lite.brain.treatment import Act, AddPs, MoveSlots, Replace, Resize,
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice
+from dlrover_lite.wire.messages import Export
+from tests.backends.support import until
 from tests.master.rig import RESOURCES, Rig
-from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states
+from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
 
 SIZE = Resources(0.5, 3 << 29)
 
@@ -120,11 +124,126 @@ def test_who_replaces_a_node_has_the_size_that_was_decided(pair: Rig, node: str)
     assert pair.master.fleet.plan.ps.each == RESOURCES == pair.master.fleet.plan.worker.each
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, if that is little. Its slots keep it busy four times as long as those of the other one, by
+    as many requests."""
+    brain = Brain(pair)
+    rows, row_bytes = np.full(4096, 10.0), np.full(4096, 1000.0)
+    if not few:
+        monkeypatch.setattr("dlrover_lite.master.slot_control.AT_ONCE_BYTES", 2048 * 1000 - 1)
+    rows[:2048] = 15.0  # it has more to do, too
+    for node, busy in (("ps-0", 0.0004), ("ps-1", 0.0001)):
+        measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()
+        pair.report(node, loads=measured, version=1)
+    before = owned(pair.follow(*PAIR, until=at_rest))
+    brain.say("ps-0", Replace(RESOURCES))
+    pair.backend.wait_for_launch("ps-2")
+    pair.up("ps-2")
+    pair.follow(*PAIR, "ps-2", until=lambda status: status.moves, finish=False)
+    assert [order.at_once for order in pair.report("ps-2").moves] == [few]
+    status = pair.follow(*PAIR, "ps-2", until=lambda _: brain.done)
+    assert owned(status) == {"ps-1": before["ps-1"], "ps-2": before["ps-0"]}
+
+
 def test_smaller_shards_are_leased_at_once(pair: Rig) -> None:
     brain = Brain(pair)
     brain.say("worker-0", SmallerShards(0.5))
     pair.follow(*PAIR, until=lambda _: brain.done)
     assert [one.state for one in brain.done] == ["done"]
+
+
+def planned(rig: Rig) -> tuple[int, int]:
+    """Memory of nodes to come: PS, worker."""
+    plan = rig.master.fleet.plan
+    return plan.ps.each.memory, plan.worker.each.memory
+
+
+def test_memory_to_spare_is_taken_from_all_at_once_and_those_who_come_get_no_more(pair: Rig) -> None:
+    brain = Brain(pair)
+    small, smaller = Resources(1.0, 300 << 20), Resources(1.0, 200 << 20)
+    pair.follow(*PAIR, until=lambda _: all(pair.master.servers.tidy(node) for node in PAIR))
+    brain.say("ps-0", Resize(small, {"ps-1": small, "worker-0": smaller, "worker-1": smaller}), "memory to spare")
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    assert [one.state for one in brain.done] == ["done"]
+    assert dict(pair.backend.resized) == {"ps-0": small, "ps-1": small, "worker-0": smaller, "worker-1": smaller}
+    assert planned(pair) == (small.memory, smaller.memory)
+
+
+def test_as_long_as_one_of_them_keeps_more_so_do_those_who_come(pair: Rig) -> None:
+    brain = Brain(pair)
+    pair.follow(*PAIR, until=lambda _: all(pair.master.servers.tidy(node) for node in PAIR))
+    brain.say("worker-0", Resize(Resources(1.0, 200 << 20)), "memory to spare")
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    assert pair.backend.resized == [("worker-0", Resources(1.0, 200 << 20))]
+    assert planned(pair) == (RESOURCES.memory, RESOURCES.memory)
+
+
+def test_what_is_to_help_a_node_takes_nothing_from_it(pair: Rig) -> None:
+    """It was given more since the brain had looked."""
+    brain = Brain(pair)
+    brain.say("ps-0", Resize(Resources(2.0, RESOURCES.memory >> 1)), "hot ps")
+    pair.follow(*PAIR, until=lambda _: brain.done)
+    assert pair.backend.resized == [("ps-0", Resources(2.0, RESOURCES.memory))]
+
+
+def test_what_is_only_told_is_in_the_story(pair: Rig) -> None:
+    brain = Brain(pair)
+    brain.advice.append(Advice(1, {"action": "tell", "reason": "it will be full", "treatment": {"node": "ps-0"}}))
+    pair.follow(*PAIR, until=lambda _: "decision 1: ps-0: it will be full" in texts(pair, "master"))
+    assert pair.backend.resized == [] and not brain.done
+
+
+# --- servers that fill up at once -----------------------------------------------------------------------------------
+
+
+def fill(rig: Rig, stops: Callable[[int], Any]) -> None:
+    """A PS of 1 GiB holds more and more, from 980 MiB on."""
+    mebibytes = itertools.count(980)
+
+    def grows() -> Any:
+        held = next(mebibytes)
+        rig.backend.used["ps-0"] = held << 20
+        rig.report("ps-0", version=1, bytes=held << 20)
+        return stops(held)
+
+    until(grows, "what follows")
+
+
+@pytest.mark.parametrize("mode", ["on", "off", "suggest"])
+def test_a_server_that_is_about_to_be_full_gets_more_before_the_brain_is_asked(make: Any, mode: Any) -> None:
+    rig = make(ps=1, workers=1, samples=4000, mode=mode)
+    rig.up("ps-0", "worker-0")
+    rig.follow("ps-0", until=has("ps-0"))
+    if mode == "on":
+        fill(rig, lambda _: rig.backend.resized)
+        ((node, given),) = rig.backend.resized
+        assert node == "ps-0" and given.cores == 1.0 and given.memory >= 1.19 * RESOURCES.memory
+        assert any(text.startswith("fills up: it gets ") for text in texts(rig, "ps-0"))
+    else:
+        fill(rig, lambda held: held >= 1000)
+        assert rig.backend.resized == []
+
+
+def test_a_server_gets_no_more_than_the_ceiling_leaves(make: Any) -> None:
+    rig = make(ps=1, workers=1, samples=4000, mode="on")
+    rig.up("ps-0", "worker-0")
+    rig.follow("ps-0", until=has("ps-0"))
+    rig.master.slots._total = Resources(4.0, 2 * RESOURCES.memory + (50 << 20))
+    fill(rig, lambda _: rig.backend.resized)
+    assert rig.backend.resized == [("ps-0", Resources(1.0, RESOURCES.memory + (50 << 20)))]
+
+
+def test_who_writes_the_model_has_room_for_that(make: Any) -> None:
+    rig = make(ps=1, workers=1, samples=8, mode="on")
+    rig.up("ps-0", "worker-0")
+    rig.follow("ps-0", until=has("ps-0"))
+    rig.backend.used["worker-0"] = 1000 << 20
+    rig.master.reconciler.memory_used("worker-0")
+    assert isinstance(rig.work("worker-0"), Export)
+    until(lambda: rig.backend.resized, "room")
+    ((node, given),) = rig.backend.resized
+    assert node == "worker-0" and given.memory == 1512 << 20
 
 
 def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
@@ -136,3 +255,12 @@ def test_what_there_is_no_room_for_is_given_up_and_said(make: Any) -> None:
     refused = control.join(Resources(1.0, 1 << 40))
     assert "has no room beside" in refused.message  # type: ignore[union-attr]
     assert not brain.done
+
+
+def test_a_worker_that_is_nearly_full_gets_more(make: Any) -> None:
+    rig = make(ps=1, workers=2, samples=4000, mode="on")
+    rig.up("ps-0", "worker-0", "worker-1")
+    rig.follow("ps-0", until=has("ps-0"))
+    rig.backend.used |= {"worker-0": 800 << 20, "worker-1": 1000 << 20}
+    until(lambda: rig.backend.resized, "more memory")
+    assert rig.backend.resized == [("worker-1", Resources(1.0, 1250 << 20))]

@@ -64,6 +64,8 @@ class Rig:
         self.version = 1
         self.owners = np.zeros(slot_sets.SLOTS, np.int64) if owners is None else owners
         self.moves: dict[int, tuple[int, int, int]] = {}
+        self.at_once: set[int] = set()
+        """Moves whose slots are frozen from the beginning."""
         self.ready: set[int] = set()
         self.ended: list[int] = []
         self.consumed: list[tuple[int, list[tuple[int, int]]]] = []
@@ -104,7 +106,9 @@ class Rig:
 
     def orders(self, i: int) -> PsOrders:
         moves = [
-            MoveOrder(move, f"ps-{source}", f"inproc://ps-{source}", f"ps-{target}", to_bitmap(slots))
+            MoveOrder(
+                move, f"ps-{source}", f"inproc://ps-{source}", f"ps-{target}", to_bitmap(slots), move in self.at_once
+            )
             for move, (source, target, slots) in self.moves.items()
             if i in (source, target)
         ]
@@ -117,8 +121,9 @@ class Rig:
         self.services[i].follow(self.orders(i))
         return report
 
-    def move(self, source: int, target: int, slots: int = ALL_SLOTS) -> int:
+    def move(self, source: int, target: int, slots: int = ALL_SLOTS, *, at_once: bool = False) -> int:
         move, self._next_move = self._next_move, self._next_move + 1
+        self.at_once |= {move} if at_once else set()
         self.moves[move] = source, target, slots & self.owned(source)
         self.version += 1
         return move

@@ -429,7 +429,7 @@ class World:
         busy = {i for a, b, _ in self.rig.moves.values() for i in (a, b)}
         tidy = all(self.rig.is_tidy(i) for i in (source, target))
         if source != target and slots and not busy & {source, target} and tidy:
-            self.rig.move(source, target, slots)
+            self.rig.move(source, target, slots, at_once=part % 2 == 0)
 
     def step(self, action: tuple[Any, ...]) -> None:
         rig = self.rig

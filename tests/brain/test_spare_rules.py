@@ -1,0 +1,216 @@
+"""Memory that isn't needed is taken back: much of it or none, only of what is sure, and never so that a node needs it again soon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.explain import explain
+from dlrover_lite.brain.health import heal
+from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.memory_model import worker_limit
+from dlrover_lite.brain.profiles import Level
+from dlrover_lite.brain.treatment import HealInputs, HealthPolicy, NodeNow, Resize, Treatment
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.simulated import Job
+
+USED = 200 * MIB
+"""By a worker, at most."""
+
+
+def job_of(servers: int = 2, *, workers: int = 3, limit: int = GIB, **fields: Any) -> Job:
+    job = Job(Candidate(workers, servers, 1.0, 1.0), **{"seed": 1, "progress": 20, "rows_per_sample": 4.0, **fields})
+    job.limits = {f"ps-{at}": limit for at in range(servers)}
+    return job
+
+
+def inputs_of(job: Job, windows: int = 4, *, used: int = USED, **fields: Any) -> HealInputs:
+    profiles = fields.pop("profiles", None) or job.windows(windows)
+    nodes = [
+        msgspec.structs.replace(node, used_bytes=used if node.role == "worker" else job.used(node.node))
+        for node in job.nodes()
+    ]
+    known = {
+        "job": job.name,
+        "at": profiles[-1].at,
+        "profiles": tuple(profiles),
+        "nodes": tuple(nodes),
+        "free": {"a": Resources(0.0, GIB)},
+        "total_samples": 1.5 * job.samples,
+    }
+    return HealInputs(**(known | fields))
+
+
+def lowered(inputs: HealInputs) -> dict[str, int]:
+    """By node, its new limit."""
+    found = heal(inputs)
+    if not found:
+        return {}
+    (one,) = found
+    assert one.treatment is not None and one.action == "heal" and one.treatment.cause == "memory to spare", one.reason
+    assert isinstance(one.treatment.act, Resize) and one.treatment.node in explain(one)
+    act = one.treatment.act
+    return {one.treatment.node: act.resources.memory, **{node: its.memory for node, its in act.others.items()}}
+
+
+def test_all_that_have_much_to_spare_give_it_back_at_once() -> None:
+    job = job_of()
+    inputs = inputs_of(job)
+    given = lowered(inputs)
+    assert sorted(given) == ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+    assert {given[f"worker-{at}"] for at in range(3)} == {worker_limit(USED)}
+    (one,) = heal(inputs)
+    assert "come back" in one.reason and "ps-0" in one.reason and "worker-2" in one.reason
+    for node in ("ps-0", "ps-1"):
+        assert job.used(node) < given[node] < 0.75 * GIB
+    cores = {node.node: node.resources.cores for node in inputs.nodes}
+    assert one.treatment is not None and isinstance(one.treatment.act, Resize)
+    assert {name: its.cores for name, its in one.treatment.act.others.items()}.items() <= cores.items()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.3, 0.95), st.floats(1.0, 16.0), st.floats(1.1, 6.0), st.integers(0, 50), st.booleans())
+def test_what_a_server_keeps_is_enough_to_the_end_and_no_waste(
+    slope: float, rows: float, rest: float, seed: int, checkpoints: bool
+) -> None:
+    """It is neither relieved nor lowered again as long as its tables grow as they did."""
+    job = job_of(1, limit=64 * GIB, slope=slope, rows_per_sample=rows * 50 ** (0.7 - slope), seed=seed)
+    profiles = list(job.windows(6))
+    total = rest * job.samples
+    spill = 0.25 if checkpoints else 0.0
+    inputs = inputs_of(job, profiles=profiles, used=0, total_samples=total, spill_part=spill)
+    given = lowered(inputs)
+    if not given:
+        return  # not sure enough yet
+    job.limits["ps-0"] = given["ps-0"]
+    past = tuple(msgspec.structs.replace(one.treatment, done_at=inputs.at) for one in heal(inputs) if one.treatment)
+    while job.samples < total:
+        profiles.append(job.window())
+        if job.samples > total:
+            break
+        assert job.used("ps-0") < given["ps-0"], "it would have been killed"
+        later = inputs_of(job, profiles=profiles, used=0, total_samples=total, spill_part=spill, past=past)
+        assert heal(later) == ()
+    most = job.base + (job.used("ps-0") - job.base) * (1 + spill)
+    assert given["ps-0"] <= max(1.45 * most, 130 * MIB)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"windows": 2},
+        {"resizable": False},
+    ],
+    ids=["too early", "it can't be"],
+)
+def test_nothing_is_taken(fields: dict[str, Any]) -> None:
+    assert lowered(inputs_of(job_of(), **fields)) == {}
+
+
+def test_a_job_that_is_nearly_done_keeps_what_it_has() -> None:
+    job = job_of()
+    profiles = job.windows(4)
+    assert lowered(inputs_of(job, profiles=profiles, total_samples=job.samples * 1.0001)) == {}
+
+
+def test_what_is_too_far_away_to_be_sure_of_takes_nothing() -> None:
+    """The tables may be seen whole soon, or grow for ever."""
+    job = job_of(limit=2 << 40, workers=1)
+    near, far = (
+        inputs_of(job, profiles=job.windows(4), used=0, total_samples=times * job.samples) for times in (1.5, 1e3)
+    )
+    assert sorted(lowered(near)) == ["ps-0", "ps-1"]
+    far = msgspec.structs.replace(far, policy=HealthPolicy(spare_seconds=1e9))
+    assert lowered(far) == {}
+
+
+def test_little_is_left_where_it_is() -> None:
+    job = job_of(limit=GIB, workers=2)
+    worth = lowered(inputs_of(job, windows=4))
+    job = job_of(limit=int(worth["ps-0"] / 0.8), workers=2)
+    job.limits |= {f"worker-{at}": 300 * MIB for at in range(2)}
+    assert lowered(inputs_of(job, windows=4)) == {}
+
+
+def test_workers_are_all_to_have_what_any_has_used_and_those_of_which_nothing_is_known_keep_theirs() -> None:
+    job = job_of(limit=0)
+    job.limits = {"ps-0": 100 * MIB, "ps-1": 100 * MIB, "worker-1": 300 * MIB}
+    inputs = inputs_of(job, used=0)
+    assert not any(node.startswith("worker") for node in _safe(inputs))
+    nodes = tuple(_with_use(node, 400 * MIB if node.node == "worker-2" else USED) for node in inputs.nodes)
+    given = _safe(msgspec.structs.replace(inputs, nodes=nodes))
+    assert {name: given[name] for name in given if name.startswith("worker")} == {
+        "worker-0": 500 * MIB,
+        "worker-2": 500 * MIB,
+    }
+
+
+def _safe(inputs: HealInputs) -> dict[str, int]:
+    """With PS that have all they may need."""
+    nodes = tuple(
+        node
+        if node.role == "worker"
+        else msgspec.structs.replace(node, resources=Resources(1.0, int(1.6 * inputs.profiles[-1].ps[0].used_bytes)))
+        for node in inputs.nodes
+    )
+    return lowered(msgspec.structs.replace(inputs, nodes=nodes))
+
+
+def _with_use(node: NodeNow, used: int) -> NodeNow:
+    return msgspec.structs.replace(node, used_bytes=used) if node.role == "worker" else node
+
+
+def test_a_recipe_is_taken_at_its_word() -> None:
+    given = lowered(inputs_of(job_of(), least={"ps": GIB, "worker": 400 * MIB}))
+    assert given == dict.fromkeys(["worker-0", "worker-1", "worker-2"], 400 * MIB)
+
+
+def test_a_node_is_left_alone_for_a_while_after_its_memory_was_changed() -> None:
+    job = job_of()
+    inputs = inputs_of(job)
+    act = Resize(Resources(1.0, GIB), {"worker-1": Resources(1.0, GIB)})
+
+    def after(cause: Any, seconds: float) -> dict[str, int]:
+        done_at = inputs.at - seconds
+        past = Treatment(at=done_at - 1, node="ps-0", host="a", cause=cause, act=act, reason="", done_at=done_at)
+        return lowered(msgspec.structs.replace(inputs, past=(past,)))
+
+    for cause in ("memory ahead", "memory to spare"):
+        assert sorted(after(cause, 100.0)) == ["ps-1", "worker-0", "worker-2"]
+        assert sorted(after(cause, 200.0)) == sorted(lowered(inputs))
+    assert sorted(after("hot ps", 1.0)) == sorted(lowered(inputs))
+
+
+def test_it_waits_for_what_is_more_urgent_and_a_relief_does_not_wait_for_it() -> None:
+    job = job_of(rows_per_sample=8.0)
+    profiles = job.windows(6)
+    job.limits["ps-0"] = int(1.02 * job.used("ps-0"))
+    inputs = inputs_of(job, profiles=profiles, total_samples=10 * job.samples)
+    first = heal(inputs)
+    assert [one.treatment.cause for one in first if one.treatment] == ["memory ahead"]
+    act = Resize(Resources(1.0, 100 * MIB), {"worker-0": Resources(1.0, 100 * MIB)})
+    lowers = Treatment(at=inputs.at - 1, node="ps-0", host="a", cause="memory to spare", act=act, reason="")
+    again = heal(msgspec.structs.replace(inputs, past=(lowers,)))
+    assert [one.treatment for one in again] == [one.treatment for one in first]
+
+
+def test_it_is_decided_by_levels_too_but_not_by_them_alone() -> None:
+    job = job_of()
+    inputs = inputs_of(job)
+    levels = tuple(map(Level.of, inputs.profiles))
+    assert lowered(msgspec.structs.replace(inputs, levels=levels)) == lowered(inputs)
+    assert heal(msgspec.structs.replace(inputs, profiles=(), levels=levels)) == ()
+
+
+def test_a_new_plan_is_measured_first() -> None:
+    job = job_of()
+    profiles = list(job.windows(4))
+    job.plan = Candidate(2, 2, 1.0, 1.0)
+    profiles += job.windows(2)
+    assert lowered(inputs_of(job, profiles=profiles)) == {}
+    profiles += job.windows(1)
+    assert sorted(lowered(inputs_of(job, profiles=profiles))) == ["ps-0", "ps-1", "worker-0", "worker-1"]
