@@ -89,8 +89,9 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.stash[_left].extend(getattr(node, "workeroutput", {}).get("left", []))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Reports what was left as one more failed test, so that the closing line counts it."""
+    """Reports what was left as one more failed test, so that the closing line counts it. Plugins tidy up before."""
     config = session.config
     left = config.stash[_left]
     if _session in config.stash:

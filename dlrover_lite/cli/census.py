@@ -74,7 +74,7 @@ def as_object(job: str, model: str, report: CensusReport) -> dict[str, Any]:
 
 def _print(job: str, report: CensusReport) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count, plural
+    from dlrover_lite.words import count, plural
 
     samples, epochs = plural(report.samples, "sample"), plural(report.epochs, "epoch")
     click.echo(f"{job}: {samples}, {epochs} of {count(report.minibatches)} minibatches\n")
@@ -105,6 +105,6 @@ def difference(one: WrongKey) -> str:
 
 
 def _updates(number: int | None) -> str:
-    from dlrover_lite.cli.words import plural
+    from dlrover_lite.words import plural
 
     return plural(number or 0, "update")

@@ -200,8 +200,8 @@ def _as_object(cut: Cut) -> dict[str, Any]:
 
 
 def _row(cut: Cut) -> tuple[object, ...]:
-    from dlrover_lite.cli.words import at_time, count
     from dlrover_lite.units import format_bytes
+    from dlrover_lite.words import at_time, count
 
     size, manifest = format_bytes(cut.bytes), cut.manifest
     if manifest is None:

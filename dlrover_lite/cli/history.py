@@ -136,7 +136,7 @@ def find_entry(store: ConfigStore, reference: str) -> JobEntry:
 
 def _print_jobs(entries: list[tuple[JobEntry, Plan | None]]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import at_time, count, duration, metric
+    from dlrover_lite.words import at_time, count, duration, metric
 
     rows = []
     for entry, plan in entries:
@@ -210,7 +210,7 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
 def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.output import cleaned, emit_json, hanging, terminal_width
-    from dlrover_lite.cli.words import at_time
+    from dlrover_lite.words import at_time
 
     plans, decisions = queries.plans(store, entry.id), _decisions(store, entry.id)
     events = queries.node_events(store, entry.id)

@@ -27,8 +27,8 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 def jobs(as_json: bool) -> None:
     """List all jobs, the newest last."""
     from dlrover_lite.cli.output import emit_json, note, table
-    from dlrover_lite.cli.words import at_time, count, duration, metric
     from dlrover_lite.jobs.store import list_jobs
+    from dlrover_lite.words import at_time, count, duration, metric
 
     found = [_job_json(job) for job in list_jobs()]
     if as_json:
@@ -106,7 +106,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.live import progress_text
     from dlrover_lite.cli.output import cleaned, table
     from dlrover_lite.cli.summary import summary_lines
-    from dlrover_lite.cli.words import count, metric, plural
+    from dlrover_lite.words import count, metric, plural
 
     why = now.message.partition("\n")[0].rstrip(" :")
     lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
@@ -141,7 +141,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
 def _print_nodes(now: Status) -> None:
     """With the slots of parameter servers where there are several to share them."""
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     shared = sum(node.slots is not None for node in now.nodes) > 1
     rows = []

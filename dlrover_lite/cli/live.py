@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from dlrover_lite.cli.saving import open_problem, problem_text, saving
-from dlrover_lite.cli.words import compact, count, metric, remaining
+from dlrover_lite.words import compact, count, metric, remaining
 
 if TYPE_CHECKING:
     from rich.console import Console

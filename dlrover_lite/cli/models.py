@@ -53,7 +53,7 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
     if as_json:
         emit_json(result)
         return
-    from dlrover_lite.cli.words import count, metric
+    from dlrover_lite.words import count, metric
 
     best = "" if result["best_auc"] is None else f"  (best reachable {metric(result['best_auc'])})"
     click.echo(f"samples  {count(result['samples'])}")
@@ -297,8 +297,8 @@ def export_(
     if as_json:
         emit_json(result)
         return
-    from dlrover_lite.cli.words import count
     from dlrover_lite.units import format_bytes
+    from dlrover_lite.words import count
 
     click.echo(
         f"Wrote {written}: {result['tables']} tables with {count(rows)} rows ({result['format']}), {format_bytes(size)}."

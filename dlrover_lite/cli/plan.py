@@ -34,10 +34,10 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     from dlrover_lite.brain.explain import explain, lines_of
     from dlrover_lite.cli.output import cleaned, emit_json
     from dlrover_lite.cli.run import prepare_data
-    from dlrover_lite.cli.words import at_time
     from dlrover_lite.jobs.foresight import foresee
     from dlrover_lite.jobs.handle import this_machine
     from dlrover_lite.recipe.load import load_recipe
+    from dlrover_lite.words import at_time
 
     loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
     found = foresee(loaded, prepare_data(loaded))

@@ -85,7 +85,7 @@ def _json(measured: Profile) -> dict[str, Any]:
 
 
 def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None) -> None:
-    from dlrover_lite.cli.words import at_time, count
+    from dlrover_lite.words import at_time, count
 
     newest = measured[-1]
     click.echo(f"{job_id}, measured until {at_time(newest.at)}; minibatches of {count(newest.batch_size)}")
@@ -102,7 +102,7 @@ def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None)
 
 def _print_intervals(measured: Sequence[Profile]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import at_time, count, duration
+    from dlrover_lite.words import at_time, count, duration
 
     table(
         ("until", "for", "workers", "ps", "samples/s", "±", "worker CPU", "ps CPU", "others"),
@@ -126,7 +126,7 @@ def _print_intervals(measured: Sequence[Profile]) -> None:
 
 def _print_workers(newest: Profile) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     phases = ("read", "pull", "compute", "push")
     table(
@@ -150,8 +150,8 @@ def _print_workers(newest: Profile) -> None:
 
 def _print_servers(newest: Profile) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count
     from dlrover_lite.units import format_bytes
+    from dlrover_lite.words import count
 
     table(
         ("ps", "busy", "queue", "CPU", "cores used", "throttled", "rows", "memory", "peak"),
@@ -175,7 +175,7 @@ def _print_servers(newest: Profile) -> None:
 
 def told(verdict: Bottleneck) -> str:
     """In words: which limit is the nearest, how far away the others are, and what that rests on."""
-    from dlrover_lite.cli.words import count, plural
+    from dlrover_lite.words import count, plural
 
     nearest, *others = verdict.limits
     first = f"{_WORDS[nearest.name]}, which alone allow {count(nearest.samples_per_second)} samples/s"

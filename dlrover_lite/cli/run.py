@@ -209,7 +209,7 @@ def _to_begin_with(
 
 
 def _said(chosen: Chosen, what: str) -> list[str]:
-    from dlrover_lite.cli.words import at_time, plural
+    from dlrover_lite.words import at_time, plural
 
     manifest = chosen.manifest
     taken = f"taken at {at_time(manifest.at)} after {plural(manifest.samples, 'sample')}"
@@ -300,7 +300,7 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
     from dlrover_lite.cli.output import cleaned, emit_json, terminal_width
     from dlrover_lite.cli.summary import best_auc, next_commands, run_json, summary_lines
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     status = handle.status()
     best = best_auc(handle.job.recipe.data) if result.ok else None

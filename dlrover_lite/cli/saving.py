@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlrover_lite.cli.words import at_time, count, duration, plural
 from dlrover_lite.units import format_bytes
+from dlrover_lite.words import at_time, count, duration, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.wire.messages import CheckpointProblem, CheckpointStatus, Status

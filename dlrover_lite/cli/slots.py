@@ -51,7 +51,7 @@ def _number(text: str) -> int:
 
 
 def _print(job_id: str, report: SlotsReport) -> None:
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     total = sum(server.slots for server in report.servers)
     click.echo(f"{job_id}: {count(total)} slots, map {report.slot_map_version}; {_measured(report.servers)}")
@@ -65,7 +65,7 @@ def _print(job_id: str, report: SlotsReport) -> None:
 
 def _measured(servers: Sequence[PsSlots]) -> str:
     """``measured 1.5 s ago``: the oldest of what is shown."""
-    from dlrover_lite.cli.words import duration
+    from dlrover_lite.words import duration
 
     ages = [server.measured_seconds_ago for server in servers if server.slots]
     known = [age for age in ages if age is not None]
@@ -77,7 +77,7 @@ def _measured(servers: Sequence[PsSlots]) -> str:
 
 def _print_servers(servers: Sequence[PsSlots]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     table(
         ("ps", "slots", "busy", "requests/s", "rows/s", "memory"),
@@ -119,7 +119,7 @@ def _print_hottest(hottest: Sequence[HotSlot]) -> None:
 def print_moves(moves: Sequence[MoveStatus]) -> None:
     """After an empty line; nothing where there are none."""
     from dlrover_lite.cli.output import table
-    from dlrover_lite.cli.words import count
+    from dlrover_lite.words import count
 
     if not moves:
         return

@@ -53,7 +53,7 @@ def story(subject: str, job: str, as_json: bool) -> None:
 
 def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
     from dlrover_lite.cli.output import note, terminal_width
-    from dlrover_lite.cli.words import at_time
+    from dlrover_lite.words import at_time
 
     if not found.entries:
         note(f"{job_id} has kept nothing{f' of {wanted}' if wanted else ''} so far.")

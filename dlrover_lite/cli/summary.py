@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlrover_lite.cli.saving import checkpoint_lines
-from dlrover_lite.cli.words import compact, count, duration, metric, plural
+from dlrover_lite.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dlrover_lite.cli.saving import saving
-from dlrover_lite.cli.words import count, plural
 from dlrover_lite.errors import JobError
 from dlrover_lite.units import format_bytes
+from dlrover_lite.words import count, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle

@@ -12,6 +12,7 @@ Every operation returns the changes to save beside its result; ``LedgerData`` is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -127,6 +128,14 @@ class Ledger:
     def workers(self) -> list[str]:
         """Those that have leases."""
         return list(self._of_worker)
+
+    def leased(self, kind: Literal["train", "eval"]) -> dict[str, int]:
+        """Minibatches of passes of that kind that each worker has leases of."""
+        found: dict[str, int] = {}
+        for held in self._held.values():
+            if self._passes[held.number].of.kind == kind:
+                found[held.worker] = found.get(held.worker, 0) + sum(stop - start for start, stop in held.pieces)
+        return found
 
     def tokens(self, worker: str) -> list[int]:
         """The worker's leases."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from dlrover_lite.backends.base import Usage
 from dlrover_lite.master.fleet import describe_end
 from dlrover_lite.master.lifecycle import Node
-from dlrover_lite.wire.messages import NodeStatus, Status
+from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, Status
 
 if TYPE_CHECKING:
     from dlrover_lite.master.service import Master
+    from dlrover_lite.master.shards import ShardService
 
 _NOTHING = Usage(0.0, 0, 0)
 State = Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped"]
@@ -76,6 +77,7 @@ def describe(master: Master) -> Status:
         slots_settled=master.servers.settled,
         checkpoints=master.checkpoints.status() if master.checkpoints else None,
         plan=master.executor.state.began,
+        shards=_shards(shards),
     )
 
 
@@ -96,6 +98,15 @@ def _node(node: Node, usage: Usage, rate: float, slots: dict[str, int], waits_fo
         wanted_memory=node.wanted.memory if node.wanted else None,
         waits_for=waits_for if node.wanted else "",
     )
+
+
+def _shards(shards: ShardService) -> ShardsStatus:
+    ledger, workers = shards.ledger, shards.ledger.leased("train")
+    done = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
+    quarantined = sum(of.kind == "train" for of, _ in shards.quarantined())
+    leased = sum(workers.values())
+    total = shards.plan.minibatches(shards.plan.samples) * shards.plan.epochs
+    return ShardsStatus(done, leased, total - done - leased - quarantined, quarantined, workers)
 
 
 def _state(master: Master) -> State:

@@ -27,6 +27,7 @@ __all__ = [
     "ResizeRequest",
     "ScaleRequest",
     "Scaled",
+    "ShardsStatus",
     "SlotsReport",
     "SlotsRequest",
     "Status",
@@ -164,6 +165,20 @@ class NodeStatus(Message, frozen=True):
     """While it is to be resized: what it is to have; ``cores`` and ``memory`` are what it has."""
     waits_for: str = ""
     """Why it hasn't been resized yet, in words."""
+
+
+class ShardsStatus(Message, frozen=True):
+    """Minibatches of training, over all epochs."""
+
+    done: int
+    leased: int
+    """To workers, which are at them or about to be."""
+    left: int
+    """Neither done nor leased."""
+    quarantined: int = 0
+    """Failed twice, and left out."""
+    workers: dict[str, int] = {}
+    """Leased, by worker."""
 
 
 class MoveStatus(Message, frozen=True):
@@ -310,6 +325,8 @@ class Status(Message, frozen=True):
     """None: there are none to be taken."""
     plan: str = ""
     """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
+    shards: ShardsStatus | None = None
+    """None: it has begun with nothing yet."""
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
@@ -325,4 +342,6 @@ def status_of(fields: Mapping[str, Any]) -> Status:
             under_way and CheckpointUnderWay(**under_way),
             problem and CheckpointProblem(**problem),
         )
+    if (shards := plain.get("shards")) is not None:
+        plain["shards"] = ShardsStatus(**shards)
     return Status(**plain)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.cli import words
+from dlrover_lite import words
 from dlrover_lite.cli.live import JobLine, evaluation_text, progress_text
 from dlrover_lite.cli.logs import LogFile
 from dlrover_lite.cli.summary import summary_lines

@@ -184,6 +184,8 @@ class LedgerMachine(RuleBasedStateMachine):
                     seen[failure.k] = "quarantined" if failure.quarantined else ("aside", failure.worker)
             assert {k: seen.get(k, "todo") for k in range(of.minibatches)} == model.state
             assert self.ledger.todo(of) == len(model.ks("todo"))
+            open_minibatches = sum(isinstance(state, int) for state in model.state.values())
+            assert sum(self.ledger.leased(of.kind).values()) == open_minibatches
             assert self.ledger.finished(of) == (set(model.state.values()) <= {"done", "quarantined"})
             for worker in WORKERS:
                 held = any(holder == worker and self.live(token) for token, (_, holder, _) in self.leases.items())

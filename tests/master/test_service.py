@@ -18,6 +18,7 @@ from dlrover_lite.wire.messages import (
     LeaseRequest,
     NodeFailed,
     PsReport,
+    ShardsStatus,
     Status,
     StatusRequest,
     StopRequest,
@@ -242,8 +243,10 @@ def test_what_servers_and_nodes_use_is_in_the_status(rig: Rig) -> None:
     rig.ask(
         "worker-0", LeaseRequest("worker-0", lease.token, [(lease.start, lease.start + 1)], want=False, report=report)
     )
+    left = lease.stop - lease.start - 1
     status = rig.ask("cli", StatusRequest())
     assert isinstance(status, Status)
     assert (status.rows, status.staleness_p99, status.staleness_max) == (123, 3, 9)
     assert (status.state, status.samples, status.loss is None) == ("training", 4, False)
     assert {node.id: node.state for node in status.nodes}["worker-0"] == "up"
+    assert status.shards == ShardsStatus(1, left, 10 - 1 - left, 0, {"worker-0": left})

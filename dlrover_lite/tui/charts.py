@@ -1,0 +1,209 @@
+"""Numbers as characters: sparklines, bars, a curve in braille dots with marks on its axis, a strip of shades.
+
+All of it is text of a given size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, line
+from dlrover_lite.words import compact
+
+__all__ = ["Mark", "Point", "bar", "curve", "scatter", "sparkline", "strip"]
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = "▏▎▍▌▋▊▉█"
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""Of a braille character: rows from the top, each with its left and right dot."""
+_BRAILLE = 0x2800
+_LABEL = 7
+"""Characters of the numbers beside a curve."""
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The newest values, one character each, from 0 to their largest; to the right, with spaces before."""
+    newest = [max(0.0, value) if math.isfinite(value) else 0.0 for value in values[-width:]] if width > 0 else []
+    top = max(newest, default=0.0)
+    if top <= 0:
+        return ("▁" * len(newest)).rjust(width)
+    return "".join(_BLOCKS[min(7, int(value / top * 7.999))] for value in newest).rjust(width)
+
+
+def bar(used: float, limit: float, width: int, *, full: float = 0.95, high: float = 0.8) -> Line:
+    """``used`` of ``limit`` in eighths of characters, between marks: ``▕███▌  ▏``. What is beyond the limit is full. The tone
+    repeats what a number beside it is to say."""
+    inside = width - 2
+    if inside < 1:
+        return EMPTY
+    share = used / limit if limit > 0 and math.isfinite(used) else 0.0
+    tone: Tone = "bad" if share >= full else "warn" if share >= high else "good"
+    eighths = round(max(0.0, min(1.0, share)) * inside * 8)
+    if eighths == 0 and used > 0:
+        eighths = 1
+    filled = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+    return line(("▕", "dim"), (filled.ljust(inside), tone), ("▏", "dim"))
+
+
+class Mark(NamedTuple):
+    """On the axis of a curve."""
+
+    x: float
+    symbol: str
+    """One character."""
+    tone: Tone = "accent"
+
+
+def curve(
+    points: Sequence[tuple[float, float]],
+    width: int,
+    height: int,
+    *,
+    marks: Sequence[Mark] = (),
+    span: tuple[float, float] | None = None,
+    ends: tuple[str, str] = ("", ""),
+) -> list[Line]:
+    """``height`` lines: values from 0 to their largest over x, as steps that hold until the next point; a line of marks under the curve,
+    and one with the ``ends`` of the axis (what is at its left, at its right). ``span``: of x; else that of the points.
+
+    >>> curve([(0, 1), (9, 4)], 40, 5, ends=("12:00", "12:10"))  # doctest: +SKIP
+    """
+    plot, rows = width - _LABEL - 1, height - 2
+    if plot < 4 or rows < 1:
+        return []
+    low, high = span or (points[0][0], points[-1][0]) if points else (span or (0.0, 1.0))
+    scale = (plot * 2 - 1) / (high - low) if high > low else 0.0
+    top = _round_up(max((value for _, value in points), default=0.0))
+    columns = _steps(points, low, scale, plot * 2)
+    cells = [[0] * plot for _ in range(rows)]
+    before: int | None = None
+    for x, value in enumerate(columns):
+        if value is None:
+            before = None
+            continue
+        y = round((1 - value / top) * (rows * 4 - 1)) if top else rows * 4 - 1
+        start, stop = (y, y) if before is None else (min(y, before), max(y, before))
+        for dot in range(start, stop + 1):
+            cells[dot // 4][x // 2] |= _DOTS[dot % 4][x % 2]
+        before = y
+    labels = {0: compact(top), rows - 1: "0"} if rows > 1 else {0: compact(top)}
+    if rows >= 5 and top:
+        labels[rows // 2] = compact(top * (1 - (rows // 2 * 4 + 1.5) / (rows * 4 - 1)))
+    found = []
+    for row, dots in enumerate(cells):
+        text = "".join(chr(_BRAILLE + bits) if bits else " " for bits in dots)
+        found.append(
+            line((labels.get(row, "").rjust(_LABEL), "dim"), ("┤" if row in labels else "│", "dim"), (text, "good"))
+        )
+    return [*found, _axis(marks, low, high, scale, plot), _ends(ends, plot)]
+
+
+def _steps(points: Sequence[tuple[float, float]], low: float, scale: float, columns: int) -> list[float | None]:
+    """The value in each column: the mean of what begins in it, or what held before. None before the first point."""
+    sums, counts = [0.0] * columns, [0] * columns
+    held: float | None = None
+    for x, value in points:
+        at = math.floor((x - low) * scale)
+        if at < 0:
+            held = value
+        elif at < columns:
+            sums[at] += value
+            counts[at] += 1
+    found: list[float | None] = []
+    last = max((at for at in range(columns) if counts[at]), default=-1)
+    for at in range(columns):
+        if counts[at]:
+            held = sums[at] / counts[at]
+        found.append(held if at <= last else None)
+    return found
+
+
+def _round_up(value: float) -> float:
+    """To the next 1, 1.5, 2, 3, 4, 5, 6 or 8 of its power of ten."""
+    if value <= 0 or not math.isfinite(value):
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * power >= value * 0.9999), 10 * power)
+
+
+def _axis(marks: Sequence[Mark], low: float, high: float, scale: float, plot: int) -> Line:
+    cells: list[Mark | None] = [None] * plot
+    for mark in marks:
+        if low <= mark.x <= high:
+            cells[min(plot - 1, math.floor((mark.x - low) * scale) // 2)] = mark
+    spans = [Span(" " * _LABEL + "└", "dim")]
+    run = 0
+    for cell in [*cells, Mark(0, "")]:
+        if cell is None:
+            run += 1
+            continue
+        if run:
+            spans.append(Span("─" * run, "dim"))
+            run = 0
+        if cell.symbol:
+            spans.append(Span(cell.symbol, cell.tone))
+    return tuple(spans)
+
+
+def _ends(ends: tuple[str, str], plot: int) -> Line:
+    left, right = ends
+    room = plot - len(left) - len(right)
+    return line((" " * (_LABEL + 1) + left + " " * max(1, room) + right, "dim"))
+
+
+_SHADES = " ░▒▓█"
+
+
+def strip(values: Sequence[float], width: int, *, top: float | None = None) -> Line:
+    """Many values as shades, the largest of those that share a character; ``top`` is full (else their largest). What is above 0 is never
+    blank."""
+    if not values or width < 1:
+        return EMPTY
+    width = min(width, len(values))
+    most = top if top is not None else max(values)
+    spans: list[Span] = []
+    for at in range(width):
+        part = values[at * len(values) // width : max((at + 1) * len(values) // width, at * len(values) // width + 1)]
+        share = max(part) / most if most > 0 else 0.0
+        shade = _SHADES[min(4, math.ceil(share * 4))] if share > 0 else "·"
+        tone: Tone = "bad" if share > 0.75 else "warn" if share > 0.5 else "good" if share > 0 else "dim"
+        if spans and spans[-1].tone == tone:
+            spans[-1] = Span(spans[-1].text + shade, tone)
+        else:
+            spans.append(Span(shade, tone))
+    return tuple(spans)
+
+
+class Point(NamedTuple):
+    """Of a scatter."""
+
+    x: float
+    y: float
+    symbol: str
+    """One character."""
+    tone: Tone = "plain"
+
+
+def scatter(points: Sequence[Point], width: int, height: int) -> list[Line]:
+    """``height`` lines: from 0 to the largest of each axis. Of points in the same place the last one is seen."""
+    plot, rows = width - _LABEL - 1, height - 2
+    if plot < 4 or rows < 2:
+        return []
+    right = _round_up(max((point.x for point in points), default=0.0)) or 1.0
+    top = _round_up(max((point.y for point in points), default=0.0)) or 1.0
+    cells: dict[tuple[int, int], Point] = {}
+    for point in points:
+        column = min(plot - 1, max(0, round(point.x / right * (plot - 1))))
+        row = min(rows - 1, max(0, round((1 - point.y / top) * (rows - 1))))
+        cells[row, column] = point
+    labels = {0: compact(top), rows // 2: compact(top * (1 - (rows // 2) / (rows - 1))), rows - 1: "0"}
+    found = []
+    for row in range(rows):
+        spans = [Span(labels.get(row, "").rjust(_LABEL) + ("┤" if row in labels else "│"), "dim")]
+        for column in range(plot):
+            there = cells.get((row, column))
+            spans.append(Span(" ") if there is None else Span(there.symbol, there.tone))
+        found.append(tuple(spans))
+    return [*found, line((" " * _LABEL + "└" + "─" * plot, "dim")), _ends(("0", f"{right:g}"), plot)]

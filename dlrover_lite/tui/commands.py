@@ -1,0 +1,86 @@
+"""What can be written after ``:``, and how it is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from dlrover_lite.errors import UsageError
+
+__all__ = ["COMMANDS", "Command", "complete", "job_named", "parse"]
+
+
+class Command(NamedTuple):
+    name: str
+    argument: str
+    what: str
+
+
+COMMANDS = (
+    Command("jobs", "", "all jobs"),
+    Command("job", "JOB", "one job"),
+    Command("decisions", "", "all decisions for the job that is open"),
+    Command("sort", "COLUMN", "another order of the rows"),
+    Command("theme", "dark|light", "other colours"),
+    Command("help", "", "the keys"),
+    Command("quit", "", "leave"),
+)
+_SHORT = {"q": "quit", "q!": "quit", "j": "job", "h": "help", "?": "help"}
+_THEMES = ("dark", "light")
+
+
+def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = ()) -> str | None:
+    """The whole of the first command that begins so; None where there is none."""
+    name, space, argument = text.partition(" ")
+    if not space:
+        return next((one.name for one in COMMANDS if name and one.name.startswith(name)), None)
+    known = {"job": jobs, "j": jobs, "sort": columns, "theme": _THEMES}.get(name, ())
+    return next((f"{name} {one}" for one in known if argument and one.startswith(argument)), None)
+
+
+def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = ()) -> tuple[str, str]:
+    """Command and argument, as they are known. A job's id, or the start of one, is a command too.
+
+    Raises UsageError, naming the nearest.
+    """
+    name, _, argument = text.strip().partition(" ")
+    argument = argument.strip()
+    name = _SHORT.get(name, name)
+    command = next((one for one in COMMANDS if one.name == name), None)
+    if command is None:
+        found = [job for job in jobs if job == name] or [job for job in jobs if name and job.startswith(name)]
+        if len(found) == 1:
+            return "job", found[0]
+        near = get_close_matches(name, [one.name for one in COMMANDS], n=1, cutoff=0.5)
+        hint = f"did you mean :{near[0]}?" if near else f"known are {', '.join(one.name for one in COMMANDS)}"
+        raise UsageError(f"There is no command {name!r}; {hint}")
+    match command.name:
+        case "job":
+            argument = job_named(argument, jobs)
+        case "sort":
+            argument = _one_of(argument, columns, "column")
+        case "theme":
+            argument = _one_of(argument, _THEMES, "theme")
+        case _ if argument:
+            raise UsageError(f":{command.name} takes no {argument!r}")
+    return command.name, argument
+
+
+def job_named(reference: str, jobs: Sequence[str]) -> str:
+    """The newest ("", or "last"), or the only one that begins so. Raises UsageError, naming the nearest."""
+    if reference in ("", "last") and jobs:
+        return jobs[0]
+    found = [job for job in jobs if job == reference] or [job for job in jobs if job.startswith(reference)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{len(found)} jobs begin with {reference!r}")
+    near = get_close_matches(reference, jobs, n=1, cutoff=0.5)
+    raise UsageError(f"There is no job {reference!r}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _one_of(word: str, known: Sequence[str], what: str) -> str:
+    if word in known:
+        return word
+    raise UsageError(f"There is no {what} {word!r} here; known are {', '.join(known)}")

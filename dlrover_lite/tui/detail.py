@@ -1,0 +1,158 @@
+"""What a master answers, as a job's screen has it. No clock, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dlrover_lite.tui.fold import LocalNode, LocalStatus
+from dlrover_lite.tui.model import Cut, Cuts, NodeRow, PsStrip, Shards
+from dlrover_lite.units import format_bytes
+
+if TYPE_CHECKING:
+    from dlrover_lite.brain.store.news import NodeNews
+    from dlrover_lite.wire.messages import NodeStatus, SlotsReport, Status, Topology
+
+__all__ = ["NodesFold", "cuts_of", "shards_of", "status_of_master", "strips_of"]
+
+_RANGES = 128
+"""Of slots, that a strip shows at most."""
+_IDLE = 0.02
+"""Of the heat of the busiest slot: what a range has that is owned and idle."""
+
+
+def status_of_master(status: Status) -> LocalStatus:
+    return LocalStatus(
+        state=status.state,
+        samples=status.samples,
+        total_samples=status.total_samples,
+        samples_per_second=status.samples_per_second,
+        elapsed_seconds=status.elapsed_seconds,
+        nodes=tuple(
+            LocalNode(node.role, node.state, node.cores, node.memory, node.cpu_seconds, node.used_memory)
+            for node in status.nodes
+        ),
+        message=status.message,
+    )
+
+
+class NodesFold:
+    """Rows of a job's nodes. One that hasn't changed stays the same object."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[NodeRow, ...] = ()
+        self._by_id: dict[str, NodeRow] = {}
+        self._before: dict[str, tuple[float, float]] = {}
+        """Of each node: elapsed seconds of the job and CPU seconds when they differed last."""
+        self._used: dict[str, float] = {}
+        self._follows: dict[str, str] = {}
+
+    def happened(self, news: Iterable[NodeNews]) -> None:
+        for one in news:
+            if one.follows:
+                self._follows[one.node] = one.follows
+
+    def put(self, status: Status) -> None:
+        total = sum(node.samples_per_second for node in status.nodes if not node.state.startswith("ended"))
+        made = [self._row(node, status, total) for node in status.nodes]
+        rows = [self._same(row) for row in made]
+        rows.sort(key=lambda row: (not row.alive, row.role != "ps"))
+        self._by_id = {row.id: row for row in rows}
+        if len(rows) != len(self.rows) or any(one is not other for one, other in zip(rows, self.rows, strict=True)):
+            self.rows = tuple(rows)
+
+    def _same(self, row: NodeRow) -> NodeRow:
+        before = self._by_id.get(row.id)
+        return before if before == row else row
+
+    def _row(self, node: NodeStatus, status: Status, total: float) -> NodeRow:
+        alive = not node.state.startswith("ended")
+        worker = node.role == "worker"
+        ready = node.throttled_seconds + node.cpu_seconds
+        leased = status.shards.workers.get(node.id, 0) if status.shards is not None and worker and alive else None
+        return NodeRow(
+            id=node.id,
+            role=node.role,
+            state=node.state,
+            cores=node.cores,
+            used_cores=self._cores(node, status.elapsed_seconds) if alive else None,
+            memory=node.memory,
+            used_memory=node.used_memory if alive else 0,
+            peak_memory=node.peak_memory,
+            rate=round(node.samples_per_second, 1),
+            share=round(node.samples_per_second / total, 3) if worker and alive and total else None,
+            leased=leased,
+            slots=node.slots if alive else None,
+            throttled=round(node.throttled_seconds / ready, 3) if ready else None,
+            restarts=self._restarts(node.id),
+            note=node.waits_for,
+        )
+
+    def _cores(self, node: NodeStatus, elapsed: float) -> float | None:
+        """Used since the last time that its CPU seconds were another number: they are counted every second or so."""
+        before = self._before.get(node.id)
+        if before is None:
+            self._before[node.id] = (elapsed, node.cpu_seconds)
+        elif node.cpu_seconds != before[1] and elapsed > before[0]:
+            self._used[node.id] = round(max(0.0, node.cpu_seconds - before[1]) / (elapsed - before[0]), 2)
+            self._before[node.id] = (elapsed, node.cpu_seconds)
+        return self._used.get(node.id)
+
+    def _restarts(self, node: str) -> int:
+        """How many have gone before it in the same place."""
+        seen = {node}
+        while (node := self._follows.get(node, "")) and node not in seen:
+            seen.add(node)
+        return len(seen) - 1
+
+
+def shards_of(status: Status | None) -> Shards | None:
+    if status is None or status.shards is None:
+        return None
+    one = status.shards
+    return Shards(one.done, one.leased, one.left, one.quarantined)
+
+
+def cuts_of(status: Status | None) -> Cuts | None:
+    """None for a job that takes no checkpoints."""
+    if status is None or (known := status.checkpoints) is None:
+        return None
+    newest, now, problem = known.newest, known.under_way, known.problem
+    doing = ""
+    if now is not None:
+        amount = f", {format_bytes(now.bytes)} written" if now.bytes else ""
+        doing = f"checkpoint {now.number} {now.state}{amount}"
+    trouble = ""
+    if problem is not None and (newest is None or problem.number > newest.number):
+        trouble = f"checkpoint {problem.number}: {problem.why}"
+    cut = None if newest is None else Cut(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes)
+    return Cuts(newest=cut, under_way=doing, problem=trouble)
+
+
+def strips_of(report: SlotsReport, topology: Topology) -> tuple[PsStrip, ...]:
+    """Where the slots of each parameter server are, and how busy. Of a slot that is just moving either may be said."""
+    import array
+
+    owners = array.array("H", topology.slots)
+    names = [name for name, _ in topology.ps]
+    if not owners or not names:
+        return ()
+    ranges = min(_RANGES, len(owners))
+    heat = {name: [0.0] * ranges for name in names}
+    for slot, owner in enumerate(owners):
+        at = slot * ranges // len(owners)
+        line = heat[names[owner]]
+        line[at] = max(line[at], _IDLE)
+    most = max((one.busy for one in report.hottest), default=0.0)
+    for hot in report.hottest:
+        if most > 0 and hot.node in heat:
+            at = hot.slot * ranges // len(owners)
+            heat[hot.node][at] = max(heat[hot.node][at], round(hot.busy / most, 2))
+    busy = {one.node: one for one in report.servers}
+    return tuple(
+        PsStrip(name, busy[name].slots, _rounded(busy[name].busy), tuple(heat[name])) for name in names if name in busy
+    )
+
+
+def _rounded(busy: float | None) -> float | None:
+    return None if busy is None else round(busy, 2)

@@ -1,0 +1,347 @@
+"""The screen of one job as text: its headline, the curve of its throughput with the decisions on its axis, its nodes, and the facts beside
+them: shards, slots, checkpoints, and what was decided last."""
+
+from __future__ import annotations
+
+from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.tui import phrases
+from dlrover_lite.tui.charts import Mark, bar, curve, sparkline, strip
+from dlrover_lite.tui.model import Cuts, JobDetail, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
+from dlrover_lite.units import format_bytes
+from dlrover_lite.words import compact, count, metric, plural
+
+__all__ = ["chart", "describe_node", "facts", "headline", "mark_of", "nodes_table"]
+
+_ACTING = ("start", "change", "explore", "preempt", "heal")
+_LABEL = 8
+"""Characters of a name before a bar or strip."""
+
+
+# --- the headline -----------------------------------------------------------------------------------------------------
+
+
+def headline(detail: JobDetail, width: int) -> list[Line]:
+    """Two lines: what it is doing, and how far and how good it is; the second is cut where it is too long."""
+    row = detail.row
+    first = [Span(row.id, "title"), Span("  "), *phrases.state(row.state, silent_since=row.silent_since)]
+    if row.message:
+        first.append(
+            Span(f"  {row.message.partition(chr(10))[0]}", "bad" if row.state in ("failed", "lost") else "warn")
+        )
+    elif detail.autoscale:
+        first += [Span("  autoscale ", "dim"), Span(detail.autoscale)]
+    return [padded(first, width), padded(_progress(detail, width), width)]
+
+
+def _progress(detail: JobDetail, width: int) -> Line:
+    row = detail.row
+    parts: list[Line] = []
+    if row.share is not None:
+        drawn = bar(row.share, 1.0, 12 if width < 110 else 24, full=2, high=2)
+        parts.append((*drawn, Span(f" {int(row.share * 100)}%")))
+    if row.total_samples:
+        parts.append(line(f"{compact(row.samples)} of {compact(row.total_samples)}"))
+    if detail.epochs > 1:
+        parts.append(line(("epoch ", "dim"), f"{detail.epoch + 1}/{detail.epochs}"))
+    if row.rate is not None:
+        parts.append(line(f"{compact(row.rate)}/s"))
+    parts.append(line(("ended " if row.over else "ends ", "dim"), *phrases.ends(row)))
+    if detail.auc is not None:
+        parts.append(line(("AUC ", "dim"), metric(detail.auc)))
+    if detail.loss is not None:
+        parts.append(line(("loss ", "dim"), metric(detail.loss)))
+    if row.cost is not None:
+        parts.append(phrases.cost_of(row))
+    if detail.master_restarts:
+        parts.append(line((f"master restarted {plural(detail.master_restarts, 'time')}", "warn")))
+    found: list[Span] = []
+    for part in parts:
+        if found and length(found) + 2 + length(part) > width:
+            break
+        found += [Span("  "), *part] if found else [*part]
+    return tuple(found)
+
+
+# --- the curve --------------------------------------------------------------------------------------------------------
+
+
+def mark_of(decision: Chosen) -> tuple[str, Tone]:
+    """What stands for it on an axis: ▲ more, ▼ less, ◆ a node is treated, ? a try, ‖ it gives way, ● it starts."""
+    if decision.action == "heal":
+        return "◆", "warn"
+    if decision.action == "explore":
+        return "?", "accent"
+    if decision.action == "preempt":
+        return "‖", "bad"
+    if decision.action == "start" or not decision.before:
+        return "●", "accent"
+    return ("▲", "accent") if decision.grows else ("▼", "accent")
+
+
+def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
+    """Samples/s over all its time; the decisions that changed something are marked on the axis."""
+    points = [(rate.at, rate.value) for rate in detail.rates]
+    acting = [one for one in detail.decisions if one.action in _ACTING]
+    if not points:
+        waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
+        over = "Nothing was measured of it, or that is no longer kept."
+        return [line(("samples/s", "title")), *wrapped(over if detail.row.over else waits, width, "dim")]
+    low = min(points[0][0], detail.row.started_at or points[0][0])
+    high = max(points[-1][0], max((one.at for one in acting), default=0.0), low + 1)
+    marks = [Mark(one.at, *mark_of(one)) for one in acting]
+    seconds = high - low < 600
+    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    head = [Span("samples/s", "title")]
+    if acting:
+        head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
+    return [padded(head, width), *curve(points, width, height - 1, marks=marks, span=(low, high), ends=ends)]
+
+
+_MEANINGS = {"●": "start", "▲": "more", "▼": "less", "◆": "node treated", "?": "a try", "‖": "gives way"}
+
+
+def _legend(acting: list[Chosen]) -> Line:
+    there = {mark_of(one) for one in acting}
+    parts: list[Span] = []
+    for symbol, meaning in _MEANINGS.items():
+        tone = next((tone for known, tone in there if known == symbol), None)
+        if tone is not None:
+            parts += [Span(f"{symbol} ", tone), Span(f"{meaning} ", "dim")]
+    return tuple(parts)
+
+
+# --- the facts --------------------------------------------------------------------------------------------------------
+
+
+def facts(detail: JobDetail, width: int, height: int) -> list[Line]:
+    """As many of these as there is room for: shards, checkpoints, decisions, slots."""
+    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width)]
+    room = height - sum(len(block) for block in blocks)
+    slots = _slots(detail, width)
+    if len(slots) >= room:
+        slots = []
+    decided = _decisions(detail, width, max(1, room - len(slots)))
+    found = [one for block in (*blocks, decided, slots) for one in block]
+    return [padded(one, width) for one in found[:height]]
+
+
+def _name(text: str) -> Span:
+    return Span(text.ljust(_LABEL), "title")
+
+
+def _shards(shards: Shards | None, width: int) -> list[Line]:
+    if shards is None:
+        return []
+    total = shards.done + shards.leased + shards.left + shards.quarantined
+    text = f" {count(shards.done)} done, {count(shards.leased)} leased, {count(shards.left)} left"
+    room = width - _LABEL - len(text)
+    drawn = bar(shards.done, total, min(room, 30), full=2, high=2) if room >= 8 else ()
+    found = [line(_name("shards"), *drawn, text if drawn else text[1:])]
+    if shards.quarantined:
+        found.append(line(_name(""), (f"{count(shards.quarantined)} failed twice, left out", "bad")))
+    return found
+
+
+def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
+    if cuts is None:
+        return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
+    found = []
+    if (one := cuts.newest) is not None:
+        text = f"checkpoint {one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
+        found.append(line(_name("saved"), text))
+    if cuts.under_way:
+        found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
+    if cuts.problem:
+        found.append(line(_name("" if found else "saved"), (f"✗ {cuts.problem}", "bad")))
+    return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
+
+
+def _decisions(detail: JobDetail, width: int, most: int) -> list[Line]:
+    """The newest first, a line each."""
+    acting = [one for one in detail.decisions if one.action in _ACTING] or list(detail.decisions)
+    if not acting:
+        return [line(_name("decided"), ("nothing so far", "dim"))]
+    found = []
+    for number, one in enumerate(acting[::-1][:most]):
+        symbol, tone = mark_of(one)
+        what = f"{one.action} {one.choice}" if one.choice else one.action
+        parts = [_name("" if number else "decided"), Span(f"{symbol} ", tone), Span(f"{phrases.clock(one.at)} ", "dim")]
+        parts += [Span(what), *_outcome(one)]
+        found.append(padded(parts, width))
+    return found
+
+
+def _outcome(one: Chosen) -> Line:
+    """``54.6 k/s foreseen, +4% off``."""
+    parts: list[Span] = []
+    if one.predicted is not None:
+        parts.append(Span(f"  {compact(one.predicted)}/s foreseen", "dim"))
+    if one.error is not None:
+        off = abs(one.error)
+        parts.append(Span(f", {one.error:+.0%} came", "bad" if off > 0.25 else "warn" if off > 0.15 else "good"))
+    if one.done and one.done != "done":
+        parts.append(Span(f"  {one.done}", "warn"))
+    return tuple(parts)
+
+
+def _slots(detail: JobDetail, width: int) -> list[Line]:
+    """A strip for each parameter server: where its slots are, and how busy."""
+    if not detail.slots:
+        return []
+    moving = f", {plural(detail.moving_slots, 'slot')} moving" if detail.moving_slots else ""
+    found = [padded(line(_name("slots"), (f"map {detail.slot_map_version}{moving}; shade: busy slots", "dim")), width)]
+    return [*found, *(_strip(one, width) for one in detail.slots)]
+
+
+def _strip(one: PsStrip, width: int) -> Line:
+    busy = "" if one.busy is None else f" {one.busy:.0%}"
+    text = f" {count(one.slots)}{busy}"
+    room = max(4, width - _LABEL - 13)
+    name = Span(f"{cut(one.node, _LABEL - 1):<{_LABEL}}")
+    return padded((name, *strip(one.heat, room, top=1.0), Span(text, "dim")), width)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def nodes_table() -> Table[NodeRow]:
+    return Table(_COLUMNS, lambda row: f"{row.id} {row.role} {row.state} {row.note}")
+
+
+def _bar_of(used: float | None, limit: float, text: Line, width: int) -> Line:
+    """With a bar before it where there is room."""
+    size = length(text)
+    if used is None or width < size + 7:
+        return text
+    return (*bar(used, limit, width - size - 1), Span(" "), *text)
+
+
+def _cpu(row: NodeRow, width: int) -> Line:
+    return _bar_of(row.used_cores, row.cores, padded(phrases.cores_of(row.used_cores, row.cores), 8, right=True), width)
+
+
+def _memory(row: NodeRow, width: int) -> Line:
+    text = padded(phrases.memory_of(row.used_memory, row.memory), 13, right=True)
+    return _bar_of(row.used_memory, row.memory, text, width)
+
+
+def _work(row: NodeRow, _width: int) -> Line:
+    """What a node does: samples/s of a worker, slots of a parameter server."""
+    if not row.alive:
+        return ()
+    return line(f"{row.slots:,} slots") if row.slots is not None else line(f"{compact(row.rate)}/s")
+
+
+def _share(row: NodeRow, width: int) -> Line:
+    if row.share is None:
+        return ()
+    text = f"{row.share:.0%}"
+    return line(sparkline((row.share, 1.0), 2)[:1] + text.rjust(5)) if width >= 6 else line(text)
+
+
+def _restarts(row: NodeRow, _width: int) -> Line:
+    return line((str(row.restarts), "warn")) if row.restarts else line(("0", "dim"))
+
+
+def _throttled(row: NodeRow, _width: int) -> Line:
+    if row.throttled is None:
+        return phrases.DASH
+    return line((f"{row.throttled:.0%}", "warn" if row.throttled > 0.2 else "plain"))
+
+
+_COLUMNS: tuple[Column[NodeRow], ...] = (
+    Column("node", "NODE", lambda row, _: line(row.id), None, least=9, wanted=10, most=16, key="J"),
+    Column(
+        "state",
+        "STATE",
+        lambda row, _: phrases.state(row.state),
+        lambda row: row.state,
+        least=10,
+        wanted=11,
+        most=28,
+        rank=3,
+        key="S",
+    ),
+    Column(
+        "cpu",
+        "CPU",
+        _cpu,
+        lambda row: row.used_cores,
+        least=8,
+        wanted=15,
+        most=30,
+        right=True,
+        rank=1,
+        key="C",
+        down=True,
+    ),
+    Column(
+        "memory",
+        "MEMORY",
+        _memory,
+        lambda row: row.used_memory,
+        least=13,
+        wanted=20,
+        most=36,
+        right=True,
+        rank=1,
+        key="M",
+        down=True,
+    ),
+    Column(
+        "work",
+        "WORK",
+        _work,
+        lambda row: row.rate or row.slots,
+        least=11,
+        wanted=11,
+        right=True,
+        rank=2,
+        key="T",
+        down=True,
+    ),
+    Column("share", "SHARE", _share, lambda row: row.share, least=5, wanted=6, right=True, rank=4),
+    Column(
+        "leased",
+        "LEASED",
+        lambda row, _: phrases.number(row.leased),
+        lambda row: row.leased,
+        least=6,
+        wanted=6,
+        right=True,
+        rank=6,
+    ),
+    Column("throttled", "HELD", _throttled, lambda row: row.throttled, least=4, wanted=5, right=True, rank=7),
+    Column(
+        "restarts",
+        "RESTARTS",
+        _restarts,
+        lambda row: row.restarts,
+        least=8,
+        wanted=8,
+        right=True,
+        rank=5,
+        key="R",
+        down=True,
+    ),
+    Column("note", "", lambda row, _: line((row.note, "warn")), None, least=10, wanted=10, most=60, rank=8),
+)
+
+
+def describe_node(row: NodeRow, width: int) -> list[Line]:
+    """All that is known of a node."""
+    pairs: list[tuple[str, Line]] = [
+        ("role", line({"ps": "parameter server"}.get(row.role, row.role))),
+        ("state", phrases.state(row.state)),
+        ("cpu", (*phrases.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
+        ("held back", (*_throttled(row, 0), Span(" of the time by its CPU limit", "dim"))),
+        ("memory", (*phrases.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
+        ("peak", line(format_bytes(row.peak_memory) if row.peak_memory else "-")),
+        ("work", _work(row, 0) or phrases.DASH),
+        ("leased", (*phrases.number(row.leased), Span(" minibatches", "dim"))),
+        ("restarts", line(str(row.restarts))),
+    ]
+    found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]
+    return [*found, (), *wrapped(row.note, width, "warn")] if row.note else found

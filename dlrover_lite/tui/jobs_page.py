@@ -1,0 +1,212 @@
+"""The screen of all jobs as text: its table, its headline, and what a newcomer is told."""
+
+from __future__ import annotations
+
+from dlrover_lite.tui import phrases
+from dlrover_lite.tui.charts import bar, sparkline
+from dlrover_lite.tui.model import JobRow, JobsView
+from dlrover_lite.tui.table import Column, Table
+from dlrover_lite.tui.text import Line, Span, line, wrapped
+from dlrover_lite.words import at_time
+
+__all__ = ["describe", "headline", "jobs_table", "nothing_yet"]
+
+
+def jobs_table() -> Table[JobRow]:
+    """Empty. The newest job is first until another order is chosen."""
+    return Table(_COLUMNS, _found)
+
+
+def _found(row: JobRow) -> str:
+    reason = row.decision.reason if row.decision else ""
+    return " ".join((row.id, row.name, row.owner, row.model, row.state, row.message, reason))
+
+
+def _state(row: JobRow, _width: int) -> Line:
+    return phrases.state(row.state, silent_since=row.silent_since)
+
+
+def _progress(row: JobRow, width: int) -> Line:
+    """A number; where there is room with a bar."""
+    share = phrases.percent(row.share)
+    if width < 12 or row.share is None:
+        return share
+    drawn = bar(row.share, 1.0, width - 5, full=2, high=2)
+    return (*drawn, Span(f"{int(row.share * 100):>4}%"))
+
+
+def _trend(row: JobRow, width: int) -> Line:
+    return line((sparkline(row.rates, width), "dim" if row.over else "good")) if row.rates else ()
+
+
+def _nodes(row: JobRow, _width: int) -> Line:
+    if row.workers is None or row.servers is None:
+        return phrases.DASH
+    return line(f"{row.workers}w {row.servers}p")
+
+
+def _decision(row: JobRow, _width: int) -> Line:
+    """Why it isn't trained on comes first."""
+    if row.message and (row.over or row.state in ("queued", "starting")):
+        return line((row.message.partition("\n")[0], "bad" if row.state in ("failed", "lost") else "plain"))
+    if row.decision is None:
+        return phrases.DASH
+    return line((f"{phrases.clock(row.decision.at)} {row.decision.action}: ", "accent"), row.decision.reason)
+
+
+_COLUMNS: tuple[Column[JobRow], ...] = (
+    Column("job", "JOB", lambda row, _: line(row.id), lambda row: row.id, least=14, wanted=18, most=22, key="J"),
+    Column("state", "STATE", _state, lambda row: row.state, least=12, wanted=12, key="S"),
+    Column(
+        "progress",
+        "DONE",
+        _progress,
+        lambda row: row.share,
+        least=4,
+        wanted=4,
+        most=12,
+        right=True,
+        rank=1,
+        key="P",
+        down=True,
+    ),
+    Column(
+        "ends",
+        "ENDS",
+        lambda row, _: phrases.ends(row),
+        lambda row: row.expected.at if row.expected else row.ended_at,
+        least=10,
+        wanted=11,
+        most=13,
+        rank=2,
+        key="E",
+    ),
+    Column(
+        "rate",
+        "SAMPLES/S",
+        lambda row, _: phrases.number(row.rate),
+        lambda row: row.rate,
+        least=9,
+        wanted=9,
+        right=True,
+        rank=3,
+        key="T",
+        down=True,
+    ),
+    Column("trend", "TREND", _trend, least=6, wanted=8, most=12, rank=5),
+    Column(
+        "nodes",
+        "NODES",
+        _nodes,
+        lambda row: None if row.workers is None else row.workers + (row.servers or 0),
+        least=6,
+        wanted=7,
+        rank=4,
+        key="N",
+        down=True,
+    ),
+    Column(
+        "cpu",
+        "CPU",
+        lambda row, _: phrases.cores_of(row.used_cores, row.cores),
+        lambda row: row.used_cores,
+        least=8,
+        wanted=8,
+        right=True,
+        rank=7,
+        key="C",
+        down=True,
+    ),
+    Column(
+        "memory",
+        "MEMORY",
+        lambda row, _: phrases.memory_of(row.used_memory, row.memory),
+        lambda row: row.used_memory,
+        least=12,
+        wanted=13,
+        right=True,
+        rank=8,
+        key="M",
+        down=True,
+    ),
+    Column(
+        "cost",
+        "COST",
+        lambda row, _: phrases.cost_of(row),
+        lambda row: row.cost.core_seconds if row.cost else None,
+        least=22,
+        wanted=22,
+        right=True,
+        rank=9,
+        key="X",
+        down=True,
+    ),
+    Column("decision", "LAST DECISION", _decision, None, least=18, wanted=30, most=200, rank=6),
+)
+
+
+def headline(view: JobsView, shown: int, filter_text: str) -> Line:
+    """How many jobs, and how many of them run."""
+    running = sum(not row.over for row in view.jobs.values())
+    parts: list[Span] = [Span("Jobs ", "title"), Span(f"{running} running, {len(view.jobs)} in all")]
+    if filter_text:
+        parts += [Span("  filter ", "dim"), Span(filter_text, "accent"), Span(f" ({shown} of {len(view.jobs)})", "dim")]
+    if view.brain:
+        parts += [Span("  brain ", "dim"), Span(view.brain)]
+    return tuple(parts)
+
+
+def nothing_yet(width: int) -> list[Line]:
+    """For who has no job so far."""
+    return [
+        line(("There are no jobs yet.", "title")),
+        (),
+        line("A first one, in another terminal:"),
+        (),
+        line(("  dlrover-lite recipe init job.yaml", "accent")),
+        line(("  dlrover-lite run job.yaml", "accent")),
+        (),
+        *wrapped(
+            "It shows up here by itself, and so do the decisions that are made for it. ? lists the keys, q leaves.",
+            width,
+        ),
+    ]
+
+
+def describe(row: JobRow, width: int) -> list[Line]:
+    """All that the list knows of a job."""
+    pairs: list[tuple[str, Line]] = [
+        ("state", phrases.state(row.state, silent_since=row.silent_since)),
+        ("model", line(row.model or "-")),
+        ("owner", line(row.owner or "-")),
+        ("begun", line(_full_time(row.started_at or row.created_at))),
+        ("ended" if row.over else "ends", line(_full_time(row.ended_at)) if row.over else phrases.ends(row)),
+        ("samples", _samples(row)),
+        ("samples/s", phrases.number(row.rate)),
+        ("nodes", _nodes(row, 0)),
+        ("cpu", (*phrases.cores_of(row.used_cores, row.cores), Span(" cores used of those given", "dim"))),
+        ("memory", (*phrases.memory_of(row.used_memory, row.memory), Span(" used of what is given", "dim"))),
+        ("cost", phrases.cost_of(row)),
+        ("files", line(row.directory or "not on this machine")),
+    ]
+    found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]
+    if row.message:
+        found += [(), line(("message", "title")), *wrapped(row.message, width)]
+    if row.decision is not None:
+        one = row.decision
+        head = f"decision {one.number}, {one.action}, {_full_time(one.at)}"
+        found += [(), line((head, "title")), *wrapped(one.reason, width)]
+    return found
+
+
+def _samples(row: JobRow) -> Line:
+    total = f" of {row.total_samples:,}" if row.total_samples else ""
+    return line(f"{row.samples:,}{total}")
+
+
+def _full_time(at: float | None) -> str:
+    return "-" if at is None else at_time(at)
+
+
+READING: Line = line(("Jobs ", "title"), ("reading…", "dim"))
+"""The headline before anything has been read."""

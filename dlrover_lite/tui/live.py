@@ -1,0 +1,150 @@
+"""The jobs of this machine as they are: from the brain's database, the files of jobs, and the master of the one looked at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from dlrover_lite.brain.store.news import JobNews
+from dlrover_lite.brain.store.watch import Watch
+from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.store import Job, list_jobs
+from dlrover_lite.tui.fold import JobsFold, LocalStatus
+from dlrover_lite.tui.live_job import LiveJob
+from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
+
+__all__ = ["LiveSource"]
+
+_LOOK_AROUND_SECONDS = 2.0
+"""Between two looks for jobs that no brain knows, and at those that are silent."""
+
+_decoder = msgspec.json.Decoder(LocalStatus)
+
+
+class LiveSource:
+    """Reads only what is new: the database's news, and status files that have been written since."""
+
+    def __init__(self, files: BrainFiles | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self._files = files or BrainFiles()
+        self._clock = clock
+        self._watch = Watch(self._files.database)
+        self._fold = JobsFold()
+        self._written: dict[str, int] = {}
+        """When each status file that was read was written, in ns."""
+        self._looked_around = 0.0
+        self._strays: set[str] = set()
+        """Jobs that run and no brain knows."""
+        self._view = JobsView()
+        self._job: LiveJob | None = None
+
+    def jobs(self) -> JobsView:
+        now = self._clock()
+        news = self._watch.look()
+        if news.anew:
+            self._written.clear()
+            self._strays.clear()
+        self._fold.take(news)
+        if news.anew or now - self._looked_around >= _LOOK_AROUND_SECONDS:
+            self._looked_around = now
+            self._look_around(now)
+        self._read_statuses()
+        rows = self._fold.rows(now)
+        view = JobsView(rows, self._brain(rows))
+        if rows is not self._view.jobs or view.brain != self._view.brain:
+            self._view = view
+        return self._view
+
+    def job(self, job: str) -> JobDetail | None:
+        if self._job is None or self._job.id != job:
+            self.forget()
+            self._job = LiveJob(self._files.database, job, clock=self._clock)
+        return self._job.look()
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        from dlrover_lite.tui.live_explained import explanation
+
+        return explanation(self._files.database, job, number)
+
+    def forget(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._job = None
+
+    def close(self) -> None:
+        self.forget()
+        self._watch.close()
+
+    # --- what the database doesn't tell -----------------------------------------------------------------------------
+
+    def _read_statuses(self) -> None:
+        for job, directory in self._fold.live():
+            path = f"{directory}/status.json"
+            try:
+                written = os.stat(path).st_mtime_ns  # noqa: PTH116 - there may be a thousand, twice a second
+                if written == self._written.get(job):
+                    continue
+                status = _decoder.decode(Path(path).read_bytes())
+            except (OSError, msgspec.MsgspecError):
+                continue  # it has none so far, or was removed: what is known stays
+            self._written[job] = written
+            self._fold.hear(job, status, written / 1e9)
+
+    def _look_around(self, now: float) -> None:
+        """Jobs without a brain, and those that have ended with nobody to tell."""
+        for job in list_jobs():
+            if job.id in self._strays or not self._fold.knows(job.id):
+                self._put_stray(job)
+        for name in self._fold.silent(now):
+            known = self._fold.news_of(name)
+            if known is not None and known.directory:
+                self._put_ended(known)
+
+    def _put_stray(self, job: Job) -> None:
+        try:
+            record, state, result = job.record(), job.state(), job.result()
+            recipe = job.recipe
+        except JobError:  # it is being removed, or damaged
+            return
+        message = result.message if result else ""
+        ended = result.ended_at if result else record.ended_at
+        self._fold.put(
+            JobNews(
+                id=job.id,
+                name=recipe.name,
+                owner="",
+                model=recipe.model.use,
+                state=state,
+                created_at=record.created_at,
+                started_at=record.started_at,
+                ended_at=ended if state in OVER else None,
+                samples=0,
+                message=message,
+                directory=str(job.directory),
+            )
+        )
+        if state in OVER:
+            self._strays.discard(job.id)
+        else:
+            self._strays.add(job.id)
+
+    def _put_ended(self, known: JobNews) -> None:
+        job = Job(Path(known.directory))
+        try:
+            state, result = job.state(), job.result()
+        except JobError:
+            return
+        if state in OVER:
+            ended = result.ended_at if result else self._clock()
+            message = result.message if result else "its supervisor was killed"
+            self._fold.put(msgspec.structs.replace(known, state=state, ended_at=ended, message=message))
+
+    def _brain(self, rows: Mapping[str, JobRow]) -> str:
+        """In words; that none runs is no news where no job does."""
+        if self._files.lives():
+            return "listens"
+        return "doesn't run" if any(not row.over for row in rows.values()) else ""

@@ -1,0 +1,33 @@
+"""A stored decision, explained. It imports numpy, which nothing else here needs: only who asks for it pays for that."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from dlrover_lite.brain.explain import explain, lines_of
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.errors import HistoryError
+from dlrover_lite.tui.model import Explanation, WeighedPlan
+from dlrover_lite.tui.text import clean
+
+__all__ = ["explanation"]
+
+
+def explanation(database: Path, job: str, number: int) -> Explanation | None:
+    """None where it isn't kept any more. Raises HistoryError for what can't be read."""
+    if not database.exists():
+        return None
+    with ConfigStore(database) as store:
+        found = queries.decisions(store, job, number=number)
+        if not found:
+            return None
+        one = found[0]
+        policy = None
+        with suppress(HistoryError):  # what it follows from was pruned: then by what counts now
+            policy = getattr(queries.inputs_of(store, one), "policy", None)
+    text = explain(one.decision, one.effect, policy=policy)
+    paragraphs = tuple(clean(line) for line in text.partition("\n\n")[0].splitlines())
+    plans = tuple(WeighedPlan(*line) for line in lines_of(one.decision, policy=policy, most=None))
+    return Explanation(job, number, paragraphs, plans)

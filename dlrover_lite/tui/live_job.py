@@ -1,0 +1,177 @@
+"""One job of this machine in detail: asked of its master, and read from the database and its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
+from dlrover_lite.brain.store.watch_job import JobWatch
+from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, status_of_master, strips_of
+from dlrover_lite.tui.fold import JobsFold
+from dlrover_lite.tui.model import JobDetail, Problem, PsStrip, Rate
+
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.wire.messages import AutoscaleStatus, Status
+
+__all__ = ["LiveJob"]
+
+_SELDOM_SECONDS = 3.0
+"""Between two questions for what changes seldom, or is much."""
+
+
+class LiveJob:
+    """What was learned stays: a look adds what is new."""
+
+    def __init__(self, database: Path, job: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.id = job
+        self._clock = clock
+        self._watch = JobWatch(database, job)
+        self._fold = JobsFold()
+        self._nodes = NodesFold()
+        self._rates: list[Rate] = []
+        self._decisions: dict[int, Chosen] = {}
+        self._handle: JobHandle | None = None
+        self._status: Status | None = None
+        self._heard_at = 0.0
+        self._slots: tuple[PsStrip, ...] = ()
+        self._autoscale = ""
+        self._seldom_at = 0.0
+        self._detail: JobDetail | None = None
+        self._stray = True
+        """No brain has told of it."""
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def look(self) -> JobDetail | None:
+        self._take_news()
+        news = self._from_files() if self._stray else self._fold.news_of(self.id)
+        if news is None:
+            return None
+        problem = self._ask(news)
+        row = self._fold.rows(self._clock()).get(self.id)
+        if row is None:
+            return None
+        status = self._status
+        detail = JobDetail(
+            row=row,
+            rates=tuple(self._rates),
+            decisions=tuple(self._decisions.values()),
+            nodes=self._nodes.rows,
+            shards=shards_of(status),
+            slots=self._slots,
+            slot_map_version=status.slot_map_version if status else 0,
+            moving_slots=sum(move.slots for move in status.moves if move.state in ("queued", "copying"))
+            if status
+            else 0,
+            cuts=cuts_of(status),
+            epoch=status.epoch if status else 0,
+            epochs=status.epochs if status else 0,
+            auc=status.auc if status else None,
+            loss=status.loss if status else None,
+            autoscale=self._autoscale,
+            master_restarts=status.master_restarts if status else 0,
+            problem=problem,
+        )
+        if detail != self._detail:
+            self._detail = detail
+        return self._detail
+
+    def _take_news(self) -> None:
+        news = self._watch.look()
+        if news.empty:
+            return
+        if news.anew:
+            self._rates.clear()
+            self._decisions.clear()
+        newest = [DecisionNews(self.id, one.number, one.at, one.action, one.reason) for one in news.decisions[-1:]]
+        self._stray = self._stray and not news.jobs
+        self._fold.take(
+            WatchedJobs(jobs=news.jobs, rates=news.rates, plans=news.plans, decisions=tuple(newest), anew=news.anew)
+        )
+        if news.anew:
+            self._heard_at = 0.0
+        self._rates += [Rate(one.at, one.samples_per_second) for one in news.rates]
+        self._decisions.update((one.number, one) for one in news.decisions)
+        self._nodes.happened(news.nodes)
+
+    def _from_files(self) -> JobNews | None:
+        """Of a job that no brain knows."""
+        from dlrover_lite.jobs.store import find_job
+
+        try:
+            job = find_job(self.id)
+            record, recipe = job.record(), job.recipe
+            news = JobNews(
+                id=job.id,
+                name=recipe.name,
+                owner="",
+                model=recipe.model.use,
+                state=job.state(),
+                created_at=record.created_at,
+                started_at=record.started_at,
+                ended_at=record.ended_at,
+                samples=0,
+                message="",
+                directory=str(job.directory),
+            )
+        except JobError:
+            return None
+        self._fold.put(news)
+        return news
+
+    # --- the master -------------------------------------------------------------------------------------------------
+
+    def _ask(self, news: JobNews) -> Problem | None:
+        """Why what its master says may be old. A job whose files aren't here has no master that could be asked."""
+        if not news.directory or not Path(news.directory).is_dir():
+            return None
+        over = self._fold.rows(self._clock())[self.id].over
+        if over and self._status is not None and self._status.state == news.state:
+            return None  # it says nothing more
+        try:
+            status = self._its_handle(news).status()
+        except DlroverLiteError as error:
+            return Problem("its master", error.message.partition("\n")[0], self._heard_at or self._clock())
+        now = self._clock()
+        self._status, self._heard_at = status, now
+        self._fold.hear(self.id, status_of_master(status), now)
+        self._nodes.put(status)
+        if not over and now - self._seldom_at >= _SELDOM_SECONDS:
+            self._seldom_at = now
+            self._ask_seldom(news, status)
+        return None
+
+    def _its_handle(self, news: JobNews) -> JobHandle:
+        if self._handle is None:
+            from dlrover_lite.jobs.handle import JobHandle
+            from dlrover_lite.jobs.store import Job
+
+            self._handle = JobHandle(Job(Path(news.directory)))
+        return self._handle
+
+    def _ask_seldom(self, news: JobNews, status: Status) -> None:
+        """What fails here is asked for again, and what was known of it stays."""
+        handle = self._its_handle(news)
+        try:
+            self._autoscale = _autoscale(handle.autoscale())
+            if status.slot_map_version:
+                self._slots = strips_of(handle.slots(_ALL_SLOTS), handle.slot_map())
+        except DlroverLiteError:
+            return
+
+
+_ALL_SLOTS = 4096
+
+
+def _autoscale(now: AutoscaleStatus) -> str:
+    if now.paused:
+        return f"paused: {now.paused}"
+    if now.decision is not None:
+        return f"{'carries out' if now.under_way else 'suggests'} {now.decision}: {now.what}"
+    return now.mode

@@ -1,0 +1,300 @@
+"""What is shown, as data: of all jobs, and of one in detail. It is the same whether it comes from jobs that run or from a recording.
+
+All times are seconds since the epoch, memory is in bytes, CPU in cores. Nothing in it grows older by itself (no ages, no remaining
+times): a value changes only when something has happened, so that what hasn't changed needn't be drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from dlrover_lite.brain.store.news import Chosen
+
+__all__ = [
+    "OVER",
+    "Cost",
+    "Cut",
+    "Cuts",
+    "Expected",
+    "Explanation",
+    "JobDetail",
+    "JobRow",
+    "JobsView",
+    "LastDecision",
+    "NodeRow",
+    "Problem",
+    "PsStrip",
+    "Rate",
+    "Shards",
+    "WeighedPlan",
+    "expected_end",
+]
+
+OVER = ("succeeded", "failed", "stopped", "lost")
+"""States that a job doesn't leave."""
+_WINDOW = 12
+"""Intervals that an expectation is made of."""
+_HALF_WIDTH_OF_80_PERCENT = 1.2816
+
+
+class Rate(msgspec.Struct, frozen=True, array_like=True):
+    """An interval: when it ended, and the samples/s in it."""
+
+    at: float
+    value: float
+
+
+class LastDecision(msgspec.Struct, frozen=True):
+    number: int
+    at: float
+    action: str
+    reason: str
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """When a job will have gone through its data."""
+
+    at: float
+    error_seconds: float | None
+    """It is within so much of ``at`` with 80%; None: too little is known to say."""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a job has had, whether or not it used it."""
+
+    core_seconds: float = 0.0
+    byte_seconds: float = 0.0
+    cores: float = 0.0
+    """That it has now, as of ``at``."""
+    memory: int = 0
+    at: float = 0.0
+
+    def until(self, at: float) -> Cost:
+        """As of then, with what it has now."""
+        seconds = max(0.0, at - self.at) if self.at else 0.0
+        return Cost(
+            self.core_seconds + seconds * self.cores,
+            self.byte_seconds + seconds * self.memory,
+            self.cores,
+            self.memory,
+            at,
+        )
+
+    def given(self, at: float, cores: float, memory: int) -> Cost:
+        """From then on it has so much."""
+        now = self.until(at)
+        return Cost(now.core_seconds, now.byte_seconds, cores, memory, at)
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job among others. None is what isn't known."""
+
+    id: str
+    name: str = ""
+    owner: str = ""
+    model: str = ""
+    state: str
+    """``starting``, ``queued``, ``running`` or what its master calls it (``training``, ``evaluating``, ``exporting``), or one of OVER."""
+    message: str = ""
+    """Why it failed or was stopped, or what it waits for."""
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    samples: int = 0
+    total_samples: int | None = None
+    rate: float | None = None
+    """Samples/s of the last seconds; of one that is over: over all its time."""
+    rates: tuple[float, ...] = ()
+    """Of the last intervals, the oldest first."""
+    expected: Expected | None = None
+    workers: int | None = None
+    servers: int | None = None
+    cores: float | None = None
+    """Given."""
+    used_cores: float | None = None
+    memory: int | None = None
+    """Given."""
+    used_memory: int | None = None
+    cost: Cost | None = None
+    decision: LastDecision | None = None
+    silent_since: float | None = None
+    """Of one that runs: its master has said nothing for a while, and this was its last word."""
+    directory: str = ""
+    """Its files; empty: they aren't on this machine."""
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def share(self) -> float | None:
+        """Of its samples, that it has gone through."""
+        if self.total_samples:
+            return min(1.0, self.samples / self.total_samples)
+        return 1.0 if self.state == "succeeded" else None
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why something shown may be old."""
+
+    what: str
+    """``the brain``, ``the master``, …"""
+    why: str
+    since: float
+    """What is shown of it is as of then."""
+
+
+class JobsView(msgspec.Struct, frozen=True):
+    """All jobs, as of one moment."""
+
+    jobs: dict[str, JobRow] = {}
+    """By id, the newest first. A row that hasn't changed is the very same object as in the view before."""
+    brain: str = ""
+    """The process that advises them, in words."""
+    problem: Problem | None = None
+
+
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A node: a parameter server or a worker."""
+
+    id: str
+    role: str
+    state: str
+    cores: float
+    used_cores: float | None = None
+    memory: int
+    used_memory: int = 0
+    peak_memory: int = 0
+    rate: float = 0.0
+    """Samples/s of a worker."""
+    share: float | None = None
+    """Of all workers' samples/s."""
+    leased: int | None = None
+    """Minibatches that a worker has leases of."""
+    slots: int | None = None
+    throttled: float | None = None
+    """Share of the time in which it was ready to run that its limit held it back."""
+    restarts: int = 0
+    """How many it is the successor of."""
+    note: str = ""
+    """What it waits for."""
+
+    @property
+    def alive(self) -> bool:
+        return not self.state.startswith("ended")
+
+
+class Shards(msgspec.Struct, frozen=True):
+    """Minibatches of training over all epochs."""
+
+    done: int
+    leased: int
+    left: int
+    quarantined: int = 0
+
+
+class PsStrip(msgspec.Struct, frozen=True):
+    """A parameter server's slots, of all the slots there are."""
+
+    node: str
+    slots: int
+    busy: float | None
+    """Cores that the work on its rows takes."""
+    heat: tuple[float, ...] = ()
+    """Of equal ranges of slots: the busiest slot of its own in each, as a share of the busiest of all; a little where it has idle ones,
+    0 where it has none."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A checkpoint that is complete."""
+
+    number: int
+    at: float
+    seconds: float
+    """From its beginning until it was durable."""
+    rows: int
+    bytes: int
+
+
+class Cuts(msgspec.Struct, frozen=True):
+    newest: Cut | None = None
+    under_way: str = ""
+    """In words."""
+    problem: str = ""
+    next_at: float | None = None
+
+
+class WeighedPlan(msgspec.Struct, frozen=True):
+    """A plan that a decision could have chosen."""
+
+    mark: str
+    """``*`` the chosen one, ``=`` the one until then, else empty."""
+    workers: int
+    worker_cores: float
+    servers: int
+    ps_cores: float
+    cores: float
+    memory: int
+    rate: float
+    """Samples/s by the model; 80% are within ``lower`` and ``upper``."""
+    lower: float
+    upper: float
+    seconds: float
+    """To go with it."""
+    verdict: str
+    """What spoke for or against it."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """All that a decision follows from and came to, as far as it is kept."""
+
+    job: str
+    number: int
+    text: tuple[str, ...]
+    """Paragraphs: what, what was predicted, what it brought."""
+    plans: tuple[WeighedPlan, ...] = ()
+    """By cost; none where there was no choice."""
+
+
+class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. What can't be told yet, or no more, is empty."""
+
+    row: JobRow
+    rates: tuple[Rate, ...] = ()
+    """Over all its time."""
+    decisions: tuple[Chosen, ...] = ()
+    """The oldest first."""
+    nodes: tuple[NodeRow, ...] = ()
+    """Parameter servers, then workers, the oldest first; those that have ended are last."""
+    shards: Shards | None = None
+    slots: tuple[PsStrip, ...] = ()
+    slot_map_version: int = 0
+    moving_slots: int = 0
+    cuts: Cuts | None = None
+    epoch: int = 0
+    epochs: int = 0
+    auc: float | None = None
+    loss: float | None = None
+    autoscale: str = ""
+    """How the brain's changes of it stand, in words."""
+    master_restarts: int = 0
+    problem: Problem | None = None
+
+
+def expected_end(rates: Sequence[Rate], left: float, *, now: float) -> Expected | None:
+    """From the mean of the last intervals, and how much they differ among each other. None for a job that doesn't get on.
+
+    ``left``: samples that are to be trained on. The error is that of the mean: intervals are taken as independent of each other.
+    """
+    newest = [rate.value for rate in rates[-_WINDOW:]]
+    if not newest or (mean := sum(newest) / len(newest)) <= 0 or left < 0:
+        return None
+    seconds = left / mean
+    if len(newest) < 3:
+        return Expected(now + seconds, None)
+    variance = sum((value - mean) ** 2 for value in newest) / (len(newest) - 1)
+    relative = math.sqrt(variance / len(newest)) / mean
+    return Expected(now + seconds, seconds * relative * _HALF_WIDTH_OF_80_PERCENT)

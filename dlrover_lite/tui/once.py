@@ -1,0 +1,56 @@
+"""One frame as plain text, without a terminal and without textual."""
+
+from __future__ import annotations
+
+import time
+
+from dlrover_lite.errors import JobError
+from dlrover_lite.tui import job_page, jobs_page
+from dlrover_lite.tui.model import Problem
+from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.table import text_of
+from dlrover_lite.tui.text import Line, line, side_by_side
+from dlrover_lite.words import duration
+
+__all__ = ["frame"]
+
+
+def frame(source: Source, *, job: str | None, width: int, now: float | None = None) -> str:
+    """What the first screen would show of all jobs, or of one, with all its rows. Raises JobError for a job that isn't known."""
+    now = time.time() if now is None else now
+    lines = _jobs(source, width, now) if job is None else _job(source, job, width, now)
+    return text_of(lines)
+
+
+def _jobs(source: Source, width: int, now: float) -> list[Line]:
+    view = source.jobs()
+    if not view.jobs:
+        return jobs_page.nothing_yet(width)
+    table = jobs_page.jobs_table()
+    table.put(view.jobs)
+    return [jobs_page.headline(view, len(view.jobs), ""), *_stale(view.problem, now), *table.text(width)]
+
+
+def _job(source: Source, job: str, width: int, now: float) -> list[Line]:
+    detail = source.job(job)
+    if detail is None:
+        raise JobError(f"No job is called {job!r}", hint="All: dlrover-lite tui --once")
+    if width >= 110:
+        left = width * 55 // 100
+        blocks = (
+            (left, job_page.chart(detail, left, 14)),
+            (width - left - 2, job_page.facts(detail, width - left - 2, 14)),
+        )
+        above = side_by_side(blocks)
+    else:
+        above = [*job_page.chart(detail, width, 9), *job_page.facts(detail, width, 12)]
+    table = job_page.nodes_table()
+    table.put({row.id: row for row in detail.nodes})
+    nodes = table.text(width) if detail.nodes else [line(("No node is known.", "dim"))]
+    return [*job_page.headline(detail, width), *_stale(detail.problem, now), *above, (), *nodes]
+
+
+def _stale(problem: Problem | None, now: float) -> list[Line]:
+    if problem is None:
+        return []
+    return [line(f"! what {problem.what} says is as of {duration(now - problem.since)} ago: {problem.why}")]

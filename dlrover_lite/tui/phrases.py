@@ -1,0 +1,122 @@
+"""Values as the screens write them, short and with what they mean; None is a dash."""
+
+from __future__ import annotations
+
+import time
+
+from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.text import Line, Span, Tone, line
+from dlrover_lite.units import GIB, format_bytes
+from dlrover_lite.words import compact
+
+__all__ = ["clock", "cores_of", "cost_of", "ends", "memory_of", "number", "percent", "span", "state"]
+
+_HALF_A_DAY = 43_200.0
+DASH: Line = (Span("-", "dim"),)
+
+_STATES: dict[str, tuple[str, Tone]] = {
+    "starting": ("○", "accent"),
+    "queued": ("…", "warn"),
+    "running": ("●", "good"),
+    "training": ("●", "good"),
+    "evaluating": ("●", "good"),
+    "exporting": ("●", "good"),
+    "succeeded": ("✓", "good"),
+    "failed": ("✗", "bad"),
+    "stopped": ("■", "warn"),
+    "lost": ("?", "bad"),
+    "up": ("●", "good"),
+    "launched": ("○", "accent"),
+    "started": ("○", "accent"),
+}
+
+
+def state(word: str, *, silent_since: float | None = None) -> Line:
+    """A symbol and the word."""
+    if silent_since is not None:
+        return line((f"? silent {clock(silent_since)}", "bad"))
+    first = word.partition(" ")[0]
+    if first == "ended":
+        why = word.removeprefix("ended").strip(" ()")
+        fine = why in ("Succeeded", "")
+        return line(("✓ ended", "dim") if fine else (f"✗ {why}", "bad"))
+    symbol, tone = _STATES.get(first, ("·", "plain"))
+    return line((f"{symbol} {word}", tone))
+
+
+def clock(at: float, *, seconds: bool = False) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
+
+
+def span(seconds: float) -> str:
+    """45s, 12m, 3h20, 2d4h: at most five characters or so."""
+    if seconds < 99.5:
+        return f"{max(0.0, seconds):.0f}s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f}m"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60}h{minutes % 60:02}"
+    return f"{minutes // 1440}d{minutes % 1440 // 60}h"
+
+
+def ends(row: JobRow) -> Line:
+    """``ends`` at 14:32 ±3m; of one that is over, when that was."""
+    if row.over:
+        return line((f"at {clock(row.ended_at)}", "dim")) if row.ended_at is not None else DASH
+    if row.expected is None:
+        return DASH
+    error = row.expected.error_seconds
+    return line(_when(row.expected.at, row), (f" ±{span(error)}" if error is not None else " ±?", "dim"))
+
+
+def _when(at: float, row: JobRow) -> str:
+    """With the day, if that is another one than the job began at."""
+    began = row.started_at or row.created_at
+    if at - began < _HALF_A_DAY or time.localtime(at)[:3] == time.localtime(began)[:3]:
+        return clock(at)
+    return time.strftime("%d %b %H:%M", time.localtime(at))
+
+
+def number(value: float | None) -> Line:
+    return DASH if value is None else line(compact(value))
+
+
+def percent(share: float | None) -> Line:
+    return DASH if share is None else line(f"{int(share * 100)}%")
+
+
+def cores_of(used: float | None, given: float | None) -> Line:
+    """``1.2/2``: used of given."""
+    if given is None:
+        return DASH
+    known = "-" if used is None else f"{used:.1f}"
+    return line(known, (f"/{given:g}", "dim"))
+
+
+def memory_of(used: int | None, given: int | None) -> Line:
+    """``1.1/1.5 GiB``: used of given, in the unit of what is given."""
+    if not given:
+        return DASH
+    whole = format_bytes(given)
+    amount, _, unit = whole.partition(" ")
+    if not used:
+        return line("-", (f"/{whole}", "dim"))
+    scale = given / float(amount)
+    part = used / scale
+    return line(
+        f"{part:.0f}" if part >= 99.5 else f"{part:.2g}" if part < 10 else f"{part:.3g}", (f"/{amount} {unit}", "dim")
+    )
+
+
+def cost_of(row: JobRow) -> Line:
+    """``1.25 core-h 2.1 GiB-h``."""
+    if row.cost is None:
+        return DASH
+    core_hours, gib_hours = row.cost.core_seconds / 3600, row.cost.byte_seconds / 3600 / GIB
+    return line(f"{_hours(core_hours)} core-h ", (f"{_hours(gib_hours)} GiB-h", "dim"))
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}" if hours < 9.995 else f"{hours:.1f}" if hours < 99.95 else compact(hours).replace(" ", "")

@@ -1,0 +1,85 @@
+"""The decisions for one job."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.tui import decisions_page
+from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
+from dlrover_lite.tui.model import JobDetail
+from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.widgets.grid import Grid
+
+__all__ = ["DecisionsScreen"]
+
+
+class DecisionsScreen(Page, inherit_bindings=False):
+    DEFAULT_CSS = """
+    #decisions { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(DECISIONS, EVERYWHERE)
+
+    def __init__(self, detail: JobDetail) -> None:
+        super().__init__()
+        table = decisions_page.decisions_table()
+        self.columns = [column.name for column in table.columns if column.sort is not None]
+        self.grid: Grid[Chosen] = Grid(table, id="decisions")
+        self.detail = detail
+
+    def body(self) -> ComposeResult:
+        yield self.grid
+
+    def main(self) -> Widget:
+        return self.grid
+
+    def on_mount(self) -> None:
+        self.grid.focus()
+        self.put(self.detail)
+
+    def put(self, detail: JobDetail | None) -> None:
+        """Something is new."""
+        if detail is not None and detail.row.id == self.detail.row.id:
+            self.detail = detail
+        self.grid.put({str(one.number): one for one in self.detail.decisions})
+        self._head()
+        self.tell_age()
+        self.tell_keys()
+
+    def _head(self) -> None:
+        self.head([decisions_page.headline(self.detail, len(self.grid.table.shown), self.filter_text)])
+
+    def stale(self) -> Line:
+        return self.job_stale(self.detail)
+
+    def filter_changed(self, text: str) -> None:
+        self.grid.look_for(text)
+        self._head()
+        self.tell_keys()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("open", "describe") and self.grid.row is None:
+            return None
+        return super().check_action(action, parameters)
+
+    def action_sort(self, column: str) -> None:
+        self.grid.sort_by(column)
+
+    def action_open(self) -> None:
+        self.grid.action_choose()
+
+    def on_grid_chosen(self, event: Grid.Chosen) -> None:
+        event.stop()
+        if (one := self.grid.row) is not None:
+            self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one))
+
+    def action_describe(self) -> None:
+        if (one := self.grid.row) is not None:
+            self.tui.read(f"Decision {one.number} for {self.detail.row.id}", self._described(one))
+
+    def _described(self, one: Chosen) -> list[Line]:
+        return decisions_page.describe(one, max(20, self.size.width - 8))

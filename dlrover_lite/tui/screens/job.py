@@ -1,0 +1,133 @@
+"""One job."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.widget import Widget
+
+from dlrover_lite.tui import job_page
+from dlrover_lite.tui.actions import why_not
+from dlrover_lite.tui.keys import EVERYWHERE, JOB
+from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
+from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.toned import Lines
+
+__all__ = ["JobScreen"]
+
+
+class JobScreen(Page, inherit_bindings=False):
+    """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
+    DEFAULT_CSS = """
+    #above { height: auto; padding: 0 1; }
+    #chart { height: 7; }
+    #facts { height: 7; }
+    #nodes { height: 1fr; min-height: 3; }
+    JobScreen.-high #chart { height: 12; }
+    JobScreen.-high #facts { height: 9; }
+    JobScreen.-wide #above { layout: horizontal; height: 14; }
+    JobScreen.-wide #chart { width: 55%; height: 100%; margin-right: 2; }
+    JobScreen.-wide #facts { width: 1fr; height: 100%; }
+    JobScreen.-wide.-low #above { height: 9; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(JOB, EVERYWHERE)
+
+    def __init__(self, job: str, row: JobRow | None) -> None:
+        super().__init__()
+        table = job_page.nodes_table()
+        self.job = job
+        self.columns = [column.name for column in table.columns if column.sort is not None]
+        self.grid: Grid[NodeRow] = Grid(table, id="nodes")
+        self.chart, self.facts = Lines(id="chart"), Lines(id="facts")
+        self.detail = JobDetail(row=row) if row is not None else None
+        self._drawn: tuple[JobDetail | None, tuple[int, ...]] | None = None
+
+    def body(self) -> ComposeResult:
+        with Container(id="above"):
+            yield self.chart
+            yield self.facts
+        yield self.grid
+
+    def main(self) -> Widget:
+        return self.grid
+
+    def on_mount(self) -> None:
+        self.grid.focus()
+        self.put(self.detail)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
+
+    def put(self, detail: JobDetail | None) -> None:
+        """Something is new."""
+        if detail is not None and detail.row.id == self.job:
+            self.detail = detail
+            self.grid.put({row.id: row for row in detail.nodes})
+        self._draw()
+        self.tell_age()
+        self.tell_keys()
+
+    def _draw(self) -> None:
+        if self.detail is None:
+            self.head([line((self.job, "title"), ("  reading…", "dim"))])
+            return
+        chart, facts = self.chart, self.facts
+        width = max(20, self.size.width - 2)
+        seen = (self.detail, (width, *chart.size, *facts.size))
+        if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
+            return
+        self._drawn = seen
+        self.head(job_page.headline(self.detail, width))
+        chart.show(job_page.chart(self.detail, chart.size.width, chart.size.height))
+        facts.show(job_page.facts(self.detail, facts.size.width, facts.size.height))
+
+    def stale(self) -> Line:
+        return self.job_stale(self.detail)
+
+    def filter_changed(self, text: str) -> None:
+        self.grid.look_for(text)
+        self.tell_keys()
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def can_act(self) -> bool:
+        return not why_not(self.detail.row if self.detail else None)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("open", "describe") and self.grid.row is None:
+            return None
+        return super().check_action(action, parameters)
+
+    def action_sort(self, column: str) -> None:
+        self.grid.sort_by(column)
+
+    def action_open(self) -> None:
+        self.grid.action_choose()
+
+    def on_grid_chosen(self, event: Grid.Chosen) -> None:
+        event.stop()
+        self.action_logs()
+
+    def action_describe(self) -> None:
+        if (row := self.grid.row) is not None:
+            self.tui.read(f"{self.job} {row.id}", job_page.describe_node(row, max(20, self.size.width - 8)))
+
+    def action_decisions(self) -> None:
+        if self.detail is not None:
+            self.tui.open_decisions(self.detail)
+
+    def action_logs(self) -> None:
+        if self.detail is not None:
+            node = self.grid.row
+            self.tui.open_log(self.detail.row, node.id if node else "master")
+
+    def action_stop(self) -> None:
+        if self.detail is not None:
+            self.tui.stop_job(self.detail.row)

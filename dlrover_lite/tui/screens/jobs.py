@@ -1,0 +1,106 @@
+"""All jobs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from dlrover_lite.tui import jobs_page
+from dlrover_lite.tui.actions import why_not
+from dlrover_lite.tui.keys import EVERYWHERE, JOBS
+from dlrover_lite.tui.model import JobRow, JobsView
+from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.toned import Lines
+
+__all__ = ["JobsScreen"]
+
+
+class JobsScreen(Page, inherit_bindings=False):
+    DEFAULT_CSS = """
+    #jobs { height: 1fr; }
+    #empty { height: 1fr; padding: 1 2; display: none; }
+    JobsScreen.-empty #jobs { display: none; }
+    JobsScreen.-empty #empty { display: block; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(JOBS, EVERYWHERE)
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = jobs_page.jobs_table()
+        self.columns = [column.name for column in table.columns if column.sort is not None]
+        self.grid: Grid[JobRow] = Grid(table, id="jobs")
+        self.empty = Lines(id="empty")
+        self.view: JobsView | None = None
+
+    def body(self) -> ComposeResult:
+        yield self.grid
+        yield self.empty
+
+    def main(self) -> Widget:
+        return self.grid
+
+    def on_mount(self) -> None:
+        self.grid.focus()
+        self.put(self.tui.view)
+
+    def put(self, view: JobsView | None) -> None:
+        """Something is new; None: nothing has been read so far."""
+        self.view = view
+        if view is not None:
+            self.grid.put(view.jobs)
+        empty = view is not None and not view.jobs
+        self.set_class(empty, "-empty")
+        if empty:
+            self.empty.show(jobs_page.nothing_yet(max(20, self.size.width - 4)))
+        self._head()
+        self.tell_age()
+        self.tell_keys()
+
+    def _head(self) -> None:
+        view = self.view
+        shown = len(self.grid.table.shown)
+        self.head([jobs_page.headline(view, shown, self.filter_text) if view else jobs_page.READING])
+
+    def stale(self) -> Line:
+        return self.stale_of(self.tui.jobs_feed, self.view.problem if self.view else None)
+
+    def filter_changed(self, text: str) -> None:
+        self.grid.look_for(text)
+        self._head()
+        self.tell_keys()
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def can_act(self) -> bool:
+        return not why_not(self.grid.row)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("open", "describe", "logs") and self.grid.row is None:
+            return None
+        return super().check_action(action, parameters)
+
+    def action_sort(self, column: str) -> None:
+        self.grid.sort_by(column)
+
+    def action_open(self) -> None:
+        self.grid.action_choose()
+
+    def on_grid_chosen(self, event: Grid.Chosen) -> None:
+        event.stop()
+        self.tui.open_job(event.name)
+
+    def action_describe(self) -> None:
+        if (row := self.grid.row) is not None:
+            self.tui.read(row.id, jobs_page.describe(row, max(20, self.size.width - 8)))
+
+    def action_logs(self) -> None:
+        if (row := self.grid.row) is not None:
+            self.tui.open_log(row, "master")
+
+    def action_stop(self) -> None:
+        if (row := self.grid.row) is not None:
+            self.tui.stop_job(row)

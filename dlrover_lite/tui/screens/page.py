@@ -1,0 +1,199 @@
+"""What all screens have: a headline, a line that says what is stale, a prompt, the keys that work now, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui import commands
+from dlrover_lite.tui.feed import Feed
+from dlrover_lite.tui.keys import EVERYWHERE, Key
+from dlrover_lite.tui.model import JobDetail, Problem
+from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.prompt import Prompt
+from dlrover_lite.tui.widgets.toned import Lines
+from dlrover_lite.words import duration
+
+if TYPE_CHECKING:
+    from dlrover_lite.tui.app import TuiApp
+
+__all__ = ["Page", "bindings", "old"]
+
+CHANGING = ("open", "describe", "logs", "stop", "back")
+"""Actions that sometimes can't be done."""
+STALE_SECONDS = 3.0
+"""What is older than this is said to be."""
+
+
+def bindings(*groups: Sequence[Key]) -> list[Any]:
+    """Of keys that have an action; the others are those of the widgets."""
+    return [
+        Binding(key.key, key.action, key.short or key.what, show=bool(key.short), key_display=key.label)
+        for group in groups
+        for key in group
+        if key.action
+    ]
+
+
+class Page(Screen[None]):
+    """``body`` is what it shows between its headline and the prompt; ``columns`` can be sorted by."""
+
+    DEFAULT_CSS = """
+    Page { layout: vertical; }
+    #head { height: auto; background: $boost; padding: 0 1; }
+    #stale { height: auto; padding: 0 1; display: none; }
+    #stale.-stale { display: block; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(EVERYWHERE)
+    """Of screens with keys of their own: theirs, and these after them."""
+    columns: Sequence[str] = ()
+    filter_text = ""
+    ACTING: ClassVar[frozenset[str]] = frozenset({"stop"})
+    """Actions that change something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: tuple[bool | None, ...] = ()
+        self._head_lines = Lines(id="head")
+        self._stale_lines = Lines(id="stale")
+        self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
+
+    def body(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        yield self._head_lines
+        yield self._stale_lines
+        yield from self.body()
+        yield self.prompt
+        yield Footer(show_command_palette=False)
+
+    @property
+    def tui(self) -> TuiApp:
+        return cast("TuiApp", self.app)
+
+    def main(self) -> Widget:
+        """What has the focus when the prompt hasn't."""
+        raise NotImplementedError
+
+    def head(self, lines: Sequence[Line]) -> None:
+        self._head_lines.show(lines)
+
+    def tell_age(self) -> None:
+        """Once a second, and with what is new."""
+        what = self.stale()
+        self._stale_lines.show([what] if what else [])
+        self._stale_lines.set_class(bool(what), "-stale")
+
+    def stale(self) -> Line:
+        """What is old, how old, and why; nothing while all is well."""
+        return ()
+
+    def stale_of(self, feed: Feed[Any], problem: Problem | None) -> Line:
+        """What is read by ``feed``, which tells of a ``problem`` that its source has."""
+        age = feed.age_seconds
+        if feed.problem or (age is not None and age > STALE_SECONDS):
+            return old("this", age or 0.0, feed.problem)
+        if problem is not None:
+            return old(f"what {problem.what} says", self.tui.now() - problem.since, problem.why)
+        return ()
+
+    def job_stale(self, detail: JobDetail | None) -> Line:
+        return self.stale_of(self.tui.job_feed, detail.problem if detail else None)
+
+    # --- the prompt -------------------------------------------------------------------------------------------------
+
+    def filter_changed(self, text: str) -> None:
+        """Of a screen that can be filtered."""
+
+    def action_command(self) -> None:
+        self.prompt.open(":")
+        self.tell_keys()
+
+    def action_filter(self) -> None:
+        self.prompt.open("/", self.filter_text)
+        self.tell_keys()
+
+    def on_prompt_changed(self, event: Prompt.Changed) -> None:
+        event.stop()
+        if event.kind == "/":
+            self.filter_text = event.text
+            self.filter_changed(event.text)
+        if event.done:
+            self.tell_keys()
+            self.main().focus()
+            if event.kind == ":" and event.text.strip():
+                self._command(event.text)
+
+    def _command(self, text: str) -> None:
+        try:
+            name, argument = commands.parse(text, self.tui.job_ids, self.columns)
+        except UsageError as error:
+            self.notify(error.message, severity="warning", markup=False)
+            return
+        if name == "sort":
+            self.action_sort(argument)
+        else:
+            self.tui.command(name, argument)
+
+    def action_sort(self, column: str) -> None:
+        """Of a screen with rows."""
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in self.ACTING:
+            if self.tui.readonly:
+                return False
+            return True if self.can_act() else None
+        if action == "back":
+            return self.can_go_back()
+        return True
+
+    def tell_keys(self) -> None:
+        """Which keys work may have changed. (The footer is made anew where it has, which takes as long as to draw a whole table.)"""
+        now = tuple(self.check_action(action, ()) for action in CHANGING)
+        if now != self._keys:
+            self._keys = now
+            self.refresh_bindings()
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        event.stop()
+        self.tell_keys()
+
+    def can_act(self) -> bool:
+        """Whether what is chosen can be acted on now."""
+        return True
+
+    def can_go_back(self) -> bool:
+        return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.prompt.is_open
+
+    def action_back(self) -> None:
+        if self.prompt.is_open or self.filter_text:
+            self.prompt.close()
+            if self.filter_text:
+                self.filter_text = ""
+                self.filter_changed("")
+            self.main().focus()
+            self.tell_keys()
+        elif len(self.app.screen_stack) > 1:
+            self.app.pop_screen()
+
+    def action_leave(self) -> None:
+        self.app.exit()
+
+    def action_keys(self) -> None:
+        self.tui.command("help", "")
+
+
+def old(what: str, age_seconds: float, why: str) -> Line:
+    """``! stale for 12.0 s: its master did not answer``"""
+    return line((f"! {what} is as of {duration(age_seconds)} ago" + (f": {why}" if why else ""), "bad"))

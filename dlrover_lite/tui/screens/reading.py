@@ -1,0 +1,115 @@
+"""Text to be read: the keys, all that is known of something, a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from dlrover_lite.tui.commands import COMMANDS
+from dlrover_lite.tui.feed import Feed
+from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS
+from dlrover_lite.tui.log_tail import LogTail
+from dlrover_lite.tui.screens.page import Page, bindings, old
+from dlrover_lite.tui.text import Line, line
+from dlrover_lite.tui.widgets.pager import Pager
+
+__all__ = ["LogScreen", "ReadingScreen", "help_lines"]
+
+
+class ReadingScreen(Page, inherit_bindings=False):
+    """Lines that stay as they are."""
+
+    DEFAULT_CSS = """
+    ReadingScreen Pager { height: 1fr; padding: 1 2; }
+    """
+    BINDINGS: ClassVar[list[Any]] = bindings(READING[:1], EVERYWHERE)
+
+    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self._title = title
+        self.pager = Pager(lines)
+
+    def body(self) -> ComposeResult:
+        yield self.pager
+
+    def main(self) -> Widget:
+        return self.pager
+
+    def on_mount(self) -> None:
+        self.pager.focus()
+        self.tell_head()
+
+    def tell_head(self) -> None:
+        shown, there = self.pager.counts
+        parts = [line((self._title, "title"))]
+        if self.filter_text:
+            parts.append(
+                line(("  with ", "dim"), (self.filter_text, "accent"), (f" ({shown} of {there} lines)", "dim"))
+            )
+        self.head([tuple(span for part in parts for span in part)])
+
+    def filter_changed(self, text: str) -> None:
+        self.pager.look_for(text)
+        self.tell_head()
+        self.tell_keys()
+
+
+class LogScreen(ReadingScreen, inherit_bindings=False):
+    """A log, followed."""
+
+    BINDINGS: ClassVar[list[Any]] = bindings(READING, EVERYWHERE)
+
+    def __init__(self, title: str, tail: LogTail) -> None:
+        super().__init__(title, ())
+        self.pager.follow = True
+        self._feed = Feed(tail.read, self._arrived, name="log")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._feed.start()
+
+    def on_unmount(self) -> None:
+        self._feed.stop()
+
+    def _arrived(self) -> None:
+        """From the thread that reads."""
+        self.app.call_later(self._put)
+
+    def _put(self) -> None:
+        lines = self._feed.take()
+        if lines is not None:
+            self.pager.put([line(text) for text in lines])
+        self.tell_head()
+        self.tell_age()
+
+    def stale(self) -> Line:
+        return old("this", self._feed.age_seconds or 0.0, self._feed.problem) if self._feed.problem else ()
+
+    def action_follow(self) -> None:
+        self.pager.follow = not self.pager.follow
+        self.notify("stays at the end" if self.pager.follow else "stays where it is", timeout=2)
+        self._put()
+
+
+def help_lines(*, readonly: bool) -> list[Line]:
+    """All keys and commands."""
+    found: list[Line] = []
+    for heading, keys in SCREENS.items():
+        found += [line((heading, "title")), ()]
+        found += [line((f"  {key.label:<14}", "accent"), key.what) for key in keys if not (key.acts and readonly)]
+        found.append(())
+    found += [line(("Commands", "title")), ()]
+    for one in COMMANDS:
+        name = f":{one.name} {one.argument}".rstrip()
+        found.append(line((f"  {name:<18}", "accent"), one.what))
+    found += [
+        (),
+        line(
+            ("The mouse: ", "title"),
+            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls.",
+        ),
+    ]
+    return found

@@ -1,0 +1,121 @@
+"""Pieces of text with what they mean. What is shown is made of these alone: a theme, a terminal without colours, or a plain file
+each show a tone in their own way, and none needs it to be understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "EMPTY",
+    "Line",
+    "Span",
+    "Tone",
+    "clean",
+    "cut",
+    "length",
+    "line",
+    "padded",
+    "plain",
+    "side_by_side",
+    "wrapped",
+]
+
+Tone = Literal["plain", "dim", "good", "warn", "bad", "accent", "title"]
+
+
+class Span(NamedTuple):
+    text: str
+    tone: Tone = "plain"
+
+
+Line = tuple[Span, ...]
+EMPTY: Line = ()
+
+
+def line(*parts: Span | str | tuple[str, Tone]) -> Line:
+    """``line("a job ", ("failed", "bad"))``"""
+    return tuple(Span(part) if isinstance(part, str) else Span(*part) for part in parts)
+
+
+def plain(spans: Iterable[Span]) -> str:
+    return "".join(span.text for span in spans)
+
+
+def clean(text: str) -> str:
+    """Without what would move a cursor: messages may quote anything."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else " " for one in text.expandtabs())
+
+
+def width_of(text: str) -> int:
+    """Cells that it takes: ids and paths may have any characters."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def length(spans: Iterable[Span]) -> int:
+    return sum(width_of(span.text) for span in spans)
+
+
+def cut(text: str, width: int) -> str:
+    """At most ``width`` cells of it, with … where something is missing."""
+    if width_of(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    if text.isascii():
+        return text[: width - 1] + "…"
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"
+
+
+def padded(spans: Sequence[Span], width: int, *, right: bool = False) -> Line:
+    """Exactly ``width`` cells: cut, or filled with spaces, which ``right`` puts before."""
+    room = width - length(spans)
+    if room >= 0:
+        space = (Span(" " * room),) if room else ()
+        return (*space, *spans) if right else (*spans, *space)
+    kept: list[Span] = []
+    left = width
+    for at, span in enumerate(spans):
+        size = width_of(span.text)
+        more = any(later.text for later in spans[at + 1 :])
+        if size < left or (size == left and not more):
+            kept.append(span)
+            left -= size
+        else:
+            text = cut(span.text if size > left else span.text + " ", left)
+            kept.append(Span(text, span.tone))
+            left -= width_of(text)
+            break
+    return (*kept, Span(" " * left)) if left else tuple(kept)
+
+
+def side_by_side(columns: Sequence[tuple[int, Sequence[Line]]], gap: str = "  ") -> list[Line]:
+    """Blocks of lines, each with its width, beside each other: as many lines as the longest has."""
+    found = []
+    for at in range(max((len(lines) for _, lines in columns), default=0)):
+        parts: list[Span] = []
+        for number, (width, lines) in enumerate(columns):
+            parts += [Span(gap)] if number else []
+            parts += padded(lines[at] if at < len(lines) else EMPTY, width)
+        found.append(tuple(parts))
+    return found
+
+
+def wrapped(text: str, width: int, tone: Tone = "plain", *, indent: str = "") -> list[Line]:
+    """Paragraphs folded at spaces; lines after the first one of each begin with ``indent``."""
+    import textwrap
+
+    found: list[Line] = []
+    for paragraph in text.splitlines():
+        parts = textwrap.wrap(paragraph, max(8, width), subsequent_indent=indent) or [""]
+        found += [line((part, tone)) for part in parts]
+    return found

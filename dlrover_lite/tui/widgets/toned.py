@@ -1,0 +1,80 @@
+"""Lines of text in the colours that a theme has for their tones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, get_args
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from dlrover_lite.tui.text import EMPTY, Line, Tone, plain
+
+__all__ = ["TONES", "Lines", "Toned", "tone_css"]
+
+
+TONES = frozenset(f"tone--{tone}" for tone in get_args(Tone))
+"""Component classes of whatever draws lines."""
+
+
+def tone_css(name: str) -> str:
+    """Colours that follow the theme, for a widget class of that name. Without colours all tones look alike, but titles, which are bold."""
+    return f"""
+    {name} {{
+        & > .tone--dim {{ color: $text-muted; }}
+        & > .tone--good {{ color: $text-success; }}
+        & > .tone--warn {{ color: $text-warning; }}
+        & > .tone--bad {{ color: $text-error; text-style: bold; }}
+        & > .tone--accent {{ color: $text-accent; }}
+        & > .tone--title {{ text-style: bold; }}
+    }}
+    """
+
+
+class Toned(Widget):
+    """Draws lines. It is a mixin: textual looks for colours and components along the first base of a class only, so each class that has
+    another one before this names ``TONES`` and ``tone_css`` itself."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(TONES)
+    DEFAULT_CSS = tone_css("Toned")
+
+    def tone(self, tone: Tone) -> Style:
+        return self.get_component_rich_style(f"tone--{tone}")
+
+    def strip_of(self, line: Line, width: int, style: Style | None = None) -> Strip:
+        """Cut or filled to ``width``; all of it in one ``style``, if that is given."""
+        segments = [Segment(span.text, style or self.tone(span.tone)) for span in line]
+        return Strip(segments).adjust_cell_length(width, style or self.tone("plain"))
+
+
+class Lines(Toned):
+    """Lines that are replaced by others: only those that differ are drawn again. As high as its lines, unless styles say otherwise."""
+
+    DEFAULT_CSS = "Lines { width: 1fr; height: auto; }"
+    ALLOW_SELECT = True
+
+    def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: list[Line] = list(lines)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        before, self._lines = self._lines, list(lines)
+        if len(before) != len(self._lines):
+            self.refresh(layout=self.styles.is_auto_height)
+            return
+        for y, (one, other) in enumerate(zip(before, self._lines, strict=True)):
+            if one != other:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(plain(line).rstrip() for line in self._lines)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, len(self._lines))
+
+    def render_line(self, y: int) -> Strip:
+        return self.strip_of(self._lines[y] if y < len(self._lines) else EMPTY, self.size.width)

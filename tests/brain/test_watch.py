@@ -1,0 +1,210 @@
+"""Looks at the config database tell what is new, once, whoever has written it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.news import WatchedJob, WatchedJobs
+from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.watch import RATES, Watch
+from dlrover_lite.brain.store.watch_job import JobWatch
+from dlrover_lite.errors import HistoryError
+from dlrover_lite.units import GIB, Resources
+from tests.brain.models import load, view
+
+PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "brain.sqlite"
+
+
+def _job(name: str, state: str = "running", **fields: Any) -> JobEntry:
+    return JobEntry(id=name, name=name, state=state, created_at=1.0, **fields)
+
+
+def _profile(job: str, at: float) -> ProfileRecord:
+    return ProfileRecord(job=job, at=at, seconds=10.0, samples_per_second=at * 2, workers=2, servers=1)
+
+
+def _commit(path: Path, *what: JobEntry | ProfileRecord | PlanRecord | NodeEvent) -> None:
+    with ConfigStore(path) as store:
+        for one in what:
+            match one:
+                case JobEntry():
+                    store.put_job(one)
+                case ProfileRecord():
+                    store.add_profile(one)
+                case PlanRecord():
+                    store.add_plan(one)
+                case NodeEvent():
+                    store.add_node_event(one)
+        store.commit()
+
+
+def _decide(path: Path, job: str) -> int:
+    with ConfigStore(path) as store:
+        decided = decide(RoundInputs(at=5.0, capacity=Resources(16.0, 64 * GIB), jobs=(view(job),)), load)
+        return store.add_round(decided, [job])[job]
+
+
+def test_without_a_database_there_is_nothing_to_tell_and_none_is_made(path: Path) -> None:
+    watch, of_job = Watch(path), JobWatch(path, "one")
+    assert watch.look().empty
+    assert of_job.look().empty
+    assert not path.exists()
+
+
+def test_each_look_tells_only_what_is_new(path: Path) -> None:
+    watch = Watch(path)
+    _commit(path, _job("one"), _job("two"), _profile("one", 10.0))
+    first = watch.look()
+    assert first.anew
+    assert {job.id for job in first.jobs} == {"one", "two"}
+    assert [(rate.job, rate.at, rate.samples_per_second) for rate in first.rates] == [("one", 10.0, 20.0)]
+    assert watch.look() == WatchedJobs()
+    _commit(path, _profile("two", 20.0))
+    assert [(rate.job, rate.at) for rate in watch.look().rates] == [("two", 20.0)]
+    _commit(path, _job("two", samples=7), PlanRecord(job="two", at=21.0, kind="granted", plan=PLAN))
+    news = watch.look()
+    assert [(job.id, job.samples) for job in news.jobs] == [("two", 7)]
+    assert [(plan.job, plan.plan) for plan in news.plans] == [("two", PLAN)]
+    assert not news.rates
+    watch.close()
+
+
+def test_what_is_only_wished_for_is_not_what_a_job_has(path: Path) -> None:
+    _commit(path, _job("one"), PlanRecord(job="one", at=1.0, kind="desired", plan=PLAN))
+    watch = Watch(path)
+    assert watch.look().plans == ()
+    watch.close()
+
+
+def test_at_first_only_the_newest_intervals_of_jobs_that_run_are_told(path: Path) -> None:
+    times = [float(at) for at in range(1, RATES + 20)]
+    _commit(path, _job("one"), _job("over", "succeeded", outcome=JobOutcome(samples_per_second=3.0)))
+    _commit(path, *(_profile(job, at) for job in ("one", "over") for at in times))
+    watch = Watch(path)
+    first = watch.look()
+    assert [rate.at for rate in first.rates] == times[-RATES:]
+    assert {rate.job for rate in first.rates} == {"one"}
+    assert next(job for job in first.jobs if job.id == "over").outcome.samples_per_second == 3.0
+    watch.close()
+
+
+def test_jobs_that_are_pruned_are_gone(path: Path) -> None:
+    _commit(path, _job("one"), _job("two"))
+    watch = Watch(path)
+    watch.look()
+    with ConfigStore(path) as store:
+        store.db.execute("delete from jobs where id = 'one'")
+    assert watch.look().gone == ("one",)
+    watch.close()
+
+
+def test_decisions_are_told_of_all_jobs_the_newest_of_each_first(path: Path) -> None:
+    _commit(path, _job("one"))
+    _decide(path, "one")
+    _decide(path, "one")
+    watch = Watch(path)
+    assert [(one.job, one.number) for one in watch.look().decisions] == [("one", 2)]
+    _decide(path, "one")
+    assert [(one.job, one.number) for one in watch.look().decisions] == [("one", 3)]
+    watch.close()
+
+
+def test_another_file_in_its_place_is_told_anew(path: Path) -> None:
+    _commit(path, _job("one"))
+    watch = Watch(path)
+    watch.look()
+    for file in path.parent.iterdir():
+        file.rename(path.parent / f"away-{file.name}")
+    assert watch.look().gone == ("one",)
+    _commit(path, _job("two"))
+    news = watch.look()
+    assert news.anew
+    assert [job.id for job in news.jobs] == ["two"]
+    watch.close()
+
+
+def test_what_can_not_be_read_is_said_and_heals(path: Path) -> None:
+    path.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
+    watch = Watch(path)
+    with pytest.raises(HistoryError, match="can't be read"):
+        watch.look()
+    path.unlink()
+    _commit(path, _job("one"))
+    assert [job.id for job in watch.look().jobs] == ["one"]
+    watch.close()
+
+
+def test_a_job_is_told_in_detail(path: Path) -> None:
+    _commit(
+        path,
+        _job("one"),
+        _job("two"),
+        _profile("one", 10.0),
+        _profile("two", 10.0),
+        PlanRecord(job="one", at=2.0, kind="granted", plan=PLAN),
+        NodeEvent(job="one", at=3.0, node="worker-2", event="launched", data={"follows": "worker-0"}),
+        NodeEvent(job="two", at=3.0, node="worker-0", event="up"),
+    )
+    watch = JobWatch(path, "one")
+    first = watch.look()
+    assert [job.id for job in first.jobs] == ["one"]
+    assert [rate.at for rate in first.rates] == [10.0]
+    assert [plan.plan for plan in first.plans] == [PLAN]
+    assert [(node.node, node.event, node.follows) for node in first.nodes] == [("worker-2", "launched", "worker-0")]
+    _commit(path, _job("two", samples=5))
+    assert watch.look() == WatchedJob()
+    _commit(path, _profile("one", 20.0))
+    assert [rate.at for rate in watch.look().rates] == [20.0]
+    watch.close()
+
+
+def test_a_decision_is_told_again_when_more_is_known_of_it(path: Path) -> None:
+    _commit(path, _job("one"))
+    number = _decide(path, "one")
+    watch = JobWatch(path, "one")
+    (first,) = watch.look().decisions
+    assert (first.number, first.measured, first.done) == (number, None, "")
+    with ConfigStore(path) as store:
+        from dlrover_lite.brain.store import queries
+
+        decision = queries.decisions(store, "one")[0].decision
+        assert decision.choice is not None
+        assert decision.predicted is not None
+        assert first.action == decision.action
+        assert first.choice in decision.choice.describe()
+        assert first.predicted == decision.predicted.throughput.expected
+        store.put_effect("one", number, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=9.0))
+        store.put_done(Done(job="one", number=number, at=8.0, state="done"))
+        store.commit()
+    (again,) = watch.look().decisions
+    assert (again.measured, again.done) == (500.0, "done")
+    assert again.error == pytest.approx(500.0 / decision.predicted.throughput.expected - 1)
+    assert not watch.look().decisions
+    watch.close()
+
+
+def test_decisions_of_other_versions_are_left_out(path: Path) -> None:
+    _commit(path, _job("one"))
+    _decide(path, "one")
+    _decide(path, "one")
+    with ConfigStore(path) as store:
+        store.db.execute("update decisions set data = '{}' where number = 1")
+    watch = JobWatch(path, "one")
+    assert [one.number for one in watch.look().decisions] == [2]
+    watch.close()

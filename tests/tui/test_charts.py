@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.tui.charts import Mark, Point, bar, curve, scatter, sparkline, strip
+from dlrover_lite.tui.text import length, plain
+
+VALUES = st.lists(st.floats(0, 1e9), max_size=40)
+
+
+@given(VALUES, st.integers(0, 30))
+def test_sparklines_have_their_width(values: list[float], width: int) -> None:
+    assert len(sparkline(values, width)) == width
+
+
+def test_a_sparkline_shows_the_newest_from_zero_to_the_largest() -> None:
+    assert sparkline([1000.0, 0.0, 4.0, 8.0], 3) == "▁▄█"
+    assert sparkline([5.0], 3) == "  █"
+    assert sparkline([0.0, math.nan], 2) == "▁▁"
+
+
+@given(st.floats(0, 100), st.floats(0, 50), st.integers(3, 40))
+def test_bars_have_their_width(used: float, limit: float, width: int) -> None:
+    assert length(bar(used, limit, width)) == width
+
+
+@pytest.mark.parametrize(
+    ("used", "text", "tone"), [(0, "    ", "good"), (2, "██  ", "good"), (3.5, "███▌", "warn"), (9, "████", "bad")]
+)
+def test_a_bar_says_how_full(used: float, text: str, tone: str) -> None:
+    drawn = bar(used, 4.0, 6)
+    assert (drawn[1].text, drawn[1].tone) == (text, tone)
+
+
+def test_what_is_used_at_all_is_seen() -> None:
+    assert bar(1e-9, 1.0, 6)[1].text.strip()
+
+
+POINTS = [(float(x), 100.0 if x < 50 else 200.0) for x in range(100)]
+
+
+@pytest.mark.parametrize("size", [(20, 4), (80, 8), (200, 20)])
+def test_curves_have_their_size(size: tuple[int, int]) -> None:
+    found = curve(POINTS, *size, ends=("12:00", "12:10"))
+    assert len(found) == size[1]
+    assert all(length(one) == size[0] for one in found[:-1])
+    assert plain(found[-1]).split() == ["12:00", "12:10"]
+
+
+def test_a_curve_goes_from_zero_to_its_top() -> None:
+    found = [plain(one) for one in curve(POINTS, 48, 7)]
+    assert found[0].startswith("    200┤")
+    assert found[4].startswith("      0┤")
+    left, right = found[0][8:28], found[0][28:]
+    assert not left.strip()
+    assert len(right.strip()) >= 19  # the second half is at the top
+
+
+def test_marks_are_where_they_belong() -> None:
+    axis = plain(curve(POINTS, 48, 7, marks=[Mark(0, "S"), Mark(50, "▲"), Mark(99, "E"), Mark(500, "X")])[-2])
+    assert axis[8] == "S"
+    assert abs(axis.index("▲") - 28) <= 1
+    assert axis[-1] == "E"
+    assert "X" not in axis
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
+def test_any_points_fit(points: list[tuple[float, float]], width: int, height: int) -> None:
+    found = curve(sorted(points), width, height)
+    assert len(found) in (0, height)
+    assert all(length(one) == width for one in found[:-1])
+
+
+def test_no_size_for_a_curve_gives_none() -> None:
+    assert curve(POINTS, 10, 10) == []
+    assert curve(POINTS, 40, 2) == []
+
+
+def test_a_strip_shows_the_hottest_of_each_part() -> None:
+    drawn = strip([0.0, 0.0, 1.0, 0.2, 0.01, 0.0], 3, top=1.0)
+    assert plain(drawn) == "·█░"
+    assert [span.tone for span in drawn] == ["dim", "bad", "good"]
+    assert plain(strip([], 5)) == ""
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 128))
+def test_strips_fit(values: list[float], width: int) -> None:
+    assert length(strip(values, width)) == min(width, len(values))
+
+
+def test_a_scatter_shows_the_last_of_points_in_the_same_place() -> None:
+    found = [
+        plain(one)
+        for one in scatter([Point(0, 0, "a"), Point(10, 80, "b"), Point(10, 80, "c"), Point(5, 0, "d")], 30, 8)
+    ]
+    assert len(found) == 8
+    assert found[0].startswith("     80┤")
+    assert found[0].endswith("c")
+    assert not any("b" in one for one in found)
+    assert found[5][8] == "a"
+    assert abs(found[5].index("d") - 18) <= 1
+    assert found[-1].split() == ["0", "10"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
+def test_any_scatter_fits(points: list[tuple[float, float]], width: int, height: int) -> None:
+    found = scatter([Point(x, y, "x") for x, y in points], width, height)
+    assert len(found) in (0, height)
+    assert all(length(one) == width for one in found[:-1])

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui.commands import COMMANDS, complete, parse
+
+JOBS = ("feed-2", "ads-2", "ads-1")
+COLUMNS = ("job", "state")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("jobs", ("jobs", "")),
+        (" q ", ("quit", "")),
+        ("?", ("help", "")),
+        ("job feed", ("job", "feed-2")),
+        ("job ads-1", ("job", "ads-1")),
+        ("job", ("job", "feed-2")),
+        ("j last", ("job", "feed-2")),
+        ("feed", ("job", "feed-2")),
+        ("sort state", ("sort", "state")),
+        ("theme light", ("theme", "light")),
+    ],
+)
+def test_commands(text: str, found: tuple[str, str]) -> None:
+    assert parse(text, JOBS, COLUMNS) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jbs", "did you mean :jobs?"),
+        ("what", "known are jobs, job, decisions"),
+        ("job ads", "2 jobs begin with 'ads'"),
+        ("job fed-2", "did you mean feed-2?"),
+        ("sort size", "known are job, state"),
+        ("theme blue", "known are dark, light"),
+        ("quit now", ":quit takes no 'now'"),
+    ],
+)
+def test_what_can_not_be_done_is_said(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, JOBS, COLUMNS)
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("jo", "jobs"),
+        ("s", "sort"),
+        ("job a", "job ads-2"),
+        ("sort st", "sort state"),
+        ("theme l", "theme light"),
+        ("", None),
+        ("x", None),
+        ("job z", None),
+    ],
+)
+def test_completion(text: str, found: str | None) -> None:
+    assert complete(text, JOBS, COLUMNS) == found
+
+
+def test_every_command_without_a_choice_is_understood() -> None:
+    assert {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument} == {
+        "jobs",
+        "decisions",
+        "help",
+        "quit",
+    }

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import array
+from pathlib import Path
+
+import msgspec
+
+from dlrover_lite.brain.store.news import NodeNews
+from dlrover_lite.jobs.statuses import starting
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, strips_of
+from dlrover_lite.tui.model import NodeRow
+from dlrover_lite.wire.messages import (
+    CheckpointProblem,
+    CheckpointsStatus,
+    CheckpointStatus,
+    CheckpointUnderWay,
+    HotSlot,
+    NodeStatus,
+    PsSlots,
+    ShardsStatus,
+    SlotsReport,
+    Status,
+    Topology,
+)
+
+
+def _status(*nodes: NodeStatus, **fields: object) -> Status:
+    return msgspec.structs.replace(starting(Job(Path("a-job"))), nodes=list(nodes), **fields)
+
+
+def _worker(name: str, cpu: float = 0.0, rate: float = 0.0, state: str = "up") -> NodeStatus:
+    return NodeStatus(name, "worker", state, 1.0, 100, rate, cpu)
+
+
+PS = NodeStatus("ps-0", "ps", "up", 1.0, 100, slots=4096)
+
+
+def _by_id(fold: NodesFold) -> dict[str, NodeRow]:
+    return {row.id: row for row in fold.rows}
+
+
+def test_cores_used_are_those_since_the_last_time_that_they_were_counted() -> None:
+    fold = NodesFold()
+    for elapsed, cpu in ((10.0, 5.0), (11.0, 5.0), (12.0, 6.0), (12.5, 6.0)):
+        fold.put(_status(_worker("worker-0", cpu), elapsed_seconds=elapsed))
+    assert _by_id(fold)["worker-0"].used_cores == 0.5
+
+
+def test_rows_that_have_not_changed_stay_the_same_objects() -> None:
+    fold = NodesFold()
+    fold.put(_status(PS, _worker("worker-0", rate=10.0)))
+    rows = fold.rows
+    fold.put(_status(PS, _worker("worker-0", rate=10.0)))
+    assert fold.rows is rows
+    fold.put(_status(PS, _worker("worker-0", rate=11.0)))
+    assert fold.rows[0] is rows[0]
+    assert fold.rows[1] is not rows[1]
+
+
+def test_servers_are_first_and_those_that_have_ended_last() -> None:
+    fold = NodesFold()
+    fold.put(_status(_worker("worker-0", state="ended (Killed)"), _worker("worker-1"), PS))
+    assert [row.id for row in fold.rows] == ["ps-0", "worker-1", "worker-0"]
+
+
+def test_restarts_are_those_before_it_in_the_same_place() -> None:
+    fold = NodesFold()
+    fold.happened(
+        [NodeNews(1.0, "worker-1", "launched", "", "worker-0"), NodeNews(2.0, "worker-2", "launched", "", "worker-1")]
+    )
+    fold.put(_status(_worker("worker-2"), _worker("worker-9")))
+    assert {row.id: row.restarts for row in fold.rows} == {"worker-2": 2, "worker-9": 0}
+
+
+def test_each_worker_has_its_share_and_its_leases() -> None:
+    fold = NodesFold()
+    shards = ShardsStatus(1, 5, 2, workers={"worker-0": 5})
+    status = _status(PS, _worker("worker-0", rate=30.0), _worker("worker-1", rate=10.0), shards=shards)
+    fold.put(status)
+    rows = _by_id(fold)
+    assert [(rows[name].share, rows[name].leased) for name in ("worker-0", "worker-1", "ps-0")] == [
+        (0.75, 5),
+        (0.25, 0),
+        (None, None),
+    ]
+    found = shards_of(status)
+    assert found is not None
+    assert (found.done, found.leased, found.left) == (1, 5, 2)
+
+
+def test_cuts_in_words() -> None:
+    newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5)
+    known = CheckpointsStatus(newest, CheckpointUnderWay(4, "taking", 1, 1024), CheckpointProblem(2, 5.0, "no room"))
+    cuts = cuts_of(_status(checkpoints=known))
+    assert cuts is not None
+    assert (cuts.newest and cuts.newest.number, cuts.under_way, cuts.problem) == (
+        3,
+        "checkpoint 4 taking, 1 KiB written",
+        "",
+    )
+    later = CheckpointsStatus(newest, None, CheckpointProblem(4, 5.0, "no room"))
+    cuts = cuts_of(_status(checkpoints=later))
+    assert cuts is not None
+    assert cuts.problem == "checkpoint 4: no room"
+    assert cuts_of(_status()) is None
+    assert cuts_of(None) is None
+
+
+def test_strips_show_where_slots_are_and_how_busy() -> None:
+    owners = array.array("H", [0] * 2048 + [1] * 2048).tobytes()
+    topology = Topology(3, [("ps-0", ""), ("ps-2", "")], owners)
+    servers = [PsSlots("ps-0", 2048, busy=0.5), PsSlots("ps-2", 2048)]
+    report = SlotsReport(3, servers, [HotSlot(0, "ps-0", 1.0, 1.0, 0.4, 1), HotSlot(4095, "ps-2", 1.0, 1.0, 0.1, 1)])
+    one, two = strips_of(report, topology)
+    assert (one.node, one.busy, two.node, two.busy) == ("ps-0", 0.5, "ps-2", None)
+    assert one.heat[0] == 1.0
+    assert one.heat[1] == two.heat[64]
+    assert 0 < one.heat[1] < 0.1
+    assert two.heat[0] == 0.0
+    assert two.heat[-1] == 0.25
+    assert strips_of(report, Topology(0)) == ()

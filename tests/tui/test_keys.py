@@ -1,0 +1,371 @@
+"""Each key does what the help says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from dlrover_lite.tui.app import TuiApp
+from dlrover_lite.tui.keys import SCREENS
+from dlrover_lite.tui.model import JobsView
+from dlrover_lite.tui.screens.confirm import Confirm
+from dlrover_lite.tui.screens.decisions import DecisionsScreen
+from dlrover_lite.tui.screens.job import JobScreen
+from dlrover_lite.tui.screens.jobs import JobsScreen
+from dlrover_lite.tui.screens.reading import LogScreen, ReadingScreen
+from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.pager import Pager
+from dlrover_lite.tui.widgets.prompt import Prompt
+from tests.tui.driving import Stops, drive, footer, head, opened, page, the_app, until, write
+from tests.tui.fixed import ADS, BROKEN, FEED, OLD, VIEW, FixedSource
+
+IDS = [FEED.id, ADS.id, BROKEN.id, OLD.id]
+
+
+def _app(pilot: Pilot[None]) -> TuiApp:
+    assert isinstance(pilot.app, TuiApp)
+    return pilot.app
+
+
+def _jobs(pilot: Pilot[None]) -> JobsScreen:
+    assert isinstance(pilot.app.screen, JobsScreen)
+    return pilot.app.screen
+
+
+def _job(pilot: Pilot[None]) -> JobScreen:
+    assert isinstance(pilot.app.screen, JobScreen)
+    return pilot.app.screen
+
+
+def _text(pilot: Pilot[None]) -> str:
+    pager = pilot.app.screen.query_one(Pager)
+    return "\n".join(pager.render_line(y).text for y in range(pager.size.height))
+
+
+async def _open_ads(pilot: Pilot[None]) -> JobScreen:
+    await pilot.press("down", "enter")
+    await opened(pilot)
+    return _job(pilot)
+
+
+def test_the_cursor_moves() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        grid = _jobs(pilot).grid
+        seen = [grid.cursor]
+        for key in ("down", "j", "up", "k", "end", "home", "G", "g", "pagedown", "pageup", "up"):
+            await pilot.press(key)
+            seen.append(grid.cursor)
+        assert [IDS.index(one or "") for one in seen] == [0, 1, 2, 1, 0, 3, 0, 3, 0, 3, 0, 0]
+
+    drive(steps)
+
+
+def test_enter_opens_a_job_and_esc_goes_back() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        screen = await _open_ads(pilot)
+        assert screen.job == ADS.id
+        assert ADS.id in head(_app(pilot))
+        assert list(screen.grid.table.rows) == ["ps-0", "worker-0", "worker-3", "worker-1"]
+        await pilot.press("escape")
+        assert _jobs(pilot).grid.cursor == ADS.id
+
+    drive(steps)
+
+
+FIRST = {
+    "J": OLD.id,
+    "S": BROKEN.id,
+    "P": OLD.id,
+    "E": OLD.id,
+    "T": ADS.id,
+    "N": ADS.id,
+    "C": ADS.id,
+    "M": ADS.id,
+    "X": OLD.id,
+}
+
+
+def test_shift_and_a_letter_sorts() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        table = _jobs(pilot).grid.table
+        for key, first in FIRST.items():
+            await pilot.press(key)
+            assert table.shown[0] == first, key
+        order = table.order
+        await pilot.press(key)
+        assert (table.order.column, table.order.turned) == (order.column, True)
+
+    drive(steps)
+
+
+async def _each_key_sorts(pilot: Pilot[None], grid: Grid[Any], keys: str) -> None:
+    orders = [grid.table.order]
+    for key in keys:
+        await pilot.press(key)
+        assert grid.table.order not in orders, key
+        orders.append(grid.table.order)
+
+
+def test_nodes_and_decisions_are_sorted_too() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        screen = await _open_ads(pilot)
+        await _each_key_sorts(pilot, screen.grid, "JSCMTR")
+        await pilot.press("v")
+        decisions = pilot.app.screen
+        assert isinstance(decisions, DecisionsScreen)
+        await _each_key_sorts(pilot, decisions.grid, "NSAWR")
+
+    drive(steps)
+
+
+def test_a_filter_chooses_and_esc_ends_it() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        screen = _jobs(pilot)
+        await write(pilot, "slash", "mira !ads")
+        assert screen.grid.table.shown == [BROKEN.id]
+        assert screen.grid.cursor == BROKEN.id
+        assert "mira !ads (1 of 4)" in head(_app(pilot))
+        await pilot.press("enter")
+        assert screen.focused is screen.grid
+        assert screen.grid.table.shown == [BROKEN.id]
+        await pilot.press("escape")
+        assert screen.grid.table.shown == IDS
+        await pilot.press("slash", "x", "escape")
+        assert screen.grid.table.shown == IDS
+        assert screen.focused is screen.grid
+
+    drive(steps)
+
+
+def test_keys_are_text_while_a_prompt_is_open() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"qdlJ?:/")
+        assert _jobs(pilot).filter_text == "qdlJ?:/"
+
+    drive(steps)
+
+
+def test_decisions_are_listed_and_told() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await write(pilot, "colon", "decisions", "enter")
+        assert "Open a job first" in next(iter(pilot.app._notifications)).message
+        await _open_ads(pilot)
+        for how in ("v", "colon"):
+            await (pilot.press("v") if how == "v" else write(pilot, how, "decisions", "enter"))
+            screen = pilot.app.screen
+            assert isinstance(screen, DecisionsScreen)
+            assert screen.grid.table.shown == ["4", "3", "2", "1"]
+            await pilot.press("down", "down", "d")
+            assert "-31%" in _text(pilot)
+            await pilot.press("escape", "enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+            assert "ends 8.2 s sooner" in _text(pilot)
+            await pilot.press("escape", "down", "enter")
+            await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+            assert "+2%" in _text(pilot)  # it isn't kept in full
+            await pilot.press("escape", "escape")
+            assert _job(pilot).job == ADS.id
+
+    drive(steps, size=(160, 60))
+
+
+def test_commands_are_completed_and_done() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await write(pilot, "colon", "job a", "tab", "enter")
+        assert _job(pilot).job == ADS.id
+        await write(pilot, "colon", "jobs", "enter")
+        await write(pilot, "colon", "sort cost", "enter")
+        assert _jobs(pilot).grid.table.order.column == "cost"
+        await write(pilot, "colon", "theme light", "enter")
+        assert not pilot.app.current_theme.dark
+        await write(pilot, "colon", "theme dark", "enter")
+        assert pilot.app.current_theme.dark
+        await write(pilot, "colon", "jbs", "enter")
+        assert [one.message for one in pilot.app._notifications] == ["There is no command 'jbs'; did you mean :jobs?"]
+        await pilot.press("colon", "escape")
+        assert not _jobs(pilot).query_one(Prompt).is_open
+
+    drive(steps)
+
+
+@pytest.mark.parametrize("keys", [["q"], ["colon", "q", "enter"]])
+def test_q_leaves(keys: list[str]) -> None:
+    source = FixedSource()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+
+    app = drive(steps, the_app(source))
+    assert not app.is_running
+    assert source.closed
+
+
+def test_describe_tells_all_that_is_known() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("end", "up", "d")
+        assert isinstance(pilot.app.screen, ReadingScreen)
+        assert "shapes differ" in _text(pilot)
+        await write(pilot, "slash", "model")
+        assert "shapes differ" not in _text(pilot)
+        assert "model.py:Net" in _text(pilot)
+        await pilot.press("escape", "escape")
+        await pilot.press("home")
+        await _open_ads(pilot)
+        await pilot.press("down", "down", "d")
+        assert "waits for memory on the host" in _text(pilot)
+
+    drive(steps, size=(80, 40))
+
+
+def test_help_lists_every_key() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        text = _text(pilot)
+        for keys in SCREENS.values():
+            for key in keys:
+                assert key.label in text
+                assert key.what in text
+        await pilot.press("escape")
+        assert _jobs(pilot)
+
+    drive(steps, size=(120, 100))
+
+
+@pytest.fixture
+def with_logs(tmp_path: Path) -> FixedSource:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "master.log").write_text("the master\n")
+    (logs / "worker-0.log").write_text("".join(f"line {i}\n" for i in range(100)))
+    source = FixedSource()
+    source.change(ADS.id, directory=str(tmp_path))
+    detail = source.details[ADS.id]
+    source.details[ADS.id] = msgspec.structs.replace(detail, row=source.view.jobs[ADS.id])
+    return source
+
+
+def test_logs_are_followed_and_searched(with_logs: FixedSource) -> None:
+    directory = Path(with_logs.view.jobs[ADS.id].directory)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "l")
+        await until(pilot, lambda: "the master" in _text(pilot))
+        await pilot.press("escape", "home")
+        await _open_ads(pilot)
+        await pilot.press("down", "l")
+        assert isinstance(pilot.app.screen, LogScreen)
+        await until(pilot, lambda: "line 99" in _text(pilot))
+        with (directory / "logs" / "worker-0.log").open("a") as file:
+            file.write("the end\n")
+        await until(pilot, lambda: "the end" in _text(pilot))
+        await write(pilot, "slash", "line 5", "enter")
+        assert pilot.app.screen.query_one(Pager).counts == (19, 101)
+        await pilot.press("f")
+        assert not pilot.app.screen.query_one(Pager).follow
+        await pilot.press("escape", "escape")
+        assert _job(pilot)
+
+    drive(steps, the_app(with_logs))
+
+
+def test_a_log_that_is_elsewhere_is_said_to_be() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("l")
+        assert "no log on this machine" in next(iter(pilot.app._notifications)).message
+        assert _jobs(pilot)
+
+    drive(steps)
+
+
+@pytest.mark.parametrize(("answer", "stopped"), [("y", [ADS.id]), ("n", []), ("escape", []), ("enter", [])])
+def test_stopping_asks_first(answer: str, stopped: list[str]) -> None:
+    stops = Stops()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "ctrl+d")
+        assert isinstance(pilot.app.screen, Confirm)
+        await pilot.press(answer)
+        assert _jobs(pilot)
+        await until(pilot, lambda: stops.stopped == stopped)
+
+    drive(steps, the_app(actions=stops))
+
+
+def test_readonly_has_no_keys_that_change_something() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "ctrl+d")
+        assert _jobs(pilot)
+        assert "Stop" not in footer(_app(pilot))
+        await pilot.press("question_mark")
+        assert "stop the job" not in _text(pilot)
+
+    drive(steps, the_app(actions=None), size=(120, 100))
+
+
+def test_the_footer_has_the_keys_that_work_now() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        app = _app(pilot)
+        assert footer(app) == {
+            "Open": True,
+            "Filter": True,
+            "Describe": True,
+            "Logs": True,
+            "Stop": True,
+            "Help": True,
+            "Quit": True,
+        }
+        await pilot.press("end")
+        assert footer(app)["Stop"] is False
+        await pilot.press("slash", "x")
+        assert footer(app)["Back"] is True
+
+    drive(steps, size=(120, 30))
+
+
+def test_without_jobs_only_what_makes_sense_works() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        assert "dlrover-lite run job.yaml" in page(_app(pilot)).query_one("#empty").text  # type: ignore[attr-defined]
+        assert not any(footer(_app(pilot))[name] for name in ("Open", "Describe", "Logs", "Stop"))
+        await pilot.press("enter", "d", "l", "ctrl+d", "down", "J")
+        assert _jobs(pilot)
+
+    drive(steps, the_app(FixedSource(JobsView())))
+
+
+def test_the_mouse_chooses_opens_and_sorts() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        grid = _jobs(pilot).grid
+        await pilot.click("#jobs", offset=(4, 2))
+        assert grid.cursor == ADS.id
+        await pilot.click("#jobs", offset=(4, 0))
+        assert grid.table.order.column == "job"
+        place = grid.table.shown.index(ADS.id) + 1
+        await pilot.click("#jobs", offset=(4, place))
+        assert _job(pilot).job == ADS.id
+
+    drive(steps)
+
+
+def test_the_command_palette_opens_jobs() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p", *"Job ads-7f3k2")
+        await until(pilot, lambda: bool(pilot.app.screen.query("CommandList").first().option_count))  # type: ignore[attr-defined]
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, JobScreen))
+        assert _job(pilot).job == ADS.id
+
+    drive(steps)
+
+
+def test_a_job_can_be_the_first_screen() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+        assert _job(pilot).job == ADS.id
+        await pilot.press("escape")
+        assert list(_jobs(pilot).grid.table.rows) == list(VIEW.jobs)
+
+    drive(steps, the_app(job=ADS.id))

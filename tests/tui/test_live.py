@@ -1,0 +1,193 @@
+"""Jobs of this machine: from the database and from files, whoever of those that write them is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
+from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.statuses import starting
+from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.tui.live import LiveSource
+from dlrover_lite.tui.model import Rate
+from dlrover_lite.units import Resources
+from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, to_builtins
+from tests.backends.support import recipe
+from tests.brain.models import load, view
+
+NOW = 2_000_000_000.0
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrainFiles:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    found = BrainFiles()
+    found.make()
+    return found
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def source(files: BrainFiles, clock: Clock):  # type: ignore[no-untyped-def]
+    one = LiveSource(files, clock=clock)
+    yield one
+    one.close()
+
+
+def _commit(files: BrainFiles, *what: JobEntry | ProfileRecord) -> None:
+    with ConfigStore(files.database) as store:
+        for one in what:
+            if isinstance(one, JobEntry):
+                store.put_job(one)
+            else:
+                store.add_profile(one)
+        store.commit()
+
+
+def _entry(job: Job, state: str = "running", **fields: Any) -> JobEntry:
+    return JobEntry(
+        id=job.id, name="scripted", state=state, created_at=NOW - 100, directory=str(job.directory), **fields
+    )
+
+
+def _write_status(job: Job, **fields: Any) -> None:
+    plain = to_builtins(starting(job))
+    node = to_builtins(NodeStatus("worker-0", "worker", "up", 1.0, 1 << 30, 50.0, 7.0, 1 << 29))
+    job.write_status({**plain, "state": "training", "samples": 10, "total_samples": 100, "nodes": [node], **fields})
+
+
+def test_where_nothing_is_there_is_nothing(source: LiveSource) -> None:
+    view = source.jobs()
+    assert view.jobs == {}
+    assert source.jobs() is view
+    assert source.job("none") is None
+
+
+def test_a_job_is_known_by_the_brain_and_by_its_files(source: LiveSource, files: BrainFiles) -> None:
+    job = create_job(recipe(), "")
+    _write_status(job)
+    profile = ProfileRecord(job=job.id, at=NOW - 5, seconds=10.0, samples_per_second=9.0, workers=1, servers=1)
+    _commit(files, _entry(job, owner="me"), profile)
+    row = source.jobs().jobs[job.id]
+    assert (row.state, row.owner, row.samples, row.total_samples, row.rates) == ("training", "me", 10, 100, (9.0,))
+    assert (row.workers, row.cores, row.used_memory) == (1, 1.0, 1 << 29)
+    view = source.jobs()
+    assert source.jobs() is view
+    _write_status(job, samples=20)
+    assert source.jobs().jobs[job.id].samples == 20
+
+
+def test_a_job_that_no_brain_knows_is_there_too_and_ends(source: LiveSource, clock: Clock) -> None:
+    job = create_job(recipe(), "")
+    row = source.jobs().jobs[job.id]
+    assert (row.name, row.state, row.model) == ("scripted", "starting", "wide_deep")
+    assert source.job(job.id) is not None
+    job.write_result(Result("failed", NOW, "why"))
+    clock.now += 10
+    row = source.jobs().jobs[job.id]
+    assert (row.state, row.message, row.ended_at) == ("failed", "why", NOW)
+    detail = source.job(job.id)
+    assert detail is not None
+    assert detail.row.state == "failed"
+
+
+def test_a_job_that_ended_with_nobody_to_tell_the_brain_has_ended(
+    source: LiveSource, files: BrainFiles, clock: Clock
+) -> None:
+    job = create_job(recipe(), "")
+    _write_status(job)
+    _commit(files, _entry(job))
+    clock.now = job.directory.joinpath("status.json").stat().st_mtime + 60
+    assert source.jobs().jobs[job.id].silent_since is not None
+    job.write_result(Result("stopped", clock.now, "by hand"))
+    clock.now += 10
+    row = source.jobs().jobs[job.id]
+    assert (row.state, row.message, row.silent_since) == ("stopped", "by hand", None)
+
+
+def test_a_job_whose_files_are_gone_is_told_of_by_the_brain(source: LiveSource, files: BrainFiles) -> None:
+    entry = JobEntry(id="far-1", name="far", state="succeeded", created_at=NOW - 9, ended_at=NOW, directory="/nowhere")
+    profile = ProfileRecord(job="far-1", at=NOW - 5, seconds=10.0, samples_per_second=9.0, workers=1, servers=1)
+    _commit(files, entry, profile)
+    detail = source.job("far-1")
+    assert detail is not None
+    assert (detail.row.state, detail.rates, detail.nodes) == ("succeeded", (Rate(NOW - 5, 9.0),), ())
+    assert source.job("far-1") is detail
+
+
+def test_of_a_job_that_is_over_its_last_status_tells(source: LiveSource, files: BrainFiles) -> None:
+    job = create_job(recipe(), "")
+    shards = to_builtins(ShardsStatus(7, 0, 0, 1))
+    _write_status(job, shards=shards, elapsed_seconds=10.0)
+    status = job.status()
+    job.write_result(Result("succeeded", NOW, status=status))
+    _commit(files, _entry(job, "succeeded", ended_at=NOW))
+    detail = source.job(job.id)
+    assert detail is not None
+    assert [node.id for node in detail.nodes] == ["worker-0"]
+    assert detail.shards is not None
+    assert (detail.shards.done, detail.shards.quarantined) == (7, 1)
+    assert detail.cuts is None
+
+
+def test_a_master_that_can_not_be_asked_is_a_problem_and_the_rest_is_there(
+    source: LiveSource, files: BrainFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlrover_lite.errors import JobError
+    from dlrover_lite.jobs.handle import JobHandle
+
+    def silent(_: JobHandle) -> None:
+        raise JobError("The master did not answer\nat all")
+
+    job = create_job(recipe(), "")
+    _commit(files, _entry(job))
+    monkeypatch.setattr(JobHandle, "status", silent)
+    detail = source.job(job.id)
+    assert detail is not None
+    assert detail.problem is not None
+    assert detail.problem.why == "The master did not answer"
+    assert detail.row.id == job.id
+
+
+def test_another_job_can_be_looked_at_and_none(source: LiveSource, files: BrainFiles) -> None:
+    one, two = create_job(recipe(), ""), create_job(recipe(), "")
+    _commit(files, _entry(one), _entry(two))
+    for job in (one, two, one):
+        detail = source.job(job.id)
+        assert detail is not None
+        assert detail.row.id == job.id
+    source.forget()
+    assert source.job("none") is None
+
+
+def test_a_decision_is_explained_as_it_was_stored(source: LiveSource, files: BrainFiles) -> None:
+    assert source.explain("one", 1) is None
+    _commit(files, JobEntry(id="one", name="one", state="running", created_at=NOW))
+    with ConfigStore(files.database) as store:
+        decided = decide(RoundInputs(at=NOW, capacity=Resources(16.0, 64 << 30), jobs=(view("one"),)), load)
+        number = store.add_round(decided, ["one"])["one"]
+    found = source.explain("one", number)
+    assert found is not None
+    assert found.text[0].startswith("one: start. It starts with")
+    (chosen,) = [plan for plan in found.plans if plan.mark == "*"]
+    choice = decided.decisions[0].choice
+    assert choice is not None
+    assert (chosen.workers, chosen.servers, chosen.verdict) == (choice.workers, choice.servers, "chosen")
+    assert source.explain("one", number + 1) is None
