@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.lattice import Bounds, Candidate, Lattice, MemoryNeed, even_sizes, lattice_of
@@ -31,6 +31,7 @@ needs = st.builds(
     lambda worker, ps, tables, most: MemoryNeed(worker=worker, ps=ps, tables=tables, most_per_ps=most),
     st.integers(0, 100), st.integers(0, 50), st.integers(0, 500), st.sampled_from([None, 120, 300]),
 )  # fmt: skip
+TINY = 0.0032922629204230618
 
 
 def all_of(bounds):
@@ -75,6 +76,10 @@ def test_the_front_is_that_of_all_points(bounds, model, cores, need, most_bytes)
 
 @settings(max_examples=40, deadline=None)
 @given(bounds, sides)
+@example(
+    Bounds(min_workers=1, max_workers=2, min_servers=1, max_servers=1, worker_sizes=(0.1, 0.25), ps_sizes=(0.1, 0.25)),
+    Sides(worker=TINY, server=TINY, request=TINY, latency=0.0625, host=0.5),
+)
 def test_both_ways_find_the_same(bounds, model):
     class AsAWhole:
         predict = staticmethod(model.predict)
@@ -83,8 +88,10 @@ def test_both_ways_find_the_same(bounds, model):
     by_sides = exact_front(lattice_of(bounds), model, most_cores=100)
     by_points = exact_front(lattice_of(bounds), AsAWhole(), most_cores=100)
     assert by_sides is not None and by_points is not None
-    assert by_sides.milli.tolist() == by_points.milli.tolist()
-    assert by_sides.throughput == pytest.approx(by_points.throughput)
+    # of plans that differ by less than what is rounded away, one of both may have another one more than the other
+    for cost in {*by_sides.milli.tolist(), *by_points.milli.tolist()}:
+        best = [float(front.throughput[front.milli <= cost].max(initial=0.0)) for front in (by_sides, by_points)]
+        assert best[0] == pytest.approx(best[1], rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
