@@ -135,10 +135,10 @@ def _known(inputs: StartInputs) -> _Known:
         return _Known(near, prior, f"warm start, by the costs of {names}")
     measured = [(distance(inputs.features, features), job) for job, features, fitted in history if fitted.observations]
     if not measured:
-        return _Known([], None, "cold start, as no past job is known: a small plan that learns fast")
+        return _Known([], None, "cold start, as no past job is known: a plan of few cores that learns fast")
     nearest, job = min(measured)
     words = f"the one most like it, {job}, is at a distance of {nearest:.2f}, beyond {THRESHOLD:g}"
-    return _Known([], None, f"cold start, as no past job is like it ({words}): a small plan that learns fast")
+    return _Known([], None, f"cold start, as no past job is like it ({words}): a plan of few cores that learns fast")
 
 
 def _view(inputs: StartInputs, known: _Known) -> JobView:

@@ -11,14 +11,14 @@ from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import decisions_page
 from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.screens.page import TablePage, bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
 
 __all__ = ["DecisionsScreen"]
 
 
-class DecisionsScreen(Page, inherit_bindings=False):
+class DecisionsScreen(TablePage, inherit_bindings=False):
     DEFAULT_CSS = """
     #decisions { height: 1fr; }
     """
@@ -60,17 +60,6 @@ class DecisionsScreen(Page, inherit_bindings=False):
         self.grid.look_for(text)
         self._head()
         self.tell_keys()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open", "describe") and self.grid.row is None:
-            return None
-        return super().check_action(action, parameters)
-
-    def action_sort(self, column: str) -> None:
-        self.grid.sort_by(column)
-
-    def action_open(self) -> None:
-        self.grid.action_choose()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()

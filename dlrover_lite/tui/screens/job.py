@@ -12,7 +12,7 @@ from dlrover_lite.tui import job_page
 from dlrover_lite.tui.actions import why_not
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
-from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.screens.page import TablePage, bindings
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
@@ -20,7 +20,7 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobScreen"]
 
 
-class JobScreen(Page, inherit_bindings=False):
+class JobScreen(TablePage, inherit_bindings=False):
     """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
@@ -99,17 +99,6 @@ class JobScreen(Page, inherit_bindings=False):
 
     def can_act(self) -> bool:
         return not why_not(self.detail.row if self.detail else None)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open", "describe") and self.grid.row is None:
-            return None
-        return super().check_action(action, parameters)
-
-    def action_sort(self, column: str) -> None:
-        self.grid.sort_by(column)
-
-    def action_open(self) -> None:
-        self.grid.action_choose()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()

@@ -11,7 +11,7 @@ from dlrover_lite.tui import jobs_page
 from dlrover_lite.tui.actions import why_not
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.screens.page import Page, bindings
+from dlrover_lite.tui.screens.page import TablePage, bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
@@ -19,7 +19,7 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobsScreen"]
 
 
-class JobsScreen(Page, inherit_bindings=False):
+class JobsScreen(TablePage, inherit_bindings=False):
     DEFAULT_CSS = """
     #jobs { height: 1fr; }
     #empty { height: 1fr; padding: 1 2; display: none; }
@@ -27,6 +27,7 @@ class JobsScreen(Page, inherit_bindings=False):
     JobsScreen.-empty #empty { display: block; }
     """
     BINDINGS: ClassVar[list[Any]] = bindings(JOBS, EVERYWHERE)
+    ROW = TablePage.ROW | {"logs"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,17 +78,6 @@ class JobsScreen(Page, inherit_bindings=False):
 
     def can_act(self) -> bool:
         return not why_not(self.grid.row)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open", "describe", "logs") and self.grid.row is None:
-            return None
-        return super().check_action(action, parameters)
-
-    def action_sort(self, column: str) -> None:
-        self.grid.sort_by(column)
-
-    def action_open(self) -> None:
-        self.grid.action_choose()
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()

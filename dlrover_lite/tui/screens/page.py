@@ -25,7 +25,7 @@ from dlrover_lite.words import duration
 if TYPE_CHECKING:
     from dlrover_lite.tui.app import TuiApp
 
-__all__ = ["Page", "bindings", "old"]
+__all__ = ["Page", "TablePage", "bindings", "old"]
 
 CHANGING = ("open", "describe", "logs", "stop", "back")
 """Actions that sometimes can't be done."""
@@ -192,6 +192,25 @@ class Page(Screen[None]):
 
     def action_keys(self) -> None:
         self.tui.command("help", "")
+
+
+class TablePage(Page):
+    """With one table, of which a row is chosen."""
+
+    ROW: ClassVar[frozenset[str]] = frozenset({"open", "describe"})
+    """Actions that need a row."""
+    grid: Grid[Any]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in self.ROW and self.grid.row is None:
+            return None
+        return super().check_action(action, parameters)
+
+    def action_sort(self, column: str) -> None:
+        self.grid.sort_by(column)
+
+    def action_open(self) -> None:
+        self.grid.action_choose()
 
 
 def old(what: str, age_seconds: float, why: str) -> Line:
