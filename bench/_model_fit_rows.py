@@ -33,8 +33,8 @@ class Row(msgspec.Struct, frozen=True):
     profile: Profile
     others: float
     """Share of the machine's CPU that others took."""
-    slower: float
-    """The best calibration run over the slower one of those before and after it, less 1."""
+    off: float
+    """Of the calibration runs before and after it, the one further from the usual one: how much longer the same work took there."""
     why: str = ""
     """It doesn't count."""
 

@@ -7,8 +7,8 @@
     figures = [figure for figure in [of_rounds("autoscale.oracle", rounds, "s", heed=not options.disturbed)] if figure]
 
 A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
-and after it (nothing of ours runs then), took longer than at best. Such a round is told, and isn't averaged in: a figure without any
-other round is left out.
+and after it (nothing of ours runs then), took longer or shorter than it usually does: than the median of those so far, since a machine
+may get slower, or faster, for good. Such a round is told, and isn't averaged in: a figure without any other round is left out.
 
 Others are all but this process and what it has started: CPU seconds of the whole machine less those of our own control group (version 1,
 ``cpuacct``: what we start is below it, and what has ended stays counted). Where none can be made, those of our process tree.
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Moment", "Quiet", "Round", "of_rounds", "share_of_others", "spread", "verdict"]
 
 MOST_OTHERS = 0.03
-MOST_SLOWER = 0.15
-"""Of a calibration run over the best one."""
+MOST_OFF = 0.15
+"""Of a calibration run from the usual one."""
 _SORTED = 400_000
 _TRIES = 3
 
@@ -63,8 +63,8 @@ class Round(Generic[T]):
     seconds: float
     others: float
     """Share of the machine's CPU that others took."""
-    slower: float
-    """Of the calibration runs beside it, the longer one over the best there has been, less 1."""
+    off: float
+    """Of the calibration runs beside it, the one further from the usual one: over that, less 1; negative where it was shorter."""
     why: str = ""
     """It shouldn't count; empty: it should."""
 
@@ -75,12 +75,12 @@ def share_of_others(before: Moment, after: Moment, cores: int) -> float:
     return max(0.0, taken) / max(1e-9, (after.at - before.at) * cores)
 
 
-def verdict(others: float, slower: float) -> str:
+def verdict(others: float, off: float) -> str:
     """Why a round shouldn't count; empty: it should."""
     if others >= MOST_OTHERS:
         return f"others took {others:.0%} of the CPU"
-    if slower > MOST_SLOWER:
-        return f"the machine was {slower:.0%} slower than at its best"
+    if abs(off) > MOST_OFF:
+        return f"a calibration run took {abs(off):.0%} {'longer' if off > 0 else 'less'} than usual"
     return ""
 
 
@@ -130,7 +130,7 @@ class Quiet:
     def __init__(self) -> None:
         self._cores = os.cpu_count() or 1
         self._group: Path | None = None
-        self._best = float("inf")
+        self._calibrations: list[float] = []
         self._work = np.random.default_rng(0).random(_SORTED)
 
     def __enter__(self) -> Quiet:
@@ -158,24 +158,24 @@ class Quiet:
         return share_of_others(before, self.now(), self._cores)
 
     def calibrate(self) -> float:
-        """How much longer than at best a fixed piece of work takes now."""
+        """How much longer than usual a fixed piece of work takes now; negative where it takes less."""
         seconds = min(_timed(lambda: np.sort(self._work)) for _ in range(_TRIES))
-        self._best = min(self._best, seconds)
-        return seconds / self._best - 1
+        self._calibrations.append(seconds)
+        return seconds / statistics.median(self._calibrations) - 1
 
     def measure(self, name: str, subject: Callable[[], T]) -> Round[T]:
-        slower, before = self.calibrate(), self.now()
+        off, before = self.calibrate(), self.now()
         value = subject()
         after = self.now()
-        return self.judged(name, value, before, after, max(slower, self.calibrate()))
+        return self.judged(name, value, before, after, max(off, self.calibrate(), key=abs))
 
-    def judged(self, name: str, value: T, before: Moment, after: Moment, slower: float) -> Round[T]:
+    def judged(self, name: str, value: T, before: Moment, after: Moment, off: float) -> Round[T]:
         """A round that was measured between these moments."""
         others = share_of_others(before, after, self._cores)
-        why = verdict(others, slower)
+        why = verdict(others, off)
         if why:
             say(f"{name}: disturbed, {why}")
-        return Round(value, after.at - before.at, others, slower, why)
+        return Round(value, after.at - before.at, others, off, why)
 
     def _own(self) -> float:
         if self._group is not None:

@@ -180,12 +180,12 @@ def _seconds(rounds: Sequence[Round[FullRun]]) -> list[float]:
 
 
 def _with(one: Round[FullRun], value: float) -> Round[float]:
-    return Round(value, one.seconds, one.others, one.slower, one.why)
+    return Round(value, one.seconds, one.others, one.off, one.why)
 
 
 def _ratio(one: Round[float], seconds: float, other: Round[FullRun]) -> Round[float]:
     """Over the oracle's in the same round: both have to count."""
-    return Round(seconds / other.value.seconds, one.seconds, one.others, one.slower, one.why or other.why)
+    return Round(seconds / other.value.seconds, one.seconds, one.others, one.off, one.why or other.why)
 
 
 def _over(one: Round[FullRun], other: Round[FullRun]) -> Round[float]:
@@ -204,7 +204,7 @@ def _first(found: Found, plan: Candidate, best: Sequence[Round[FullRun]]) -> lis
         rate, usual = one.value.rate_with(one.value.first) or found.first_rate, other.value.rate_with(plan)
         if rate is not None and usual is not None:
             value = _with(one, rate / usual)
-            rounds.append(Round(value.value, one.seconds, one.others, one.slower, one.why or other.why))
+            rounds.append(Round(value.value, one.seconds, one.others, one.off, one.why or other.why))
     return rounds
 
 

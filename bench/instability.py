@@ -105,7 +105,7 @@ def _ratio(of_round: Runs, other: str) -> Round[float]:
         why = f"{other}: nothing was lost"
     seconds = sum(each.seconds for each in runs)
     ratio = _lost(of_round, "ours") / lost if lost > 0 else float("nan")
-    return Round(ratio, seconds, max(each.others for each in runs), max(each.slower for each in runs), why)
+    return Round(ratio, seconds, max(each.others for each in runs), max((each.off for each in runs), key=abs), why)
 
 
 def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]:

@@ -108,11 +108,11 @@ def _through(
         of_plans = [_row(job, model, number, plan, quiet, seconds) for plan in group]
         found.append([row for row in of_plans if row is not None])
     say(f"{model}, calibration: {', '.join(f'{each:,.0f}' for each in pace)} samples/s")
-    best = max(pace)
+    usual = statistics.median(pace)
     rows = []
     for of_group, beside in zip(found, pairwise(pace), strict=False):  # nothing is measured after the last one
-        slower = best / max(min(beside), 1.0) - 1
-        rows += [msgspec.structs.replace(row, slower=slower, why=row.why or verdict(0.0, slower)) for row in of_group]
+        off = max((usual / max(each, 1.0) - 1 for each in beside), key=abs)
+        rows += [msgspec.structs.replace(row, off=off, why=row.why or verdict(0.0, off)) for row in of_group]
     return rows
 
 

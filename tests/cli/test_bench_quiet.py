@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench._quiet import Moment, Round, of_rounds, share_of_others, spread, verdict
+from bench._quiet import Moment, Quiet, Round, of_rounds, share_of_others, spread, verdict
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -22,13 +22,28 @@ def test_two_accounts_that_differ_a_little_make_nobody_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "slower", "words"),
-    [(0.0, 0.0, ""), (0.029, 0.1, ""), (0.03, 0.0, "others took 3%"), (0.5, 0.5, "50%"), (0.0, 0.2, "20% slower")],
+    ("others", "off", "words"),
+    [
+        (0.0, 0.0, ""),
+        (0.029, 0.1, ""),
+        (0.03, 0.0, "others took 3%"),
+        (0.5, 0.5, "50%"),
+        (0.0, 0.2, "20% longer"),
+        (0.0, -0.2, "20% less"),
+    ],
 )
-def test_rounds_that_count(others: float, slower: float, words: str) -> None:
-    found = verdict(others, slower)
+def test_rounds_that_count(others: float, off: float, words: str) -> None:
+    found = verdict(others, off)
     assert words in found
     assert bool(found) is bool(words)
+
+
+def test_a_machine_that_gets_slower_for_good_is_the_usual_one_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench._quiet._TRIES", 1)
+    seconds = iter([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0])
+    monkeypatch.setattr("bench._quiet._timed", lambda work: next(seconds))
+    quiet = Quiet()
+    assert [quiet.calibrate() for _ in range(8)] == pytest.approx([0, 0, 0, 1.0, 1.0, 1 / 3, 0, -1 / 3])
 
 
 def test_disturbed_rounds_are_not_averaged_in(monkeypatch: pytest.MonkeyPatch) -> None:
