@@ -232,7 +232,8 @@ class Fleet(msgspec.Struct, frozen=True):
         fleet, changed, instructions = self._step(node, "kill", now, "is killed by request")
         if not changed:
             return self, []
-        return fleet._with(msgspec.structs.replace(fleet.by_id[node], verdict="Killed", detail="by request")), instructions
+        killed = msgspec.structs.replace(fleet.by_id[node], verdict="Killed", detail="by request")
+        return fleet._with(killed), instructions
 
     def tick(self, now: float) -> Next:
         """Launch what is due."""
