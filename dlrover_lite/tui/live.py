@@ -65,6 +65,11 @@ class LiveSource:
             self._job = LiveJob(self._files.database, job, clock=self._clock)
         return self._job.look()
 
+    def look_again(self) -> None:
+        """Something was just done to the job that is looked at. From any thread."""
+        if (one := self._job) is not None:
+            one.look_again()
+
     def explain(self, job: str, number: int) -> Explanation | None:
         from dlrover_lite.tui.live_explained import explanation
 
