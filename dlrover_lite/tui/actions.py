@@ -71,13 +71,13 @@ def why_not(action: str, aim: Aim, *, user: str = "") -> str:
     is shown; the rest is for the master to say when it is tried. ``user``: who acts."""
     row = aim.row
     if row is None:
-        return "no job is chosen"
+        return "No job is chosen"
     if row.over:
         return f"{row.id} has ended"
     if not row.directory:
         return f"{row.id} isn't on this machine"
     if user and row.owner and row.owner != user:
-        return f"the master of {row.id} belongs to another user, {row.owner}"
+        return f"The master of {row.id} belongs to another user, {row.owner}"
     if action == "stop":
         return ""
     if row.state == "queued":
@@ -88,10 +88,10 @@ def why_not(action: str, aim: Aim, *, user: str = "") -> str:
 
 def _autoscaling(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
     if detail is None:
-        return f"open {row.id} first"
+        return f"Open {row.id} first"
     if detail.autoscaling is None:
-        return f"how autoscaling of {row.id} stands isn't known yet"
-    return f"autoscaling is off for {row.id}: its recipe says so" if detail.autoscaling.mode == "off" else ""
+        return f"How autoscaling of {row.id} stands isn't known yet"
+    return f"Autoscaling is off for {row.id}: its recipe says so" if detail.autoscaling.mode == "off" else ""
 
 
 def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
@@ -100,16 +100,16 @@ def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     if now.suggests:
         return ""
     if now.under_way:
-        return f"decision {now.decision} for {row.id} is under way already"
+        return f"Decision {now.decision} for {row.id} is under way already"
     if now.mode == "on":
-        return f"the brain doesn't ask: {row.id} runs with autoscaling on"
-    return f"nothing is suggested for {row.id} just now"
+        return f"The brain doesn't ask: {row.id} runs with autoscaling on"
+    return f"Nothing is suggested for {row.id} just now"
 
 
 def _reject(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
         return why
-    return "" if now.decision is not None else f"nothing is suggested or under way for {row.id} just now"
+    return "" if now.decision is not None else f"Nothing is suggested or under way for {row.id} just now"
 
 
 def _drain(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
@@ -134,9 +134,9 @@ def _resize(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
 
 def _node(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     if detail is None:
-        return f"open {row.id} first"
+        return f"Open {row.id} first"
     if node is None:
-        return "no node is chosen"
+        return "No node is chosen"
     return "" if node.alive else f"{node.id} has ended"
 
 
@@ -174,7 +174,7 @@ class LocalActions:
     def checkpoint(self, row: JobRow) -> str:
         with self._handle(row) as handle:
             number = handle.checkpoint(wait=False)
-        return f"checkpoint {number} of {row.id} is being taken; training goes on meanwhile"
+        return f"Checkpoint {number} of {row.id} is being taken; training goes on meanwhile"
 
     def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
         with self._handle(row) as handle:
@@ -182,15 +182,15 @@ class LocalActions:
         match wanted:
             case "pause":
                 held = f"; decision {after.decision} is held" if after.decision is not None and after.under_way else ""
-                return f"autoscaling of {row.id} is paused: the brain leaves its plan as it is{held}"
+                return f"Autoscaling of {row.id} is paused: the brain leaves its plan as it is{held}"
             case "resume":
-                return f"autoscaling of {row.id} goes on"
+                return f"Autoscaling of {row.id} goes on"
             case "accept":
                 when = " when autoscaling goes on, which is paused" if after.paused else ""
-                return f"decision {after.decision} for {row.id} is carried out{when}: {after.what}"
+                return f"Decision {after.decision} for {row.id} is carried out{when}: {after.what}"
             case "reject":
                 rest = "what was changed already stays" if now.under_way else "it isn't suggested again for ten minutes"
-                return f"decision {now.decision} for {row.id} is dropped: {rest}"
+                return f"Decision {now.decision} for {row.id} is dropped: {rest}"
 
     def room(self, row: JobRow) -> Room:
         from dlrover_lite.jobs.handle import this_machine

@@ -235,7 +235,7 @@ class TablePage(Page):
     grid: Grid[Any]
 
     def why_not(self, action: str) -> str:
-        return "there is no row to choose" if action in self.ROW and self.grid.row is None else ""
+        return "There is no row to choose" if action in self.ROW and self.grid.row is None else ""
 
     def action_sort(self, column: str) -> None:
         self.grid.sort_by(column)
