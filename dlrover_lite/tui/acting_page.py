@@ -167,7 +167,7 @@ def _count(label: str, text: str, now: int) -> int | None:
 def resize_fields(node: NodeRow) -> tuple[Field, ...]:
     used = f"{node.used_cores:.2g} used now" if node.used_cores is not None else ""
     memory = (
-        f"{format_bytes(node.used_memory)} used now, {format_bytes(node.peak_memory)} at most"
+        f"{format_bytes(node.used_memory)} used now, {format_bytes(node.peak_memory)} at its peak"
         if node.used_memory
         else ""
     )

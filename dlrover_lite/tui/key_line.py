@@ -48,7 +48,7 @@ def line_of(placed: Sequence[PlacedKey], width: int) -> Line:
     for one in placed:
         key, label, why_not = one.shown
         if why_not:
-            parts.append(Span(f"({key.label} {label})", "dim"))
+            parts.append(Span(f"({key.label} {label.rstrip()})".ljust(one.width), "dim"))
         else:
             parts += [Span(f" {key.label}", "accent"), Span(f" {label} ")]
     return padded(parts, width)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.wire.messages import AutoscaleStatus, Status
 
-__all__ = ["LiveJob"]
+__all__ = ["LiveJob", "owner_of"]
 
 _SELDOM_SECONDS = 3.0
 """Between two questions for what changes seldom, or is much."""
@@ -116,7 +116,7 @@ class LiveJob:
             news = JobNews(
                 id=job.id,
                 name=recipe.name,
-                owner="",
+                owner=owner_of(job.directory),
                 model=recipe.model.use,
                 state=job.state(),
                 created_at=record.created_at,
@@ -175,6 +175,16 @@ class LiveJob:
 
 
 _ALL_SLOTS = 4096
+
+
+def owner_of(directory: Path) -> str:
+    """As brains name users; empty where there is no such directory."""
+    try:
+        return directory.owner()
+    except KeyError:
+        return str(directory.stat().st_uid)
+    except OSError:
+        return ""
 
 
 def _autoscale(now: AutoscaleStatus) -> str:

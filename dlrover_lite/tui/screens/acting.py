@@ -47,7 +47,7 @@ class ActingPage(TablePage):
         return "Resume" if now is not None and now.paused else "Pause "  # as long as the other
 
     def offers(self, key: Key) -> bool:
-        """Where the brain doesn't ask there is nothing to answer, but for what it is at."""
+        """Where the brain doesn't ask there is nothing to answer. (Dropping what it carries out by itself works there too.)"""
         if key.action not in ("accept", "reject"):
             return True
         now = _autoscaling(self.aim())

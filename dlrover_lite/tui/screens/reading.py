@@ -113,7 +113,7 @@ def help_lines(*, readonly: bool) -> list[Line]:
         (),
         line(
             ("The mouse: ", "title"),
-            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls.",
+            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls; keys can be clicked.",
         ),
     ]
     return found

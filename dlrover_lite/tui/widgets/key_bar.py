@@ -19,8 +19,10 @@ class KeyBar(Toned):
     """A line of keys. (Textual's own footer makes a widget of each key whenever one of them changes.)"""
 
     DEFAULT_CSS = """
-    KeyBar { dock: bottom; height: 1; width: 100%; background: $panel; }
+    KeyBar { dock: bottom; height: 1; width: 100%; background: $panel; pointer: pointer; }
     """
+
+    ALLOW_SELECT = False
 
     def __init__(self) -> None:
         super().__init__()
