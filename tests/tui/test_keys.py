@@ -232,7 +232,7 @@ def test_help_lists_every_key() -> None:
         await pilot.press("escape")
         assert _jobs(pilot)
 
-    drive(steps, size=(120, 100))
+    drive(steps, size=(120, 150))
 
 
 @pytest.fixture
