@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -45,6 +47,13 @@ class TuiApp(App[None]):
         def __init__(self, *, of_all: bool) -> None:
             super().__init__()
             self.of_all = of_all
+
+    class Came(Message):
+        """What a thread was to find out, or do; ``follows`` is for this one."""
+
+        def __init__(self, follows: Callable[[], None]) -> None:
+            super().__init__()
+            self.follows = follows
 
     def __init__(
         self,
@@ -239,20 +248,29 @@ class TuiApp(App[None]):
         self, what: Callable[[], R], then: Callable[[R], None], otherwise: Callable[[str], None] | None = None
     ) -> None:
         """``what`` is called on a thread of its own, as it may wait, and ``then`` with what it has found; ``otherwise`` (which by default
-        tells it) with why there is nothing."""
+        tells it) with why there is nothing. Who leaves meanwhile isn't held up by it."""
+        wrong = otherwise or (lambda why: self.tell(why, "error"))
 
         def work() -> None:
             try:
-                found = what()
+                follows = partial(then, what())
             except DlroverLiteError as error:
-                self.call_from_thread(otherwise or (lambda why: self.tell(why, "error")), str(error))
-            else:
-                self.call_from_thread(then, found)
+                follows = partial(wrong, str(error))
+            except BaseException as bug:  # noqa: BLE001 - it is raised where it is seen
+                follows = partial(_raise, bug)
+            self.post_message(self.Came(follows))
 
-        self.run_worker(work, thread=True)
+        threading.Thread(target=work, name="act", daemon=True).start()
+
+    def on_tui_app_came(self, event: Came) -> None:
+        event.follows()
 
     def done(self, what: str) -> None:
         """Something was done to a job: what follows from it is told, and looked for at once."""
         self.tell(what)
         self.job_feed.read_now()
         self.jobs_feed.read_now()
+
+
+def _raise(bug: BaseException) -> None:
+    raise bug
