@@ -31,6 +31,7 @@ COMMANDS = {
     "scale": LazyCommand("dlrover_lite.cli.scale:scale", "Give a running job more or fewer nodes."),
     "move": LazyCommand("dlrover_lite.cli.scale:move", "Move slots to another parameter server."),
     "drain": LazyCommand("dlrover_lite.cli.scale:drain", "End a node in good order, without loss."),
+    "kill": LazyCommand("dlrover_lite.cli.scale:kill", "End a node at once; another takes its place."),
     "resize": LazyCommand("dlrover_lite.cli.scale:resize", "Give a running node more or less."),
     "autoscale": LazyCommand(
         "dlrover_lite.cli.autoscale:autoscale", "Hold the brain's changes of a job, or let them be."

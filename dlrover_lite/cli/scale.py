@@ -1,5 +1,5 @@
-"""``scale``, ``move``, ``drain`` and ``resize``: more, fewer, larger or smaller nodes for a job that runs, and slots that move between
-its parameter servers."""
+"""``scale``, ``move``, ``drain``, ``kill`` and ``resize``: more, fewer, larger or smaller nodes for a job that runs, and slots that move
+between its parameter servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlrover_lite.errors import UsageError
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
 
-__all__ = ["drain", "move", "resize", "scale"]
+__all__ = ["drain", "kill", "move", "resize", "scale"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,6 +119,30 @@ def drain(node: str, job: str, replace: bool, wait: bool, as_json: bool) -> None
     if wait:
         waiting.until(handle, f"Draining {node} of {handle.id}", waiting.has_left(node))
     _tell(handle, {"node": node, "replace": replace}, actions, as_json, f"{node} is about to leave already.")
+
+
+@click.command(short_help="End a node at once; another takes its place.")
+@click.argument("node", metavar="NODE", default="")
+@job_argument
+@_ending
+def kill(node: str, job: str, wait: bool, as_json: bool) -> None:
+    """End NODE of JOB at once, as when it hangs or is to be rid of. JOB is an id, the start of one, or "last" (default).
+
+    Another one takes its place. No sample is lost by it, or counts twice: minibatches that a worker hasn't finished are
+    done again by others, and what a parameter server (ps-1) holds is found in memory by the one that follows it.
+
+    Exit codes: 0 done; 1 the job has ended, or refuses; 2 a node that can't be killed.
+    """
+    from dlrover_lite.cli import waiting
+    from dlrover_lite.jobs.handle import JobHandle
+
+    if not node:
+        raise UsageError("Which node? Write its id: dlrover-lite kill worker-1", hint="dlrover-lite status lists them.")
+    handle = JobHandle.find(job)
+    actions = handle.kill(node)
+    if wait:
+        waiting.until(handle, f"Killing {node} of {handle.id}", waiting.has_left(node))
+    _tell(handle, {"node": node}, actions, as_json, f"{node} is being killed already.")
 
 
 @click.command(short_help="Give a running node more or less.")

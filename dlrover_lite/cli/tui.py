@@ -48,7 +48,7 @@ def tui(job: str | None, readonly: bool, once: bool) -> None:
     from dlrover_lite.tui.actions import LocalActions
 
     first = _found(source, job) if job is not None else None
-    app_class(source, job=first, actions=None if readonly else LocalActions()).run()
+    app_class(source, job=first, actions=None if readonly else LocalActions(source.look_again)).run()
 
 
 def _found(source: Source, reference: str) -> str:

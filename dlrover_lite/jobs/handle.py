@@ -37,10 +37,12 @@ __all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "
 _ANSWER_DEADLINE_SECONDS = 20.0
 """A master that was killed is back before, on a slow machine too."""
 _POLL_SECONDS = 0.1
+_NO_SLOTS = "there are no slots to move"
 _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
+Autoscaling = Literal["status", "pause", "resume", "accept", "reject"]
 
 
 def _to_stderr(line: str) -> None:
@@ -192,14 +194,11 @@ class JobHandle:
 
         Raises JobError when the job has ended, takes none, or the checkpoint can't be written (it is tried again, though).
         """
-        from dlrover_lite.jobs import scaling, statuses
+        from dlrover_lite.jobs import statuses
         from dlrover_lite.wire.messages import CheckpointPromise, CheckpointRequest
 
-        number = self._wish(
-            CheckpointRequest(),
-            CheckpointPromise,
-            lambda last: scaling.too_late(self.job, last, "there is nothing to take a checkpoint of"),
-        ).number
+        nothing = "there is nothing to take a checkpoint of"
+        number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
         while wait and not statuses.has_checkpoint(self.status(), number):
             try:
                 result = self.wait(_POLL_SECONDS)
@@ -269,7 +268,7 @@ class JobHandle:
         if (slots is None) == (source is None):
             raise UsageError("Which slots? Name either the slots, or the parameter server that has them")
         members = scaling.slot_set(slots) if slots is not None else self._slots_of(source or "")
-        return self._wish(MoveRequest(pack(members), to), Scaled, self._nothing_moves).actions
+        return self._wish(MoveRequest(pack(members), to), Scaled, _NO_SLOTS).actions
 
     def cancel_moves(self) -> list[str]:
         """Cancel the moves of slots that aren't committed, and what they were for; returns what follows from it, in words.
@@ -278,7 +277,7 @@ class JobHandle:
         """
         from dlrover_lite.wire.messages import CancelMovesRequest, Scaled
 
-        return self._wish(CancelMovesRequest(), Scaled, self._nothing_moves).actions
+        return self._wish(CancelMovesRequest(), Scaled, _NO_SLOTS).actions
 
     def drain(self, node: str, *, replace: bool = False) -> list[str]:
         """End a node in good order: a PS once its slots have moved to others, with ``replace`` when a new one is there; a worker
@@ -286,13 +285,19 @@ class JobHandle:
 
         Raises UsageError for a node that can't be, JobError when the job has ended, or refuses.
         """
-        from dlrover_lite.jobs import scaling
         from dlrover_lite.wire.messages import DrainRequest, Scaled
 
-        wish = DrainRequest(node, replace)
-        return self._wish(
-            wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to drain")
-        ).actions
+        return self._wish(DrainRequest(node, replace), Scaled, "there is no node to drain").actions
+
+    def kill(self, node: str) -> list[str]:
+        """End a node at once; another one takes its place. No sample is lost by it, or counts twice: what a worker hasn't finished others
+        do again, and what a PS holds is found in memory. Returns what follows from it, in words; nothing when it is being killed already.
+
+        Raises as ``drain``.
+        """
+        from dlrover_lite.wire.messages import KillRequest, Scaled
+
+        return self._wish(KillRequest(node), Scaled, "there is no node to kill").actions
 
     def resize(self, node: str, *, cores: float | None = None, memory: int | str | None = None) -> list[str]:
         """Change the limits of one node while it runs: cores, and memory in bytes or as "2GiB"; None leaves either as it is. Returns what
@@ -304,37 +309,26 @@ class JobHandle:
         from dlrover_lite.wire.messages import ResizeRequest, Scaled
 
         wish = ResizeRequest(node, *scaling.limits(cores, memory))
-        return self._wish(
-            wish, Scaled, lambda last: scaling.too_late(self.job, last, "there is no node to resize")
-        ).actions
+        return self._wish(wish, Scaled, "there is no node to resize").actions
 
-    def autoscale(self, what: Literal["status", "pause", "resume", "accept", "reject"] = "status") -> AutoscaleStatus:
-        """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests. How that stands then.
+    def autoscale(self, what: Autoscaling = "status", *, decision: int | None = None) -> AutoscaleStatus:
+        """Hold what the brain decides for this job, or let it go on; accept or reject what it suggests, only if that is ``decision``. How
+        that stands then.
 
-        Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject.
+        Raises JobError when the job has ended, has no master yet, or there is nothing to accept or reject, or it doesn't fit any more.
         """
-        from dlrover_lite.jobs import scaling
         from dlrover_lite.wire.messages import AutoscaleRequest, AutoscaleStatus
 
-        return self._wish(
-            AutoscaleRequest(what),
-            AutoscaleStatus,
-            lambda last: scaling.too_late(self.job, last, "there is no plan to change"),
-        )
+        return self._wish(AutoscaleRequest(what, decision), AutoscaleStatus, "there is no plan to change")
 
     def slots(self, hottest: int = 10) -> SlotsReport:
         """What is measured of parameter servers and their slots, and the ``hottest`` slots, those that keep a PS the busiest first.
 
         Raises JobError when the job has ended, or there is no slot map yet.
         """
-        from dlrover_lite.jobs import scaling
         from dlrover_lite.wire.messages import SlotsReport, SlotsRequest
 
-        report = self._wish(
-            SlotsRequest(hottest),
-            SlotsReport,
-            lambda last: scaling.too_late(self.job, last, "there are no slots to measure"),
-        )
+        report = self._wish(SlotsRequest(hottest), SlotsReport, "there are no slots to measure")
         if not report.slot_map_version:
             raise self._no_map()
         return report
@@ -353,7 +347,7 @@ class JobHandle:
 
         if self.state() == "running" and not self.status().slot_map_version:
             raise self._no_map()
-        return self._wish(TopologyRequest(""), Topology, self._nothing_moves)
+        return self._wish(TopologyRequest(""), Topology, _NO_SLOTS)
 
     def _no_map(self) -> JobError:
         return JobError(f"{self.id} has no slot map yet: its parameter servers are starting; ask again in a moment")
@@ -364,13 +358,11 @@ class JobHandle:
 
         return scaling.slots_of(self.slot_map(), node)
 
-    def _nothing_moves(self, last: Status) -> JobError:
+    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: str | Callable[[Status], JobError]) -> A:
+        """Ask the master of a job that runs; ``ended`` is what to say of one that doesn't any more ("there is no node to drain"), or makes
+        the error."""
         from dlrover_lite.jobs import scaling
 
-        return scaling.too_late(self.job, last, "there are no slots to move")
-
-    def _wish(self, wish: msgspec.Struct, answer: type[A], ended: Callable[[Status], JobError]) -> A:
-        """Ask the master of a job that runs; ``ended`` makes the error for one that doesn't any more."""
         record = self.job.record()
         try:
             if not self._has_master(record):
@@ -378,7 +370,8 @@ class JobHandle:
             return self._ask_master(record, wish, answer)
         except JobError:
             if self.state() not in ("starting", "running"):
-                raise ended(self.status()) from None
+                last = self.status()
+                raise (scaling.too_late(self.job, last, ended) if isinstance(ended, str) else ended(last)) from None
             raise
 
     def story(self, subject: str = "", *, on_damage: Callable[[str], None] = lambda _: None) -> Story:
@@ -406,9 +399,14 @@ class JobHandle:
         """Whether there will never be a master again."""
         return self.state() not in ("starting", "running")
 
-    @staticmethod
-    def _has_master(record: JobRecord) -> bool:
-        return Path(record.runtime_directory, MASTER_SOCKET).exists()
+    def _has_master(self, record: JobRecord) -> bool:
+        """Raises JobError where only somebody else may know."""
+        try:
+            return Path(record.runtime_directory, MASTER_SOCKET).exists()
+        except PermissionError as error:
+            raise JobError(
+                f"The master of {self.id} belongs to another user", hint="Ask whoever started it."
+            ) from error
 
     def _ask_master(self, record: JobRecord, question: msgspec.Struct, answer: type[A]) -> A:
         """Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't be."""

@@ -233,11 +233,11 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         goal = msgspec.structs.replace(self.suggestion, began=now, since=now, samples=samples)
         return msgspec.structs.replace(self, goal=goal, suggestion=None)
 
-    def reject(self, why: str, now: float, samples: int) -> tuple[Autoscaler, list[Done]]:
+    def reject(
+        self, why: str, now: float, samples: int, *, state: Literal["rejected", "given up"] = "rejected"
+    ) -> tuple[Autoscaler, list[Done]]:
         """Neither what is suggested nor what is under way goes on."""
-        dropped = [
-            self._done(old, "rejected", why, now, samples) for old in (self.goal, self.suggestion) if old is not None
-        ]
+        dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
 
     def goes_on(self, heard: int, began: str, *, by_itself: bool) -> Autoscaler:

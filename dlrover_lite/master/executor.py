@@ -11,6 +11,7 @@ import numpy as np
 from dlrover_lite import slots
 from dlrover_lite.brain.demand import Done, Standing, StandingNode
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.master.accepting import misfit, refusal, superseded
 from dlrover_lite.master.at_once import AtOnce
 from dlrover_lite.master.autoscaler import (
     Autoscaler,
@@ -41,6 +42,7 @@ from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
+    KillRequest,
     MoveRequest,
     ResizeRequest,
     Scaled,
@@ -217,13 +219,22 @@ class Executor:
                 self._take(self.state.resume(now))
                 self._say("autoscaling goes on")
             case "accept":
-                if self.state.suggestion is None:
+                if (suggested := self.state.suggestion) is None:
                     return Failure("refused", "nothing is suggested", "See: dlrover-lite explain")
-                self._say(f"decision {self.state.suggestion.number} is accepted")
+                if refused := superseded(wish.decision, suggested):
+                    return refused
+                if why := misfit(suggested, self._world()):
+                    state, ended = self.state.reject(why, now, samples, state="given up")
+                    self._take(state)
+                    self._told(ended)
+                    return refusal(suggested, why)
+                self._say(f"decision {suggested.number} is accepted")
                 self._take(self.state.accept(now, samples))
             case "reject":
                 if not self.state.busy:
                     return Failure("refused", "nothing is suggested or under way", "See: dlrover-lite explain")
+                if refused := superseded(wish.decision, self.state.goal or self.state.suggestion):
+                    return refused
                 state, ended = self.state.reject("by request", now, samples)
                 self._take(state)
                 self._told(ended)
@@ -244,6 +255,8 @@ class Executor:
         """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
         answer = self._control.answer(wish)
         if isinstance(answer, Failure) or not answer.actions or self.state.mode == "off" or self.state.paused:
+            return answer
+        if isinstance(wish, KillRequest):  # the plan is as it was
             return answer
         self._take(self.state.pause(BY_HAND))
         self._say(f"autoscaling is paused: {BY_HAND}")

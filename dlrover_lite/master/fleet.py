@@ -227,6 +227,14 @@ class Fleet(msgspec.Struct, frozen=True):
         given_up = msgspec.structs.replace(fleet.by_id[node], verdict=verdict, detail=why)
         return fleet._with(given_up), instructions
 
+    def kill(self, node: str, now: float) -> Next:
+        """A person wants it to end at once. Another one takes its place, however often that is wanted."""
+        fleet, changed, instructions = self._step(node, "kill", now, "is killed by request")
+        if not changed:
+            return self, []
+        killed = msgspec.structs.replace(fleet.by_id[node], verdict="Killed", detail="by request")
+        return fleet._with(killed), instructions
+
     def tick(self, now: float) -> Next:
         """Launch what is due."""
         due = [late for late in self.pending if late.due <= now]
@@ -379,7 +387,8 @@ class Fleet(msgspec.Struct, frozen=True):
     ) -> Next:
         role: WorkRole = "ps" if node.role == "ps" else "worker"
         plan, reason = self.planned(role), node.reason or "Unknown"
-        policy, before = POLICIES[reason], self.comebacks.get(role, {}).get(reason, 0)
+        by_request = node.verdict == "Killed"
+        policy, before = POLICIES[reason], 0 if by_request else self.comebacks.get(role, {}).get(reason, 0)
         room = self._room_beside(node)
         there = len(self.staying_of(role, leaving)) + len(self.coming_back(role, leaving))
         if there >= plan.count - left and not follows:
@@ -396,6 +405,7 @@ class Fleet(msgspec.Struct, frozen=True):
                 return self, [FailJob(*_no_room(node, room))]
             each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
         counted = {**self.comebacks, role: {**self.comebacks.get(role, {}), reason: before + 1}}
+        counted = self.comebacks if by_request else counted
         planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
         grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
         fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)

@@ -4,7 +4,7 @@
 
     launched ──started──▶ started ──hello──▶ up ───────────exited──────────▶ ended
        │                     │               │                                 ▲
-       ├──────overdue────────┤            stuck                                │
+       ├────overdue, kill────┤         stuck, kill                             │
        │                     ▼               ▼                                 │
        │                  ending ◀───────────┘ ────────────exited──────────────┤
        └──────drain──▶ draining ◀──drain── started, up ────exited──────────────┘
@@ -24,9 +24,10 @@ from dlrover_lite.units import Resources
 __all__ = ["TRANSITIONS", "Action", "EventKind", "Node", "State", "step"]
 
 State = Literal["launched", "started", "up", "draining", "ending", "ended"]
-"""``draining``: asked to finish its minibatch and leave. ``ending``: given up by us, to be killed."""
-EventKind = Literal["started", "hello", "overdue", "stuck", "drain", "exited"]
-"""``overdue``: no hello for too long after the launch. ``stuck``: no heartbeat, or no progress, for too long."""
+"""``draining``: asked to finish its minibatch and leave. ``ending``: given up by us, or by a person: to be killed."""
+EventKind = Literal["started", "hello", "overdue", "stuck", "kill", "drain", "exited"]
+"""``overdue``: no hello for too long after the launch. ``stuck``: no heartbeat, or no progress, for too long.
+``kill``: a person wants it."""
 Action = Literal["kill", "ask_to_leave", "judge_end"]
 
 TRANSITIONS: dict[tuple[State, EventKind], tuple[State, tuple[Action, ...]]] = {
@@ -37,6 +38,10 @@ TRANSITIONS: dict[tuple[State, EventKind], tuple[State, tuple[Action, ...]]] = {
     ("started", "overdue"): ("ending", ("kill",)),
     ("up", "stuck"): ("ending", ("kill",)),
     ("draining", "stuck"): ("ending", ("kill",)),
+    ("launched", "kill"): ("ending", ("kill",)),
+    ("started", "kill"): ("ending", ("kill",)),
+    ("up", "kill"): ("ending", ("kill",)),
+    ("draining", "kill"): ("ending", ("kill",)),
     ("launched", "drain"): ("draining", ("ask_to_leave",)),
     ("started", "drain"): ("draining", ("ask_to_leave",)),
     ("up", "drain"): ("draining", ("ask_to_leave",)),

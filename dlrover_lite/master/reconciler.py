@@ -145,6 +145,10 @@ class Reconciler:
         """A worker, or a PS that holds nothing; what follows from it, in words. ``each``: of the one that takes its place."""
         return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each))
 
+    def kill(self, node: str) -> list[str]:
+        """A node ends at once, and another one takes its place; what follows from it, in words."""
+        return self._told(self.fleet.kill(node, self._clock()))
+
     def resize(self, node: str, wanted: Resources) -> list[str]:
         """Other limits for a node, at once or as soon as may be; what follows from it, in words."""
         told = self._noted(self.fleet.resize(node, wanted))

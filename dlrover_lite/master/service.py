@@ -28,7 +28,7 @@ from dlrover_lite.master.prompting import Prompting, checkpoints_of
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.rounds import OpenRounds
 from dlrover_lite.master.shards import Answer, ShardService
-from dlrover_lite.master.slot_control import SlotControl
+from dlrover_lite.master.slot_control import SlotControl, Wish
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.metrics import BinaryMetrics
@@ -37,21 +37,16 @@ from dlrover_lite.wire.frames import MalformedMessage, Request
 from dlrover_lite.wire.messages import (
     Ack,
     AutoscaleRequest,
-    CancelMovesRequest,
     CheckpointRequest,
-    DrainRequest,
     Exported,
     Finished,
     Heartbeat,
     Hello,
     Lease,
     LeaseRequest,
-    MoveRequest,
     NodeFailed,
     PsOrders,
     PsReport,
-    ResizeRequest,
-    ScaleRequest,
     SlotsRequest,
     Status,
     StatusRequest,
@@ -287,7 +282,7 @@ class Master:
             case Exported() as exported:
                 self.exporting.take(exported)
                 return Ack()
-            case ScaleRequest() | MoveRequest() | DrainRequest() | CancelMovesRequest() | ResizeRequest() as wish:
+            case wish if isinstance(wish, Wish):
                 return self.executor.by_hand(wish)
             case AutoscaleRequest() as asked:
                 return self.executor.answer(asked)

@@ -26,6 +26,7 @@ from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage
 from dlrover_lite.wire.messages import (
     CancelMovesRequest,
     DrainRequest,
+    KillRequest,
     MoveRequest,
     ResizeRequest,
     Scaled,
@@ -36,9 +37,10 @@ __all__ = ["SlotControl", "Wish"]
 
 AT_ONCE_BYTES = 64 << 20
 """Of rows on a slow PS, that are copied with training held up, which is over the sooner for it: a second or two at a tenth of a core."""
-Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | ResizeRequest
+Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
 _OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
 _ENDED = Failure("refused", "the job has ended: there is no node to resize")
+_NONE_TO_KILL = Failure("refused", "the job has ended: there is no node to kill")
 
 
 class SlotControl:
@@ -199,6 +201,8 @@ class SlotControl:
                     return self._move(_unpacked(members), target)
                 case DrainRequest(node, replace):
                     return self._drain(node, replace)
+                case KillRequest(node):
+                    return self._kill(node)
                 case ResizeRequest():
                     return self._resize(wish)
                 case CancelMovesRequest():
@@ -359,6 +363,19 @@ class SlotControl:
             return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each)])
         actions = self._let_go([name], why)
         return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
+
+    def _kill(self, name: str) -> Scaled | Failure:
+        """Whatever it is at: what it has leased is leased again, and what it holds is found by the one that follows."""
+        node = self._fleet.by_id.get(name)
+        if self._fleet.done:
+            return _NONE_TO_KILL
+        if node is None:
+            return self._unknown(name, "node", [other.id for other in self._fleet.running])
+        if node.state == "ended":
+            return Failure(UNUSABLE, f"{name} has ended already", "dlrover-lite status shows who is there.")
+        stays = node.state != "draining" and name not in self._state.leaving
+        told = self._reconciler.kill(name)
+        return Scaled([*told, "another one takes its place"] if told and stays else told)
 
     def more_memory(self, node: str, wanted: int) -> int:
         """The limit that it could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling leave."""

@@ -1,39 +1,260 @@
-"""What a person may do to jobs from the screens."""
+"""What a person may do to jobs from the screens, and why it can't be done just now."""
 
 from __future__ import annotations
 
+import os
+import pwd
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from dlrover_lite.tui.model import JobRow
+from dlrover_lite.errors import JobError
+from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 
-__all__ = ["Actions", "LocalActions", "why_not"]
+if TYPE_CHECKING:
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.wire.messages import NodeStatus
+
+__all__ = ["Actions", "Aim", "LocalActions", "Wanted", "why_not"]
+
+Wanted = Literal["pause", "resume", "accept", "reject"]
+_ROLES = {"ps": "parameter server", "worker": "worker"}
+_LEAVING = ("draining", "ending")
+
+
+class Aim(NamedTuple):
+    """What an action is about, as far as that is known just now."""
+
+    row: JobRow | None
+    detail: JobDetail | None = None
+    node: NodeRow | None = None
 
 
 class Actions(Protocol):
-    """Called on a thread that may wait. Raises DlroverLiteError for what can't be done."""
+    """Called on threads that may wait. Each returns what follows from it, in words, and raises DlroverLiteError for what can't be done."""
+
+    user: str
+    """Who acts; empty: somebody who may do it all."""
 
     def stop(self, row: JobRow) -> str:
-        """Ask the job to stop; what follows from it, in words."""
+        """Ask the job to stop."""
+
+    def checkpoint(self, row: JobRow) -> str:
+        """Have a checkpoint taken now."""
+
+    def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
+        """Hold the brain's changes, let them go on, accept or reject what it decided; ``now``: as the person has seen it."""
+
+    def room(self, row: JobRow) -> Room:
+        """What its nodes have, and what they may have."""
+
+    def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
+        """Have so many nodes; None leaves a role as it is."""
+
+    def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
+        """Give a node that many cores, and that many bytes; None leaves either as it is."""
+
+    def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
+        """Let a node leave in good order."""
+
+    def kill(self, row: JobRow, node: str) -> str:
+        """End a node at once; another one takes its place."""
 
 
-def why_not(row: JobRow | None) -> str:
-    """Why nothing can be done to it; empty: it can."""
+# --- why not ----------------------------------------------------------------------------------------------------------
+
+
+def why_not(action: str, aim: Aim, *, user: str = "") -> str:
+    """Why it can't be done; empty: it can, as far as is known here. It is asked for each key with each look, so it knows no more than what
+    is shown; the rest is for the master to say when it is tried. ``user``: who acts."""
+    row = aim.row
     if row is None:
-        return "no job is chosen"
+        return "No job is chosen"
     if row.over:
         return f"{row.id} has ended"
     if not row.directory:
         return f"{row.id} isn't on this machine"
-    return ""
+    if user and row.owner and row.owner != user:
+        return f"The master of {row.id} belongs to another user, {row.owner}"
+    if action == "stop":
+        return ""
+    if row.state == "queued":
+        return f"{row.id} waits for a plan, and has no nodes so far"
+    rule = _RULES.get(action)
+    return rule(row, aim.detail, aim.node) if rule is not None else ""
+
+
+def _autoscaling(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
+    if detail is None:
+        return f"Open {row.id} first"
+    if detail.autoscaling is None:
+        return f"How autoscaling of {row.id} stands isn't known yet"
+    return f"Autoscaling is off for {row.id}: its recipe says so" if detail.autoscaling.mode == "off" else ""
+
+
+def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
+        return why
+    if now.suggests:
+        return ""
+    if now.under_way:
+        return f"Decision {now.decision} for {row.id} is under way already"
+    if now.mode == "on":
+        return f"The brain doesn't ask: {row.id} runs with autoscaling on"
+    return f"Nothing is suggested for {row.id} just now"
+
+
+def _reject(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
+        return why
+    return "" if now.decision is not None else f"Nothing is suggested or under way for {row.id} just now"
+
+
+def _drain(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    if (why := _node(row, detail, node)) or detail is None or node is None:
+        return why
+    if node.state in _LEAVING:
+        return f"{node.id} is about to leave already"
+    peers = [other for other in detail.nodes if other.role == node.role and other.alive and other.state not in _LEAVING]
+    only = f"{node.id} can't be drained: it is the only {_ROLES.get(node.role, node.role)}"
+    return only if len(peers) <= 1 else ""
+
+
+def _kill(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    why = _node(row, detail, node)
+    return f"{node.id} is being killed already" if not why and node is not None and node.state == "ending" else why
+
+
+def _resize(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    why = _node(row, detail, node)
+    return f"{node.id} is about to leave" if not why and node is not None and node.state in _LEAVING else why
+
+
+def _node(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
+    if detail is None:
+        return f"Open {row.id} first"
+    if node is None:
+        return "No node is chosen"
+    return "" if node.alive else f"{node.id} has ended"
+
+
+def _checkpoint(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -> str:
+    known = detail is not None and bool(detail.nodes)
+    return f"{row.id} takes no checkpoints: its recipe says so" if known and detail and detail.cuts is None else ""
+
+
+_RULES: dict[str, Callable[[JobRow, JobDetail | None, NodeRow | None], str]] = {
+    "hold": _autoscaling,
+    "accept": _accept,
+    "reject": _reject,
+    "drain": _drain,
+    "kill": _kill,
+    "resize": _resize,
+    "checkpoint": _checkpoint,
+}
+
+
+# --- how --------------------------------------------------------------------------------------------------------------
 
 
 class LocalActions:
-    """To jobs of this machine."""
+    """To jobs of this machine. ``changed`` is called when something was done."""
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self.user = _user()
+        self._changed = changed
 
     def stop(self, row: JobRow) -> str:
+        with self._handle(row) as handle:
+            handle.stop()
+        return f"{row.id} takes a last checkpoint, if it takes any, and stops"
+
+    def checkpoint(self, row: JobRow) -> str:
+        with self._handle(row) as handle:
+            number = handle.checkpoint(wait=False)
+        return f"Checkpoint {number} of {row.id} is being taken; training goes on meanwhile"
+
+    def autoscale(self, row: JobRow, wanted: Wanted, now: Autoscaling) -> str:
+        with self._handle(row) as handle:
+            after = handle.autoscale(wanted, decision=now.decision if wanted in ("accept", "reject") else None)
+        match wanted:
+            case "pause":
+                held = f"; decision {after.decision} is held" if after.decision is not None and after.under_way else ""
+                return f"Autoscaling of {row.id} is paused: the brain leaves its plan as it is{held}"
+            case "resume":
+                return f"Autoscaling of {row.id} goes on"
+            case "accept":
+                when = " when autoscaling goes on, which is paused" if after.paused else ""
+                return f"Decision {after.decision} for {row.id} is carried out{when}: {after.what}"
+            case "reject":
+                rest = "what was changed already stays" if now.under_way else "it isn't suggested again for ten minutes"
+                return f"Decision {now.decision} for {row.id} is dropped: {rest}"
+
+    def room(self, row: JobRow) -> Room:
+        from dlrover_lite.jobs.handle import this_machine
+
+        with self._handle(row) as handle:
+            nodes, total = handle.status().nodes, handle.job.recipe.resources.total
+        memory = this_machine().memory
+        return Room(
+            _of("worker", nodes),
+            _of("ps", nodes),
+            min(memory, total.memory) if total is not None else memory,
+            total.cores if total is not None else None,
+        )
+
+    def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
+        with self._handle(row) as handle:
+            return _told(handle.scale(workers=workers, ps=servers), f"{row.id} has that many already")
+
+    def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
+        with self._handle(row) as handle:
+            return _told(handle.resize(node, cores=cores, memory=memory), f"{node} has that already")
+
+    def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
+        with self._handle(row) as handle:
+            return _told(handle.drain(node, replace=replace), f"{node} is about to leave already")
+
+    def kill(self, row: JobRow, node: str) -> str:
+        with self._handle(row) as handle:
+            return _told(handle.kill(node), f"{node} is being killed already")
+
+    @contextmanager
+    def _handle(self, row: JobRow) -> Iterator[JobHandle]:
+        """Raises JobError for what only somebody else may do."""
         from dlrover_lite.jobs.handle import JobHandle
         from dlrover_lite.jobs.store import Job
 
-        JobHandle(Job(Path(row.directory))).stop()
-        return f"{row.id} takes a last checkpoint, if it takes any, and stops"
+        try:
+            yield JobHandle(Job(Path(row.directory)))
+        except PermissionError as error:
+            raise JobError(f"{row.id} belongs to another user", hint=f"{error}. Ask whoever started it.") from error
+        self._changed()
+
+
+def _told(actions: Sequence[str], nothing: str) -> str:
+    return "\n".join(actions) or nothing
+
+
+def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
+    """Those of a role that stay."""
+    there = [
+        node
+        for node in nodes
+        if node.role == role and not node.state.startswith("ended") and node.state not in _LEAVING
+    ]
+    sizes = Counter((node.cores, node.memory) for node in there)
+    cores, memory = sizes.most_common(1)[0][0] if sizes else (0.0, 0)
+    return RoleNow(len(there), cores, memory)
+
+
+def _user() -> str:
+    """Empty for root, who may do all of it."""
+    if os.geteuid() == 0:
+        return ""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container that runs with any number
+        return str(os.geteuid())

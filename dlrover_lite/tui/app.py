@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from textual.app import App, SystemCommand
 from textual.message import Message
 from textual.screen import Screen
 
 from dlrover_lite.errors import DlroverLiteError
-from dlrover_lite.tui.actions import Actions, why_not
+from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.explanation_page import lines_of
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
+from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
@@ -26,6 +29,8 @@ from dlrover_lite.tui.text import Line
 __all__ = ["TuiApp"]
 
 DARK, LIGHT = "textual-dark", "textual-light"
+Severity = Literal["information", "warning", "error"]
+R = TypeVar("R")
 
 
 class TuiApp(App[None]):
@@ -43,6 +48,13 @@ class TuiApp(App[None]):
             super().__init__()
             self.of_all = of_all
 
+    class Came(Message):
+        """What a thread was to find out, or do; ``follows`` is for this one."""
+
+        def __init__(self, follows: Callable[[], None]) -> None:
+            super().__init__()
+            self.follows = follows
+
     def __init__(
         self,
         source: Source,
@@ -55,7 +67,7 @@ class TuiApp(App[None]):
         super().__init__()
         self._source = source
         self._first = job
-        self._actions = actions
+        self.actions = actions
         self.now = clock
         self.readonly = actions is None
         self.view: JobsView | None = None
@@ -217,6 +229,8 @@ class TuiApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield SystemCommand("Jobs", "All jobs", lambda: self.command("jobs", ""))
+        if isinstance(screen, ActingPage):
+            yield from screen.acting_commands()
         for job in self.job_ids[:50]:
             yield SystemCommand(f"Job {job}", "Open this job", lambda job=job: self.open_job(job))
         yield SystemCommand("Help", "The keys and commands", lambda: self.command("help", ""))
@@ -226,26 +240,37 @@ class TuiApp(App[None]):
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    def stop_job(self, row: JobRow) -> None:
-        """After a question."""
-        if self._actions is None or why_not(row):
-            return
-        from dlrover_lite.tui.screens.confirm import Confirm
+    def tell(self, what: str, severity: Severity = "information") -> None:
+        """A notice, which stays the longer the more there is to read."""
+        self.notify(what, severity=severity, timeout=4 + len(what) / 15, markup=False)
 
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.run_worker(lambda: self._stop(row), thread=True, exit_on_error=True)
+    def fetch(
+        self, what: Callable[[], R], then: Callable[[R], None], otherwise: Callable[[str], None] | None = None
+    ) -> None:
+        """``what`` is called on a thread of its own, as it may wait, and ``then`` with what it has found; ``otherwise`` (which by default
+        tells it) with why there is nothing. Who leaves meanwhile isn't held up by it."""
+        wrong = otherwise or (lambda why: self.tell(why, "error"))
 
-        question = Confirm(
-            f"Stop {row.id}?", "It takes a last checkpoint, if it takes any, and ends. It can be resumed from that."
-        )
-        self.push_screen(question, answered)
+        def work() -> None:
+            try:
+                follows = partial(then, what())
+            except DlroverLiteError as error:
+                follows = partial(wrong, str(error))
+            except BaseException as bug:  # noqa: BLE001 - it is raised where it is seen
+                follows = partial(_raise, bug)
+            self.post_message(self.Came(follows))
 
-    def _stop(self, row: JobRow) -> None:
-        """On a thread of its own."""
-        assert self._actions is not None
-        try:
-            said, severity = self._actions.stop(row), "information"
-        except DlroverLiteError as error:
-            said, severity = error.message, "error"
-        self.call_from_thread(self.notify, said, severity=severity, markup=False)
+        threading.Thread(target=work, name="act", daemon=True).start()
+
+    def on_tui_app_came(self, event: Came) -> None:
+        event.follows()
+
+    def done(self, what: str) -> None:
+        """Something was done to a job: what follows from it is told, and looked for at once."""
+        self.tell(what)
+        self.job_feed.read_now()
+        self.jobs_feed.read_now()
+
+
+def _raise(bug: BaseException) -> None:
+    raise bug

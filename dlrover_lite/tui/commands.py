@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from dlrover_lite.errors import UsageError
 
-__all__ = ["COMMANDS", "Command", "complete", "job_named", "parse"]
+__all__ = ["ACTING", "COMMANDS", "Command", "complete", "job_named", "parse"]
 
 
 class Command(NamedTuple):
     name: str
     argument: str
     what: str
+    acts: bool = False
+    """It changes something: ``--readonly`` has none of these."""
 
 
 COMMANDS = (
@@ -25,22 +27,37 @@ COMMANDS = (
     Command("theme", "dark|light", "other colours"),
     Command("help", "", "the keys"),
     Command("quit", "", "leave"),
+    Command("pause", "", "leave the job's plan as it is for now", acts=True),
+    Command("resume", "", "let the brain change it again", acts=True),
+    Command("accept", "", "carry out what the brain suggests", acts=True),
+    Command("reject", "", "drop what it suggests, or is carrying out", acts=True),
+    Command("scale", "", "another number of workers and parameter servers", acts=True),
+    Command("resize", "NODE", "more or less cores and memory for a node", acts=True),
+    Command("drain", "NODE", "let a node leave in good order", acts=True),
+    Command("kill", "NODE", "end a node at once; another takes its place", acts=True),
+    Command("checkpoint", "", "take a checkpoint now", acts=True),
+    Command("stop", "", "stop the job", acts=True),
 )
+ACTING = frozenset(one.name for one in COMMANDS if one.acts)
+"""Those that change something, in the job that is open, or chosen among all; nodes are its nodes."""
 _SHORT = {"q": "quit", "q!": "quit", "j": "job", "h": "help", "?": "help"}
 _THEMES = ("dark", "light")
+_OF_A_NODE = tuple(one.name for one in COMMANDS if one.argument == "NODE")
 
 
-def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = ()) -> str | None:
+def complete(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> str | None:
     """The whole of the first command that begins so; None where there is none."""
     name, space, argument = text.partition(" ")
     if not space:
         return next((one.name for one in COMMANDS if name and one.name.startswith(name)), None)
-    known = {"job": jobs, "j": jobs, "sort": columns, "theme": _THEMES}.get(name, ())
+    known = {"job": jobs, "j": jobs, "sort": columns, "theme": _THEMES, **dict.fromkeys(_OF_A_NODE, nodes)}.get(
+        name, ()
+    )
     return next((f"{name} {one}" for one in known if argument and one.startswith(argument)), None)
 
 
-def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = ()) -> tuple[str, str]:
-    """Command and argument, as they are known. A job's id, or the start of one, is a command too.
+def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Sequence[str] = ()) -> tuple[str, str]:
+    """Command and argument, as they are known. A job's id, or the start of one, is a command too. Without a node the chosen one is meant.
 
     Raises UsageError, naming the nearest.
     """
@@ -62,6 +79,8 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = ()) -> tuple[
             argument = _one_of(argument, columns, "column")
         case "theme":
             argument = _one_of(argument, _THEMES, "theme")
+        case "resize" | "drain" | "kill":
+            _check_node(argument, nodes)
         case _ if argument:
             raise UsageError(f":{command.name} takes no {argument!r}")
     return command.name, argument
@@ -84,3 +103,10 @@ def _one_of(word: str, known: Sequence[str], what: str) -> str:
     if word in known:
         return word
     raise UsageError(f"There is no {what} {word!r} here; known are {', '.join(known)}")
+
+
+def _check_node(argument: str, nodes: Sequence[str]) -> None:
+    """Where nodes are known. There may be a thousand, so not all are named."""
+    if argument and nodes and argument not in nodes:
+        near = get_close_matches(argument, nodes, n=1, cutoff=0.0)
+        raise UsageError(f"There is no node {argument!r} that runs" + (f"; did you mean {near[0]}?" if near else ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "SCREENS", "Key"]
+__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "SCREENS", "WRITING", "Key"]
 
 
 class Key(NamedTuple):
@@ -19,6 +19,8 @@ class Key(NamedTuple):
     """As people write it, where that is something else."""
     acts: bool = False
     """It changes something: ``--readonly`` has none of these."""
+    rank: int = 3
+    """Where there isn't room for all of them at the bottom, those with the highest give way first."""
 
     @property
     def label(self) -> str:
@@ -26,15 +28,15 @@ class Key(NamedTuple):
 
 
 EVERYWHERE = (
-    Key("question_mark", "keys", "Help", "show the keys that there are", "?"),
+    Key("question_mark", "keys", "Help", "show the keys that there are", "?", rank=0),
     Key("colon", "command", "", "write a command, such as :jobs; tab completes it", ":"),
-    Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc"),
+    Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc", rank=0),
     Key("q", "leave", "Quit", "leave"),
     Key("ctrl+p", "command_palette", "", "all commands, to choose from", "^p"),
 )
 _LISTS = (
-    Key("slash", "filter", "Filter", "show only rows with these words; !word: without it", "/"),
-    Key("d", "describe", "Describe", "all that is known of the chosen row"),
+    Key("slash", "filter", "Filter", "show only rows with these words; !word: without it", "/", rank=4),
+    Key("d", "describe", "Describe", "all that is known of the chosen row", rank=5),
     Key("up,k", "", "", "up", "up k"),
     Key("down,j", "", "", "down", "down j"),
     Key("pageup,ctrl+b", "", "", "a page up", "pgup ^b"),
@@ -50,8 +52,24 @@ def _sorts(*columns: tuple[str, str, str]) -> tuple[Key, ...]:
     )
 
 
+_AUTOSCALING = (
+    Key(
+        "p",
+        "hold",
+        "Pause",
+        "leave the job's plan as it is for now; once more lets the brain change it again",
+        acts=True,
+        rank=2,
+    ),
+    Key("a", "accept", "Accept", "carry out what the brain suggests (autoscale: suggest)", acts=True, rank=1),
+    Key("x", "reject", "Reject", "drop what the brain suggests, or is carrying out", acts=True, rank=1),
+)
+_SCALE = Key("s", "scale", "Scale", "have another number of workers and parameter servers", acts=True, rank=2)
+_SAVE = Key("t", "checkpoint", "Save", "take a checkpoint now", acts=True, rank=6)
+_STOP = Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True, rank=2)
+
 JOBS = (
-    Key("enter", "open", "Open", "open the job", "enter"),
+    Key("enter", "open", "Open", "open the job", "enter", rank=1),
     *_LISTS,
     *_sorts(
         ("J", "job", "job"),
@@ -64,8 +82,10 @@ JOBS = (
         ("M", "memory", "memory used"),
         ("X", "cost", "cost"),
     ),
-    Key("l", "logs", "Logs", "the log of the job's master"),
-    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
+    Key("l", "logs", "Logs", "the log of the job's master", rank=2),
+    _SCALE,
+    _SAVE,
+    _STOP,
 )
 JOB = (
     Key("enter", "open", "", "the log of the chosen node", "enter"),
@@ -78,12 +98,33 @@ JOB = (
         ("T", "work", "work"),
         ("R", "restarts", "restarts"),
     ),
-    Key("v", "decisions", "Decisions", "all decisions for the job"),
-    Key("l", "logs", "Logs", "the log of the chosen node"),
-    Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
+    Key("v", "decisions", "Decisions", "all decisions for the job", rank=1),
+    Key("l", "logs", "Logs", "the log of the chosen node", rank=2),
+    *_AUTOSCALING,
+    _SCALE,
+    Key("z", "resize", "Resize", "give the chosen node more or less cores and memory", acts=True, rank=6),
+    Key("r", "drain", "Drain", "let the chosen node leave in good order, after a question", acts=True),
+    Key(
+        "ctrl+k",
+        "kill",
+        "Kill",
+        "end the chosen node at once, after a question; another takes its place",
+        "^k",
+        acts=True,
+        rank=2,
+    ),
+    _SAVE,
+    _STOP,
 )
 DECISIONS = (
-    Key("enter", "open", "Explain", "explain the chosen decision: what else was weighed, and why it lost", "enter"),
+    Key(
+        "enter",
+        "open",
+        "Explain",
+        "explain the chosen decision: what else was weighed, and why it lost",
+        "enter",
+        rank=1,
+    ),
     *_LISTS,
     *_sorts(
         ("N", "number", "number"),
@@ -92,10 +133,16 @@ DECISIONS = (
         ("W", "saves", "what it was to save"),
         ("R", "came", "how far it missed"),
     ),
+    *_AUTOSCALING,
 )
 READING = (
     Key("slash", "filter", "Find", "show only lines with these words", "/"),
     Key("f", "follow", "Follow", "stay at the end as more is written, or not"),
 )
+WRITING = {
+    "/": (Key("enter", "", "Keep", ""), Key("escape", "", "All again", "", "esc")),
+    ":": (Key("enter", "", "Do it", ""), Key("tab", "", "Complete", ""), Key("escape", "", "Back", "", "esc")),
+}
+"""While something is written into the prompt that begins so."""
 SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
 """By the heading that they have in the help."""

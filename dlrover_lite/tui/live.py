@@ -15,7 +15,7 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.tui.fold import JobsFold, LocalStatus
-from dlrover_lite.tui.live_job import LiveJob
+from dlrover_lite.tui.live_job import LiveJob, owner_of
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobRow, JobsView
 
 __all__ = ["LiveSource"]
@@ -64,6 +64,11 @@ class LiveSource:
             self.forget()
             self._job = LiveJob(self._files.database, job, clock=self._clock)
         return self._job.look()
+
+    def look_again(self) -> None:
+        """Something was just done to the job that is looked at. From any thread."""
+        if (one := self._job) is not None:
+            one.look_again()
 
     def explain(self, job: str, number: int) -> Explanation | None:
         from dlrover_lite.tui.live_explained import explanation
@@ -116,7 +121,7 @@ class LiveSource:
             JobNews(
                 id=job.id,
                 name=recipe.name,
-                owner="",
+                owner=owner_of(job.directory),
                 model=recipe.model.use,
                 state=state,
                 created_at=record.created_at,

@@ -12,13 +12,13 @@ from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, status_of_master, strips_of
 from dlrover_lite.tui.fold import JobsFold
-from dlrover_lite.tui.model import JobDetail, Problem, PsStrip, Rate
+from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.wire.messages import AutoscaleStatus, Status
 
-__all__ = ["LiveJob"]
+__all__ = ["LiveJob", "owner_of"]
 
 _SELDOM_SECONDS = 3.0
 """Between two questions for what changes seldom, or is much."""
@@ -40,6 +40,7 @@ class LiveJob:
         self._heard_at = 0.0
         self._slots: tuple[PsStrip, ...] = ()
         self._autoscale = ""
+        self._autoscaling: Autoscaling | None = None
         self._seldom_at = 0.0
         self._detail: JobDetail | None = None
         self._stray = True
@@ -47,6 +48,10 @@ class LiveJob:
 
     def close(self) -> None:
         self._watch.close()
+
+    def look_again(self) -> None:
+        """Something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
+        self._seldom_at = 0.0
 
     def look(self) -> JobDetail | None:
         self._take_news()
@@ -75,6 +80,7 @@ class LiveJob:
             auc=status.auc if status else None,
             loss=status.loss if status else None,
             autoscale=self._autoscale,
+            autoscaling=self._autoscaling,
             master_restarts=status.master_restarts if status else 0,
             problem=problem,
         )
@@ -110,7 +116,7 @@ class LiveJob:
             news = JobNews(
                 id=job.id,
                 name=recipe.name,
-                owner="",
+                owner=owner_of(job.directory),
                 model=recipe.model.use,
                 state=job.state(),
                 created_at=record.created_at,
@@ -159,7 +165,9 @@ class LiveJob:
         """What fails here is asked for again, and what was known of it stays."""
         handle = self._its_handle(news)
         try:
-            self._autoscale = _autoscale(handle.autoscale())
+            now = handle.autoscale()
+            self._autoscale = _autoscale(now)
+            self._autoscaling = Autoscaling(now.mode, now.paused, now.decision, now.what, now.under_way)
             if status.slot_map_version:
                 self._slots = strips_of(handle.slots(_ALL_SLOTS), handle.slot_map())
         except DlroverLiteError:
@@ -167,6 +175,16 @@ class LiveJob:
 
 
 _ALL_SLOTS = 4096
+
+
+def owner_of(directory: Path) -> str:
+    """As brains name users; empty where there is no such directory."""
+    try:
+        return directory.owner()
+    except KeyError:
+        return str(directory.stat().st_uid)
+    except OSError:
+        return ""
 
 
 def _autoscale(now: AutoscaleStatus) -> str:

@@ -15,6 +15,7 @@ from dlrover_lite.brain.store.news import Chosen
 
 __all__ = [
     "OVER",
+    "Autoscaling",
     "Cost",
     "Cut",
     "Cuts",
@@ -28,6 +29,8 @@ __all__ = [
     "Problem",
     "PsStrip",
     "Rate",
+    "RoleNow",
+    "Room",
     "Shards",
     "WeighedPlan",
     "expected_end",
@@ -259,6 +262,43 @@ class Explanation(msgspec.Struct, frozen=True):
     """By cost; none where there was no choice."""
 
 
+class Autoscaling(msgspec.Struct, frozen=True):
+    """How the brain's changes of a job stand."""
+
+    mode: str
+    """``off``, ``suggest`` (it asks first) or ``on``."""
+    paused: str = ""
+    """Why; empty: it isn't."""
+    decision: int | None = None
+    """That is under way, or waits to be accepted."""
+    what: str = ""
+    """The same in words."""
+    under_way: bool = False
+
+    @property
+    def suggests(self) -> bool:
+        return self.decision is not None and not self.under_way
+
+
+class RoleNow(msgspec.Struct, frozen=True):
+    """Nodes of a role that run and stay, and what most of them have each."""
+
+    count: int
+    cores: float
+    memory: int
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What a job's nodes have, and what all of them together may have."""
+
+    workers: RoleNow
+    servers: RoleNow
+    memory: int
+    """Of the machine, or the recipe's ceiling, whichever is less."""
+    cores: float | None = None
+    """The recipe's ceiling; None: it has none."""
+
+
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """One job. What can't be told yet, or no more, is empty."""
 
@@ -280,6 +320,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     autoscale: str = ""
     """How the brain's changes of it stand, in words."""
+    autoscaling: Autoscaling | None = None
+    """The same; None: its master hasn't said so far."""
     master_restarts: int = 0
     problem: Problem | None = None
 

@@ -20,6 +20,7 @@ __all__ = [
     "DrainRequest",
     "EvaluationResult",
     "HotSlot",
+    "KillRequest",
     "MoveRequest",
     "MoveStatus",
     "NodeStatus",
@@ -85,6 +86,12 @@ class DrainRequest(Message, frozen=True):
     replace: bool = False
 
 
+class KillRequest(Message, frozen=True):
+    """End a node at once; another one takes its place. Answer Scaled, or Failure."""
+
+    node: str
+
+
 class ResizeRequest(Message, frozen=True):
     """Change the limits of one node that runs; None leaves cores or bytes of memory as they are. Answer Scaled, or Failure."""
 
@@ -103,6 +110,8 @@ class AutoscaleRequest(Message, frozen=True):
     """Answer AutoscaleStatus, or Failure with the reason."""
 
     what: Literal["status", "pause", "resume", "accept", "reject"] = "status"
+    decision: int | None = None
+    """Accept or reject this one only; None: whichever there is."""
 
 
 class AutoscaleStatus(Message, frozen=True):

@@ -23,6 +23,7 @@ from dlrover_lite.wire.asking import (
     DrainRequest,
     EvaluationResult,
     HotSlot,
+    KillRequest,
     MoveRequest,
     MoveStatus,
     NodeStatus,
@@ -61,6 +62,7 @@ __all__ = [
     "Heartbeat",
     "Hello",
     "HotSlot",
+    "KillRequest",
     "Lease",
     "LeaseRequest",
     "MasterReplies",
@@ -384,6 +386,7 @@ MasterRequests = (
     | MoveRequest
     | CancelMovesRequest
     | DrainRequest
+    | KillRequest
     | ResizeRequest
     | SlotsRequest
     | StoryRequest

@@ -23,6 +23,7 @@ from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import (
     CancelMovesRequest,
     DrainRequest,
+    KillRequest,
     MoveRequest,
     MoveStatus,
     NodeStatus,
@@ -110,11 +111,22 @@ def test_a_node_is_drained(master: Master, capsys: Capture) -> None:
     assert master.asked == [DrainRequest("ps-1"), DrainRequest("ps-1", replace=True)]
 
 
+def test_a_node_is_killed(master: Master, capsys: Capture) -> None:
+    master.actions = ["worker-1 is killed by request", "another one takes its place"]
+    assert main(["kill", "worker-1"]) == 0
+    assert capsys.readouterr().out.splitlines() == master.actions
+    master.actions = []
+    assert main(["kill", "worker-1", "last"]) == 0
+    assert capsys.readouterr().out == "worker-1 is being killed already.\n"
+    assert master.asked == [KillRequest("worker-1")] * 2
+
+
 def test_as_json(master: Master, capsys: Capture) -> None:
     for heading, arguments in (
         ("## move", ["move", "--from", "ps-0", "--to", "ps-1"]),
         ("## move", ["move", "--cancel"]),
         ("## drain", ["drain", "ps-1", "--replace"]),
+        ("## kill", ["kill", "ps-1"]),
     ):
         assert main([*arguments, "--json"]) == 0
         value = json.loads(capsys.readouterr().out)
@@ -150,6 +162,7 @@ def test_from_python(master: Master) -> None:
         (["move", "--slots", "a few", "--to", "ps-1"], "is no set of slots"),
         (["move", "--from", "ps-7", "--to", "ps-1"], "ps-7 has no slots to move"),
         (["drain"], "Which node?"),
+        (["kill"], "Which node?"),
     ],
 )
 def test_what_cannot_be_asked(arguments: list[str], said: str, master: Master, capsys: Capture) -> None:

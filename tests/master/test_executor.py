@@ -21,6 +21,7 @@ from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
+    KillRequest,
     MoveRequest,
     ResizeRequest,
     Scaled,
@@ -318,6 +319,55 @@ def test_a_suggestion_waits_for_a_person() -> None:
     assert (job.done[-1].number, job.done[-1].state) == (4, "rejected")
     job.turn()
     assert job.fleet.plan.worker.count == 2
+
+
+def test_only_the_decision_that_was_meant_is_answered() -> None:
+    job = Job(mode="suggest")
+    job.change(3, plan(workers=2))
+    job.change(4, plan(workers=5))
+    for what in ("accept", "reject"):
+        answer = job.executor.answer(AutoscaleRequest(what, 3))  # type: ignore[arg-type]
+        assert isinstance(answer, Failure) and "decision 3 is suggested no more: decision 4 is" in answer.message
+    assert job.ask("status").decision == 4
+    assert job.executor.answer(AutoscaleRequest("accept", 4)).under_way
+    assert job.until_done().number == 4
+
+
+def test_what_does_not_fit_any_more_is_refused_and_dropped() -> None:
+    job = Job(mode="suggest", now=plan(workers=2))
+    job.treat(3, "worker-1", type="resize", resources={"cores": 2.0, "memory": GIB})
+    job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
+    answer = job.ask("accept")
+    assert isinstance(answer, Failure) and answer.message.endswith("carried out any more: worker-1 is about to leave")
+    assert (job.done[-1].number, job.done[-1].state, job.done[-1].why) == (3, "given up", "worker-1 is about to leave")
+    job.treat(4, "worker-7", type="replace", resources={"cores": 2.0, "memory": GIB})
+    assert "worker-7 has ended" in job.ask("accept").message
+    job.change(5, plan(workers=1))
+    job.change(6, job.fleet.plan)
+    job.reconciler.fleet, _ = Fleet(job.fleet.plan, Resources(8.0, 16 * GIB)).begin(0.0)
+    job.all_up()
+    assert "the job has that plan already" in job.ask("accept").message
+    job.change(7, plan(workers=4))
+    job.shards.trained = True
+    assert "all samples have been trained on" in job.ask("accept").message
+    assert job.ask("status").decision is None and job.wishes == []
+
+
+def test_what_is_accepted_during_a_pause_begins_after_it() -> None:
+    job = Job(mode="suggest")
+    job.change(3, plan(workers=2))
+    job.ask("pause")
+    assert job.ask("accept").under_way
+    job.turn()
+    assert job.wishes == []
+    job.ask("resume")
+    assert job.until_done().state == "done"
+
+
+def test_a_node_that_is_killed_by_hand_changes_no_plan() -> None:
+    job = Job()
+    assert job.executor.by_hand(KillRequest("worker-0")) == Scaled(["done"])
+    assert job.executor.standing().paused == ""
 
 
 @pytest.mark.parametrize("what", ["accept", "reject"])

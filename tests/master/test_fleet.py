@@ -104,6 +104,35 @@ def test_each_reason_has_its_budget_and_its_growing_delay() -> None:
     assert set(failure.nodes) == {"worker-1", "worker-2", "worker-3"}
 
 
+def test_what_is_killed_by_request_is_replaced_as_often_as_that_is_wanted() -> None:
+    fleet = begun()
+    for i in range(POLICIES["Killed"].budget + 3):
+        node = f"worker-{i}"
+        fleet, instructions = fleet.kill(node, 1.0)
+        assert of(Terminate, instructions) == [Terminate(node, gently=False)]
+        assert fleet.kill(node, 1.0) == (fleet, [])
+        assert Terminate(node, gently=False) in fleet.restored(2.0)[1]
+        fleet, instructions = ends(fleet, node, "Unknown", detail="exit code 9")
+        assert len(of(Launch, instructions)) == 1 and not of(FailJob, instructions)
+        assert "ended: Killed: by request" in [note.text for note in of(Note, instructions)]
+    assert fleet.comebacks == {} and len(fleet.staying) == 3
+    assert fleet.kill("worker-0", 1.0) == fleet.kill("stranger", 1.0) == (fleet, [])
+
+
+def test_a_server_that_is_killed_by_request_is_followed_by_one_with_its_memory() -> None:
+    fleet, instructions = begun().kill("ps-1", 1.0)
+    assert of(Terminate, instructions) == [Terminate("ps-1", gently=False, keep_memory=True)]
+    _, instructions = ends(fleet, "ps-1")
+    (launch,) = of(Launch, instructions)
+    assert (launch.node.id, launch.node.follows) == ("ps-2", "ps-1")
+
+
+def test_who_was_to_leave_and_is_killed_is_not_replaced() -> None:
+    fleet, _ = begun().drain("worker-1", 1.0)
+    fleet, _ = fleet.kill("worker-1", 2.0)
+    assert not of(Launch, ends(fleet, "worker-1")[1])
+
+
 def test_a_worker_out_of_memory_comes_back_with_more_and_so_do_later_ones() -> None:
     fleet, instructions = ends(begun(), "worker-0", "OOMKilled")
     (launch,) = of(Launch, instructions)

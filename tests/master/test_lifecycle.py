@@ -42,7 +42,7 @@ def test_whatever_a_node_does_its_end_is_the_end(state: State) -> None:
 
 def test_what_is_given_up_is_killed_and_what_is_drained_is_asked() -> None:
     for (_, kind), (state, actions) in TRANSITIONS.items():
-        assert ("kill" in actions) == (kind in ("overdue", "stuck")) == (state == "ending")
+        assert ("kill" in actions) == (kind in ("overdue", "stuck", "kill")) == (state == "ending")
         assert ("ask_to_leave" in actions) == (kind == "drain") == (state == "draining")
     assert all(state in STATES and kind in EVENTS for state, kind in TRANSITIONS)
 

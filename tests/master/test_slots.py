@@ -15,6 +15,7 @@ from dlrover_lite.wire.messages import (
     CancelMovesRequest,
     DrainRequest,
     Export,
+    KillRequest,
     LeaseRequest,
     MoveOrder,
     MoveRequest,
@@ -206,6 +207,23 @@ def test_a_worker_is_drained(pair: Rig) -> None:
     replaced = pair.ask("cli", DrainRequest("worker-1", replace=True)).actions
     assert replaced == ["worker-1 is to leave: drained by request", "worker-2 is launched with 1 core and 1 GiB"]
     assert pair.backend.terminated == ["worker-0", "worker-1"]
+
+
+def test_nodes_are_killed_and_replaced(pair: Rig) -> None:
+    assert pair.ask("cli", KillRequest("worker-0")).actions == [
+        "worker-0 is killed by request",
+        "another one takes its place",
+    ]
+    pair.up("worker-2")
+    pair.ask("cli", KillRequest("ps-1"))
+    pair.up("ps-2")
+    assert (pair.backend.terminated, pair.backend.kept) == (["worker-0", "ps-1"], ["ps-1"])
+    assert pair.backend.launched[-1].follows == "ps-1"
+    assert states(pair.ask("cli", StatusRequest()))["worker-0"] == "ended (Killed: by request)"
+    with pytest.raises(RemoteError, match="worker-0 has ended already"):
+        pair.ask("cli", KillRequest("worker-0"))
+    with pytest.raises(RemoteError, match="no node 'worker-9'"):
+        pair.ask("cli", KillRequest("worker-9"))
 
 
 def test_moves_are_cancelled_with_what_they_were_for(pair: Rig) -> None:

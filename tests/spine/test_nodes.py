@@ -11,7 +11,7 @@ from typing import Any
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.processes import is_alive
 from tests.backends.support import until
-from tests.spine.support import kill, pid_of, start, succeeded, until_trained, write_csv
+from tests.spine.support import kill, start, succeeded, until_trained, write_csv
 from tests.spine.test_faults import CENSUS, SGD, assert_exactly_once
 
 SAMPLES = 8_000
@@ -78,17 +78,4 @@ def test_workers_that_are_lost_are_replaced(tmp_path: Path) -> None:
     assert f"{asked}: worker-3 takes its place" in said and "worker-3: launched with" in said
     assert "Killed" in nodes["worker-2"]["state"]
     assert nodes["worker-3"]["state"] == "ended (Hung: no heartbeat for 5 s)"
-    assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)
-
-
-def test_scaling_while_training(tmp_path: Path) -> None:
-    handle = census(tmp_path)
-    until_trained(handle, 500)
-    assert handle.scale(workers=3) == ["worker-2 is launched with 1 core and 1 GiB"]
-    until(lambda: pid_of(handle, "worker-2"), "worker-2")
-    until_at_work(handle, "worker-2")
-    handle.scale(workers=1)
-    until(lambda: sum("ended" in node.state for node in handle.status().nodes) == 2, "two workers less")
-    states = {node["id"]: node["state"] for node in succeeded(handle)["nodes"]}
-    assert states["worker-2"] == states["worker-1"] == "ended (Succeeded)"
     assert_exactly_once(handle, samples=SAMPLES, batch_size=16, epochs=2)

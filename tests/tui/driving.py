@@ -9,29 +9,62 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.app import TuiApp
-from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.model import Autoscaling, JobRow, Room
 from dlrover_lite.tui.screens.page import Page
+from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.toned import Lines
-from tests.tui.fixed import NOW, FixedSource
+from tests.tui.fixed import NOW, ROOM, FixedSource
 
 PATIENCE = 3000
 """Turns of some milliseconds."""
 
 
-class Stops:
-    """Actions that are only noted."""
+class Acts:
+    """Actions that are only noted; while it ``fails`` they can't be done."""
 
-    def __init__(self) -> None:
-        self.stopped: list[str] = []
+    def __init__(self, user: str = "") -> None:
+        self.user = user
+        self.done: list[tuple[Any, ...]] = []
+        """What, of which job, and how."""
+        self.fails: DlroverLiteError | None = None
+
+    def _note(self, what: str, row: JobRow, *how: Any) -> str:
+        if self.fails is not None:
+            raise self.fails
+        self.done.append((what, row.id, *how))
+        return f"{what} of {row.id} begins"
 
     def stop(self, row: JobRow) -> str:
-        self.stopped.append(row.id)
-        return f"{row.id} stops"
+        return self._note("stop", row)
+
+    def checkpoint(self, row: JobRow) -> str:
+        return self._note("checkpoint", row)
+
+    def autoscale(self, row: JobRow, wanted: str, now: Autoscaling) -> str:
+        return self._note(wanted, row, now.decision)
+
+    def room(self, row: JobRow) -> Room:
+        if self.fails is not None:
+            raise self.fails
+        return ROOM
+
+    def scale(self, row: JobRow, workers: int | None, servers: int | None) -> str:
+        return self._note("scale", row, workers, servers)
+
+    def resize(self, row: JobRow, node: str, cores: float | None, memory: int | None) -> str:
+        return self._note("resize", row, node, cores, memory)
+
+    def drain(self, row: JobRow, node: str, *, replace: bool) -> str:
+        return self._note("drain", row, node, replace)
+
+    def kill(self, row: JobRow, node: str) -> str:
+        return self._note("kill", row, node)
 
 
 def the_app(source: FixedSource | None = None, **settings: Any) -> TuiApp:
-    plain = {"actions": Stops(), "period_seconds": 0.05, "clock": lambda: NOW}
+    plain = {"actions": Acts(), "period_seconds": 0.05, "clock": lambda: NOW}
     return TuiApp(source or FixedSource(), **(plain | settings))
 
 
@@ -85,12 +118,13 @@ def page(app: TuiApp) -> Page:
 
 
 def footer(app: TuiApp) -> dict[str, bool]:
-    """Keys that are bound now, and whether they work, by what the footer says of them."""
-    return {
-        active.binding.description: active.enabled
-        for active in app.screen.active_bindings.values()
-        if active.binding.show
-    }
+    """Keys that there are now, and whether they work, by what the footer calls them."""
+    return {shown.label.strip(): not shown.why_not for shown in app.screen.query_one(KeyBar).keys}
+
+
+def told(app: TuiApp) -> list[str]:
+    """What notices say, the oldest first."""
+    return [one.message for one in app._notifications]
 
 
 async def write(pilot: Pilot[None], key: str, text: str, *then: str) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.errors import JobError
 from dlrover_lite.tui.model import (
+    Autoscaling,
     Cost,
     Cut,
     Cuts,
@@ -21,6 +22,8 @@ from dlrover_lite.tui.model import (
     NodeRow,
     PsStrip,
     Rate,
+    RoleNow,
+    Room,
     Shards,
     WeighedPlan,
 )
@@ -193,7 +196,10 @@ DETAIL = JobDetail(
     auc=0.7812,
     loss=0.4531,
     autoscale="on",
+    autoscaling=Autoscaling("on"),
 )
+SUGGESTED = Autoscaling("suggest", decision=5, what="it changes to 4 worker x 0.5, 1 ps x 0.5 cores")
+ROOM = Room(RoleNow(2, 0.5, 440 * MIB), RoleNow(1, 0.5, 151 * MIB), 4 * GIB, 4.0)
 
 
 def _weighed(mark: str, workers: int, each: float, rate: float, verdict: str) -> WeighedPlan:

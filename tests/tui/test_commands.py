@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dlrover_lite.errors import UsageError
-from dlrover_lite.tui.commands import COMMANDS, complete, parse
+from dlrover_lite.tui.commands import ACTING, COMMANDS, complete, parse
 
 JOBS = ("feed-2", "ads-2", "ads-1")
 COLUMNS = ("job", "state")
@@ -64,9 +64,16 @@ def test_completion(text: str, found: str | None) -> None:
 
 
 def test_every_command_without_a_choice_is_understood() -> None:
-    assert {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument} == {
-        "jobs",
-        "decisions",
-        "help",
-        "quit",
-    }
+    plain = {parse(one.name, JOBS)[0] for one in COMMANDS if not one.argument}
+    assert plain - ACTING == {"jobs", "decisions", "help", "quit"}
+    assert {"pause", "resume", "accept", "reject", "scale", "checkpoint", "stop"} == plain & ACTING
+
+
+def test_nodes_are_named_and_completed() -> None:
+    nodes = ("ps-0", "worker-0", "worker-1")
+    assert parse("kill worker-1", JOBS, COLUMNS, nodes) == ("kill", "worker-1")
+    assert parse("drain", JOBS, COLUMNS, nodes) == ("drain", "")
+    assert parse("kill anything", JOBS) == ("kill", "anything")  # it isn't known which there are
+    assert complete("resize w", JOBS, COLUMNS, nodes) == "resize worker-0"
+    with pytest.raises(UsageError, match=r"no node 'worker-7' that runs; did you mean worker-\d"):
+        parse("kill worker-7", JOBS, COLUMNS, nodes)

@@ -20,7 +20,7 @@ from dlrover_lite.tui.screens.reading import LogScreen, ReadingScreen
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.prompt import Prompt
-from tests.tui.driving import Stops, drive, footer, head, opened, page, the_app, until, write
+from tests.tui.driving import Acts, drive, footer, head, opened, page, the_app, told, until, write
 from tests.tui.fixed import ADS, BROKEN, FEED, OLD, VIEW, FixedSource
 
 IDS = [FEED.id, ADS.id, BROKEN.id, OLD.id]
@@ -232,7 +232,7 @@ def test_help_lists_every_key() -> None:
         await pilot.press("escape")
         assert _jobs(pilot)
 
-    drive(steps, size=(120, 100))
+    drive(steps, size=(120, 150))
 
 
 @pytest.fixture
@@ -283,16 +283,16 @@ def test_a_log_that_is_elsewhere_is_said_to_be() -> None:
 
 @pytest.mark.parametrize(("answer", "stopped"), [("y", [ADS.id]), ("n", []), ("escape", []), ("enter", [])])
 def test_stopping_asks_first(answer: str, stopped: list[str]) -> None:
-    stops = Stops()
+    acts = Acts()
 
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press("down", "ctrl+d")
         assert isinstance(pilot.app.screen, Confirm)
         await pilot.press(answer)
         assert _jobs(pilot)
-        await until(pilot, lambda: stops.stopped == stopped)
+        await until(pilot, lambda: acts.done == [("stop", job) for job in stopped])
 
-    drive(steps, the_app(actions=stops))
+    drive(steps, the_app(actions=acts))
 
 
 def test_readonly_has_no_keys_that_change_something() -> None:
@@ -314,6 +314,8 @@ def test_the_footer_has_the_keys_that_work_now() -> None:
             "Filter": True,
             "Describe": True,
             "Logs": True,
+            "Scale": True,
+            "Save": True,
             "Stop": True,
             "Help": True,
             "Quit": True,
@@ -321,7 +323,11 @@ def test_the_footer_has_the_keys_that_work_now() -> None:
         await pilot.press("end")
         assert footer(app)["Stop"] is False
         await pilot.press("slash", "x")
+        assert list(footer(app)) == ["Keep", "All again"]
+        await pilot.press("enter")
         assert footer(app)["Back"] is True
+        await pilot.press("escape", "colon")
+        assert list(footer(app)) == ["Do it", "Complete", "Back"]
 
     drive(steps, size=(120, 30))
 
@@ -332,6 +338,7 @@ def test_without_jobs_only_what_makes_sense_works() -> None:
         assert not any(footer(_app(pilot))[name] for name in ("Open", "Describe", "Logs", "Stop"))
         await pilot.press("enter", "d", "l", "ctrl+d", "down", "J")
         assert _jobs(pilot)
+        assert told(_app(pilot)) == ["There is no row to choose"] * 3 + ["No job is chosen"]
 
     drive(steps, the_app(FixedSource(JobsView())))
 

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
+from dlrover_lite.errors import UsageError
 from dlrover_lite.tui.model import JobsView
 from dlrover_lite.tui.screens.reading import ReadingScreen
-from tests.tui.driving import arrived, opened, the_app, until
-from tests.tui.fixed import ADS, FixedSource
+from dlrover_lite.tui.widgets.toned import Lines
+from tests.tui.driving import Acts, arrived, opened, the_app, until
+from tests.tui.fixed import ADS, DETAIL, SUGGESTED, VIEW, FixedSource
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Compare = Callable[..., bool]
@@ -56,6 +60,40 @@ def test_explanation(snap_compare: Compare, size: tuple[int, int]) -> None:
         await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
 
     assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=run_before)
+
+
+def _asking(key: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await _job(pilot)
+        screen = pilot.app.screen
+        await pilot.press("down", key)
+        await until(pilot, lambda: pilot.app.screen is not screen)
+        for written in pilot.app.screen.query(Input):
+            written.cursor_blink = False
+
+    return run_before
+
+
+@pytest.mark.parametrize("key", ["s", "z", "r", "ctrl+k"], ids=["scale", "resize", "drain", "kill"])
+def test_asking(snap_compare: Compare, size: tuple[int, int], key: str) -> None:
+    assert snap_compare(the_app(job=ADS.id), terminal_size=size, run_before=_asking(key))
+
+
+def test_form_with_an_error(snap_compare: Compare, size: tuple[int, int]) -> None:
+    acts = Acts()
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await _asking("s")(pilot)
+        acts.fails = UsageError("9 workers need 5 cores with the parameter servers; there are 4", hint="At most 7.")
+        await pilot.press("9", "enter")
+        await until(pilot, lambda: "At most 7." in pilot.app.screen.query_one("#said", Lines).text)
+
+    assert snap_compare(the_app(job=ADS.id, actions=acts), terminal_size=size, run_before=run_before)
+
+
+def test_something_is_suggested(snap_compare: Compare, size: tuple[int, int]) -> None:
+    source = FixedSource(VIEW, msgspec.structs.replace(DETAIL, autoscaling=SUGGESTED, autoscale="suggests 5: more"))
+    assert snap_compare(the_app(source, job=ADS.id), terminal_size=size, run_before=_job)
 
 
 def test_light(snap_compare: Compare, size: tuple[int, int]) -> None:

@@ -2,53 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from dlrover_lite.tui.text import line, wrapped
+from dlrover_lite.tui.acting_page import Question
+from dlrover_lite.tui.text import Span, line, wrapped
 from dlrover_lite.tui.widgets.toned import Lines
 
-__all__ = ["Confirm"]
+__all__ = ["Answer", "Confirm"]
 
 _WIDTH = 56
+Answer = Literal["yes", "instead", "no"]
 
 
-class Confirm(ModalScreen[bool]):
-    """y does it; n, esc, enter and a click elsewhere don't."""
+class Confirm(ModalScreen[Answer]):
+    """y does it, r something else, where there is that; n, esc, enter and a click elsewhere don't."""
 
     DEFAULT_CSS = """
     Confirm { align: center middle; }
     Confirm Vertical { width: 62; max-width: 100%; height: auto; padding: 1 2; background: $panel; border: round $text-warning; }
     """
     BINDINGS: ClassVar[list[Any]] = [
-        Binding("y", "answer(True)", "Yes"),
-        Binding("n,escape,enter,q", "answer(False)", "No"),
+        Binding("y", "answer('yes')", "Yes"),
+        Binding("r", "answer('instead')", "Instead"),
+        Binding("n,escape,enter,q", "answer('no')", "No"),
     ]
 
-    def __init__(self, question: str, consequence: str) -> None:
+    def __init__(self, question: Question) -> None:
         super().__init__()
         self._question = question
-        self._consequence = consequence
 
     def compose(self) -> ComposeResult:
+        text, consequence, instead = self._question
+        others = [Span("    "), Span("r", "accent"), Span(f" {instead}")] if instead else []
         with Vertical():
             yield Lines(
                 [
-                    *wrapped(self._question, _WIDTH, "title"),
+                    *wrapped(text, _WIDTH, "title"),
                     (),
-                    *wrapped(self._consequence, _WIDTH),
+                    *wrapped(consequence, _WIDTH),
                     (),
-                    line(("y", "accent"), " yes    ", ("n", "accent"), " no"),
+                    line(("y", "accent"), " yes", *others, "    ", ("n", "accent"), " no"),
                 ]
             )
 
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+    def action_answer(self, answer: Answer) -> None:
+        if answer != "instead" or self._question.instead:
+            self.dismiss(answer)
 
     def on_click(self, event: Any) -> None:
         if event.widget is self:
-            self.dismiss(False)
+            self.dismiss("no")

@@ -9,20 +9,23 @@ from textual.widget import Widget
 
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import decisions_page
+from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import DECISIONS, EVERYWHERE
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.screens.page import TablePage, bindings
+from dlrover_lite.tui.screens.acting import ActingPage
+from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
 
 __all__ = ["DecisionsScreen"]
 
 
-class DecisionsScreen(TablePage, inherit_bindings=False):
+class DecisionsScreen(ActingPage, inherit_bindings=False):
     DEFAULT_CSS = """
     #decisions { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(DECISIONS, EVERYWHERE)
+    KEYS = (DECISIONS, EVERYWHERE)
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, detail: JobDetail) -> None:
         super().__init__()
@@ -61,13 +64,16 @@ class DecisionsScreen(TablePage, inherit_bindings=False):
         self._head()
         self.tell_keys()
 
+    def aim(self) -> Aim:
+        return Aim(self.detail.row, self.detail)
+
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()
         if (one := self.grid.row) is not None:
             self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one))
 
     def action_describe(self) -> None:
-        if (one := self.grid.row) is not None:
+        if not self.refused("describe") and (one := self.grid.row) is not None:
             self.tui.read(f"Decision {one.number} for {self.detail.row.id}", self._described(one))
 
     def _described(self, one: Chosen) -> list[Line]:

@@ -9,10 +9,11 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from dlrover_lite.tui import job_page
-from dlrover_lite.tui.actions import why_not
+from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOB
 from dlrover_lite.tui.model import JobDetail, JobRow, NodeRow
-from dlrover_lite.tui.screens.page import TablePage, bindings
+from dlrover_lite.tui.screens.acting import ActingPage
+from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
@@ -20,7 +21,7 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobScreen"]
 
 
-class JobScreen(TablePage, inherit_bindings=False):
+class JobScreen(ActingPage, inherit_bindings=False):
     """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
@@ -37,7 +38,8 @@ class JobScreen(TablePage, inherit_bindings=False):
     JobScreen.-wide #facts { width: 1fr; height: 100%; }
     JobScreen.-wide.-low #above { height: 9; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(JOB, EVERYWHERE)
+    KEYS = (JOB, EVERYWHERE)
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, job: str, row: JobRow | None) -> None:
         super().__init__()
@@ -97,15 +99,15 @@ class JobScreen(TablePage, inherit_bindings=False):
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    def can_act(self) -> bool:
-        return not why_not(self.detail.row if self.detail else None)
+    def aim(self) -> Aim:
+        return Aim(self.detail.row if self.detail else None, self.detail, self.grid.row)
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()
         self.action_logs()
 
     def action_describe(self) -> None:
-        if (row := self.grid.row) is not None:
+        if not self.refused("describe") and (row := self.grid.row) is not None:
             self.tui.read(f"{self.job} {row.id}", job_page.describe_node(row, max(20, self.size.width - 8)))
 
     def action_decisions(self) -> None:
@@ -116,7 +118,3 @@ class JobScreen(TablePage, inherit_bindings=False):
         if self.detail is not None:
             node = self.grid.row
             self.tui.open_log(self.detail.row, node.id if node else "master")
-
-    def action_stop(self) -> None:
-        if self.detail is not None:
-            self.tui.stop_job(self.detail.row)

@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from dlrover_lite.tui import jobs_page
-from dlrover_lite.tui.actions import why_not
+from dlrover_lite.tui.actions import Aim
 from dlrover_lite.tui.keys import EVERYWHERE, JOBS
 from dlrover_lite.tui.model import JobRow, JobsView
-from dlrover_lite.tui.screens.page import TablePage, bindings
+from dlrover_lite.tui.screens.acting import ActingPage
+from dlrover_lite.tui.screens.page import bindings
 from dlrover_lite.tui.text import Line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.toned import Lines
@@ -19,15 +20,16 @@ from dlrover_lite.tui.widgets.toned import Lines
 __all__ = ["JobsScreen"]
 
 
-class JobsScreen(TablePage, inherit_bindings=False):
+class JobsScreen(ActingPage, inherit_bindings=False):
     DEFAULT_CSS = """
     #jobs { height: 1fr; }
     #empty { height: 1fr; padding: 1 2; display: none; }
     JobsScreen.-empty #jobs { display: none; }
     JobsScreen.-empty #empty { display: block; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(JOBS, EVERYWHERE)
-    ROW = TablePage.ROW | {"logs"}
+    KEYS = (JOBS, EVERYWHERE)
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
+    ROW = ActingPage.ROW | {"logs"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,21 +78,17 @@ class JobsScreen(TablePage, inherit_bindings=False):
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    def can_act(self) -> bool:
-        return not why_not(self.grid.row)
+    def aim(self) -> Aim:
+        return Aim(self.grid.row)
 
     def on_grid_chosen(self, event: Grid.Chosen) -> None:
         event.stop()
         self.tui.open_job(event.name)
 
     def action_describe(self) -> None:
-        if (row := self.grid.row) is not None:
+        if not self.refused("describe") and (row := self.grid.row) is not None:
             self.tui.read(row.id, jobs_page.describe(row, max(20, self.size.width - 8)))
 
     def action_logs(self) -> None:
-        if (row := self.grid.row) is not None:
+        if not self.refused("logs") and (row := self.grid.row) is not None:
             self.tui.open_log(row, "master")
-
-    def action_stop(self) -> None:
-        if (row := self.grid.row) is not None:
-            self.tui.stop_job(row)

@@ -9,15 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from dlrover_lite.errors import UsageError
 from dlrover_lite.tui import commands
 from dlrover_lite.tui.feed import Feed
-from dlrover_lite.tui.keys import EVERYWHERE, Key
+from dlrover_lite.tui.key_line import KeyShown
+from dlrover_lite.tui.keys import EVERYWHERE, WRITING, Key
 from dlrover_lite.tui.model import JobDetail, Problem
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.prompt import Prompt
 from dlrover_lite.tui.widgets.toned import Lines
 from dlrover_lite.words import duration
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "TablePage", "bindings", "old"]
 
-CHANGING = ("open", "describe", "logs", "stop", "back")
-"""Actions that sometimes can't be done."""
 STALE_SECONDS = 3.0
 """What is older than this is said to be."""
 
@@ -52,19 +51,22 @@ class Page(Screen[None]):
     #stale { height: auto; padding: 0 1; display: none; }
     #stale.-stale { display: block; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(EVERYWHERE)
+    KEYS: ClassVar[tuple[Sequence[Key], ...]] = (EVERYWHERE,)
     """Of screens with keys of their own: theirs, and these after them."""
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
     columns: Sequence[str] = ()
     filter_text = ""
-    ACTING: ClassVar[frozenset[str]] = frozenset({"stop"})
+    ACTING: ClassVar[frozenset[str]] = frozenset(
+        {"hold", "accept", "reject", "scale", "resize", "drain", "kill", "checkpoint", "stop"}
+    )
     """Actions that change something."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._keys: tuple[bool | None, ...] = ()
         self._head_lines = Lines(id="head")
         self._stale_lines = Lines(id="stale")
-        self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns))
+        self._key_bar = KeyBar()
+        self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns, self.node_ids))
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
@@ -74,7 +76,8 @@ class Page(Screen[None]):
         yield self._stale_lines
         yield from self.body()
         yield self.prompt
-        yield Footer(show_command_palette=False)
+        yield self._key_bar
+        self.tell_keys()
 
     @property
     def tui(self) -> TuiApp:
@@ -135,14 +138,25 @@ class Page(Screen[None]):
 
     def _command(self, text: str) -> None:
         try:
-            name, argument = commands.parse(text, self.tui.job_ids, self.columns)
+            name, argument = commands.parse(text, self.tui.job_ids, self.columns, self.node_ids)
         except UsageError as error:
             self.notify(error.message, severity="warning", markup=False)
             return
         if name == "sort":
             self.action_sort(argument)
+        elif name in commands.ACTING:
+            self.command_act(name, argument)
         else:
             self.tui.command(name, argument)
+
+    @property
+    def node_ids(self) -> Sequence[str]:
+        """That commands may be about."""
+        return ()
+
+    def command_act(self, name: str, argument: str) -> None:
+        """One of ``commands.ACTING``."""
+        self.tui.tell(f"Go to a job first: :{name} is for one", "warning")
 
     def action_sort(self, column: str) -> None:
         """Of a screen with rows."""
@@ -150,28 +164,47 @@ class Page(Screen[None]):
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether it is there at all. Textual passes over keys of what can't be done; here they are to say why (``refused``)."""
         if action in self.ACTING:
-            if self.tui.readonly:
-                return False
-            return True if self.can_act() else None
+            return not self.tui.readonly
         if action == "back":
             return self.can_go_back()
         return True
 
+    def why_not(self, action: str) -> str:
+        """Why it can't be done just now; empty: it can. Asked for each key with each look."""
+        return ""
+
+    def refused(self, action: str) -> bool:
+        """It can't be done now, and why has been told."""
+        if why := self.why_not(action):
+            self.tui.tell(why, "warning")
+        return bool(why)
+
+    def label_of(self, key: Key) -> str:
+        return key.short
+
+    def offers(self, key: Key) -> bool:
+        """It makes sense here, if perhaps not now."""
+        return True
+
     def tell_keys(self) -> None:
-        """Which keys work may have changed. (The footer is made anew where it has, which takes as long as to draw a whole table.)"""
-        now = tuple(self.check_action(action, ()) for action in CHANGING)
-        if now != self._keys:
-            self._keys = now
-            self.refresh_bindings()
+        """Which keys work may have changed."""
+        if self.prompt.is_open:
+            self._key_bar.show([KeyShown(key, key.short) for key in WRITING[self.prompt.kind]])
+            return
+        self._key_bar.show(
+            [
+                KeyShown(key, self.label_of(key), self.why_not(key.action))
+                for group in self.KEYS
+                for key in group
+                if key.short and self.check_action(key.action, ()) and self.offers(key)
+            ]
+        )
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
         event.stop()
         self.tell_keys()
-
-    def can_act(self) -> bool:
-        """Whether what is chosen can be acted on now."""
-        return True
 
     def can_go_back(self) -> bool:
         return len(self.app.screen_stack) > 1 or bool(self.filter_text) or self.prompt.is_open
@@ -201,16 +234,15 @@ class TablePage(Page):
     """Actions that need a row."""
     grid: Grid[Any]
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in self.ROW and self.grid.row is None:
-            return None
-        return super().check_action(action, parameters)
+    def why_not(self, action: str) -> str:
+        return "There is no row to choose" if action in self.ROW and self.grid.row is None else ""
 
     def action_sort(self, column: str) -> None:
         self.grid.sort_by(column)
 
     def action_open(self) -> None:
-        self.grid.action_choose()
+        if not self.refused("open"):
+            self.grid.action_choose()
 
 
 def old(what: str, age_seconds: float, why: str) -> Line:

@@ -25,7 +25,8 @@ class ReadingScreen(Page, inherit_bindings=False):
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
     """
-    BINDINGS: ClassVar[list[Any]] = bindings(READING[:1], EVERYWHERE)
+    KEYS = (READING[:1], EVERYWHERE)
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, title: str, lines: Sequence[Line]) -> None:
         super().__init__()
@@ -60,7 +61,8 @@ class ReadingScreen(Page, inherit_bindings=False):
 class LogScreen(ReadingScreen, inherit_bindings=False):
     """A log, followed."""
 
-    BINDINGS: ClassVar[list[Any]] = bindings(READING, EVERYWHERE)
+    KEYS = (READING, EVERYWHERE)
+    BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, title: str, tail: LogTail) -> None:
         super().__init__(title, ())
@@ -103,13 +105,15 @@ def help_lines(*, readonly: bool) -> list[Line]:
         found.append(())
     found += [line(("Commands", "title")), ()]
     for one in COMMANDS:
+        if one.acts and readonly:
+            continue
         name = f":{one.name} {one.argument}".rstrip()
         found.append(line((f"  {name:<18}", "accent"), one.what))
     found += [
         (),
         line(
             ("The mouse: ", "title"),
-            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls.",
+            "a click chooses a row, a second one opens it; a heading sorts; the wheel scrolls; keys can be clicked.",
         ),
     ]
     return found

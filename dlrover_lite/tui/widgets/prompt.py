@@ -71,6 +71,10 @@ class Prompt(Horizontal):
         yield self._written
 
     @property
+    def kind(self) -> Kind:
+        return self._kind
+
+    @property
     def is_open(self) -> bool:
         return self.has_class("-open")
 

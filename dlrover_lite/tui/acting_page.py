@@ -1,0 +1,224 @@
+"""What screens say before something is done to a job: questions with what follows, and forms with what is possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui import phrases
+from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
+from dlrover_lite.units import format_bytes, parse_memory
+from dlrover_lite.words import plural
+
+__all__ = [
+    "Field",
+    "Question",
+    "drain",
+    "kill",
+    "most_nodes",
+    "reject",
+    "resize_asked",
+    "resize_facts",
+    "resize_fields",
+    "scale_asked",
+    "scale_facts",
+    "scale_fields",
+    "stop",
+]
+
+
+class Question(NamedTuple):
+    text: str
+    consequence: str
+    instead: str = ""
+    """What r answers it with, beside yes and no; empty: nothing."""
+
+
+class Field(NamedTuple):
+    """Of a form."""
+
+    name: str
+    label: str
+    value: str
+    note: str
+    """Beside it."""
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def stop(row: JobRow, detail: JobDetail | None) -> Question:
+    consequence = "It takes a last checkpoint, if it takes any, and ends. It can be resumed from that."
+    if detail is not None and detail.nodes:
+        consequence = (
+            "It takes a last checkpoint and ends. It can be resumed from that."
+            if detail.cuts is not None
+            else "It ends. It takes no checkpoints, so what it has learned by now is lost."
+        )
+    return Question(f"Stop {row.id}?", consequence)
+
+
+def reject(row: JobRow, now: Autoscaling) -> Question:
+    """Of what is under way."""
+    return Question(
+        f"Drop decision {now.decision} for {row.id}?",
+        f"The brain is carrying it out: {now.what}. What was changed already stays, the rest isn't done.",
+    )
+
+
+def drain(row: JobRow, detail: JobDetail, node: NodeRow) -> Question:
+    peers = sum(other.alive and other.role == node.role for other in detail.nodes) - 1
+    if node.role == "ps":
+        slots = plural(node.slots or 0, "slot")
+        how = f"Its {slots} move to others while training goes on, then it leaves."
+        there = plural(peers, "parameter server")
+    else:
+        how = "It finishes its minibatch, gives back the rest of its share, and leaves."
+        there = plural(peers, "worker")
+    stays = "stays" if peers == 1 else "stay"
+    return Question(
+        f"Drain {node.id} of {row.id}?",
+        f"{how} {there} {stays}, unless another one is to take its place. No sample is done again.",
+        "replace it by another one",
+    )
+
+
+def kill(row: JobRow, detail: JobDetail, node: NodeRow) -> Question:
+    if node.role == "ps":
+        text = (
+            "It ends at once, and another one takes its place, which finds its rows in memory. Workers wait for that, "
+            f"mostly less than a second; no sample is done again. {_if_memory_is_lost(detail)}"
+        )
+    else:
+        leased = f" (it has {node.leased:,})" if node.leased else ""
+        text = (
+            f"It ends at once, and another one takes its place. Others do the minibatches that it had still to do{leased}; those it was "
+            "at are done again. No sample is lost, and none counts twice."
+        )
+    return Question(f"Kill {node.id} of {row.id}?", text)
+
+
+def _if_memory_is_lost(detail: JobDetail) -> str:
+    newest = detail.cuts.newest if detail.cuts is not None else None
+    if newest is None:
+        return "Should its memory be damaged, the job fails: there is no checkpoint to go back to."
+    return (
+        f"Should its memory be damaged, the job goes back to checkpoint {newest.number} of {phrases.clock(newest.at)}."
+    )
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
+    """How many of a role there could be beside those of the other one, by what most of them have; None: that isn't known."""
+    if not role.memory or not role.cores:
+        return None
+    most = (room.memory - other.count * other.memory) // role.memory
+    if room.cores is not None:
+        most = min(most, math.floor((room.cores - other.count * other.cores) / role.cores + 1e-9))
+    return max(0, most)
+
+
+def scale_fields(room: Room) -> tuple[Field, ...]:
+    return (
+        Field("workers", "workers", str(room.workers.count), _each(room, room.workers, room.servers)),
+        Field("servers", "PS", str(room.servers.count), _each(room, room.servers, room.workers)),
+    )
+
+
+def _each(room: Room, role: RoleNow, other: RoleNow) -> str:
+    most = most_nodes(room, role, other)
+    if most is None:
+        return ""
+    return f"{role.cores:g} cores, {format_bytes(role.memory)} each; at most {most:,}"
+
+
+def scale_facts(room: Room) -> str:
+    cores = f"{room.cores:g} cores and " if room.cores is not None else ""
+    return (
+        f"All together may have {cores}{format_bytes(room.memory)}. Training goes on meanwhile; autoscaling is paused by it. "
+        "z on a node gives that one more or less."
+    )
+
+
+def scale_asked(room: Room, values: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Workers and PS; None where that stays as it is. Raises UsageError, naming the field."""
+    workers = _count("workers", values["workers"], room.workers.count)
+    servers = _count("PS", values["servers"], room.servers.count)
+    if workers is None and servers is None:
+        raise UsageError("That is what it has: write another number, or leave with esc")
+    return workers, servers
+
+
+def _count(label: str, text: str, now: int) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise UsageError(f"{label}: {text} is no number of nodes; write one from 1 on")
+    if (count := int(text)) < 1:
+        raise UsageError(f"{label}: a job needs one at least; ^d on it stops it")
+    return None if count == now else count
+
+
+def resize_fields(node: NodeRow) -> tuple[Field, ...]:
+    used = f"{node.used_cores:.2g} used now" if node.used_cores is not None else ""
+    memory = (
+        f"{format_bytes(node.used_memory)} used now, {format_bytes(node.peak_memory)} at its peak"
+        if node.used_memory
+        else ""
+    )
+    return (
+        Field("cores", "cores", f"{node.cores:g}", used),
+        Field("memory", "memory", _written(node.memory), memory),
+    )
+
+
+def resize_facts(node: NodeRow) -> str:
+    when = " when it has tidied up" if node.role == "ps" else ""
+    return (
+        f"More is given at once, where there is room. Less memory is taken{when}, if less than 90% of that is in use. The node that "
+        "takes its place later is as large as the plan says. Autoscaling is paused by it."
+    )
+
+
+def resize_asked(node: NodeRow, values: Mapping[str, str]) -> tuple[float | None, int | None]:
+    """Cores and bytes; None where that stays as it is. Raises UsageError, naming the field."""
+    cores, memory = _cores(values["cores"], node.cores), _memory(values["memory"], node.memory)
+    if cores is None and memory is None:
+        raise UsageError("That is what it has: write something else, or leave with esc")
+    return cores, memory
+
+
+def _cores(text: str, now: float) -> float | None:
+    text = text.strip()
+    if text in ("", f"{now:g}"):
+        return None
+    try:
+        cores = float(text)
+    except ValueError:
+        cores = math.nan
+    if not 0 < cores < math.inf:
+        raise UsageError(f"cores: {text} is no number of cores; write it as in 1.5")
+    return cores
+
+
+def _memory(text: str, now: int) -> int | None:
+    text = text.strip()
+    if text in ("", _written(now)):
+        return None
+    try:
+        memory = parse_memory(text)
+    except ValueError as error:
+        raise UsageError(f"memory: {error}") from error
+    if not 0 < memory < 1 << 63:
+        raise UsageError(f"memory: no node can have {text}; write it as in 2GiB")
+    return memory
+
+
+def _written(memory: int) -> str:
+    """As it can be read again."""
+    return format_bytes(memory).replace(" ", "")

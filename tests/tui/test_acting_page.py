@@ -1,0 +1,200 @@
+"""What is asked before something is done, what forms accept, and which keys there is room for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui import acting_page
+from dlrover_lite.tui.actions import Aim, why_not
+from dlrover_lite.tui.key_line import KeyShown, line_of, place
+from dlrover_lite.tui.keys import EVERYWHERE, JOB, JOBS, Key
+from dlrover_lite.tui.model import Autoscaling, JobRow, NodeRow, RoleNow, Room
+from dlrover_lite.tui.text import length, plain
+from dlrover_lite.units import GIB, MIB
+from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, OLD, ROOM
+
+PS, WORKER, ENDED = DETAIL.nodes[0], DETAIL.nodes[1], DETAIL.nodes[3]
+
+
+# --- why not ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (None, "No job is chosen"),
+        (BROKEN, f"{BROKEN.id} has ended"),
+        (msgspec.structs.replace(ADS, directory=""), f"{ADS.id} isn't on this machine"),
+        (FEED, f"The master of {FEED.id} belongs to another user, jo"),
+    ],
+)
+@pytest.mark.parametrize(
+    "action", ["stop", "hold", "accept", "reject", "scale", "resize", "drain", "kill", "checkpoint"]
+)
+def test_nothing_can_be_done_to_some_jobs(action: str, row: JobRow | None, why: str) -> None:
+    assert why_not(action, Aim(row), user="mira") == why
+
+
+def test_a_job_without_nodes_can_only_be_stopped() -> None:
+    assert why_not("stop", Aim(FEED)) == ""
+    assert "waits for a plan" in why_not("scale", Aim(FEED))
+
+
+@pytest.mark.parametrize(
+    ("action", "node", "why"),
+    [
+        ("kill", ENDED, "worker-1 has ended"),
+        ("drain", ENDED, "worker-1 has ended"),
+        ("drain", None, "No node is chosen"),
+        ("drain", PS, "ps-0 can't be drained: it is the only parameter server"),
+        ("drain", WORKER, ""),
+        ("drain", msgspec.structs.replace(WORKER, state="draining"), "worker-0 is about to leave already"),
+        ("kill", msgspec.structs.replace(WORKER, state="draining"), ""),
+        ("kill", msgspec.structs.replace(WORKER, state="ending"), "worker-0 is being killed already"),
+        ("resize", msgspec.structs.replace(WORKER, state="ending"), "worker-0 is about to leave"),
+        ("resize", WORKER, ""),
+        ("scale", None, ""),
+        ("checkpoint", None, ""),
+    ],
+)
+def test_why_nodes_can_not_be_changed(action: str, node: NodeRow | None, why: str) -> None:
+    assert why_not(action, Aim(ADS, DETAIL, node)) == why
+
+
+def test_one_that_leaves_is_no_peer() -> None:
+    leaving = msgspec.structs.replace(DETAIL.nodes[2], state="draining")
+    detail = msgspec.structs.replace(DETAIL, nodes=(PS, WORKER, leaving))
+    assert "the only worker" in why_not("drain", Aim(ADS, detail, WORKER))
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "hold", "accept", "reject"),
+    [
+        (Autoscaling("off"), "off for", "off for", "off for"),
+        (Autoscaling("on"), "", "doesn't ask", "Nothing is suggested"),
+        (Autoscaling("suggest"), "", "Nothing is suggested", "Nothing is suggested"),
+        (Autoscaling("suggest", decision=3), "", "", ""),
+        (Autoscaling("suggest", decision=3, under_way=True), "", "under way already", ""),
+        (Autoscaling("on", decision=3, under_way=True), "", "under way already", ""),
+        (None, "isn't known", "isn't known", "isn't known"),
+    ],
+)
+def test_what_the_brain_can_be_answered(autoscaling: Autoscaling | None, hold: str, accept: str, reject: str) -> None:
+    detail = msgspec.structs.replace(DETAIL, autoscaling=autoscaling)
+    for action, why in (("hold", hold), ("accept", accept), ("reject", reject)):
+        found = why_not(action, Aim(ADS, detail))
+        assert (why in found) if why else not found
+        assert why_not(action, Aim(ADS)) == f"Open {ADS.id} first"
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_says_what_follows() -> None:
+    assert "finds its rows in memory" in (text := acting_page.kill(ADS, DETAIL, PS).consequence)
+    assert "goes back to checkpoint 12 of 13:57" in text
+    without = msgspec.structs.replace(DETAIL, cuts=None)
+    assert "the job fails" in acting_page.kill(ADS, without, PS).consequence
+    assert "still to do (it has 64)" in acting_page.kill(ADS, DETAIL, WORKER).consequence
+    assert "what it has learned by now is lost" in acting_page.stop(ADS, without).consequence
+    assert "can be resumed" in acting_page.stop(ADS, DETAIL).consequence
+    assert "if it takes any" in acting_page.stop(OLD, None).consequence
+    assert "1 worker stays" in acting_page.drain(ADS, DETAIL, WORKER).consequence
+    assert "Its 4,096 slots move" in acting_page.drain(ADS, DETAIL, PS).consequence
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_form_says_what_is_possible() -> None:
+    workers, servers = acting_page.scale_fields(ROOM)
+    assert (workers.value, workers.note) == ("2", "0.5 cores, 440 MiB each; at most 7")  # of 4 cores, less 0.5
+    assert (servers.value, servers.note) == ("1", "0.5 cores, 151 MiB each; at most 6")
+    assert "4 cores and 4 GiB" in acting_page.scale_facts(ROOM)
+    by_memory = msgspec.structs.replace(ROOM, cores=None)
+    assert acting_page.most_nodes(by_memory, ROOM.workers, ROOM.servers) == (4 * GIB - 151 * MIB) // (440 * MIB)
+    nobody = Room(RoleNow(0, 0.0, 0), RoleNow(1, 0.5, MIB), GIB)
+    assert acting_page.scale_fields(nobody)[0].note == ""
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "found"),
+    [("3", "1", (3, None)), (" 3 ", "", (3, None)), ("2", "4", (None, 4)), ("1", "2", (1, 2))],
+)
+def test_numbers_of_nodes(workers: str, servers: str, found: tuple[int | None, int | None]) -> None:
+    assert acting_page.scale_asked(ROOM, {"workers": workers, "servers": servers}) == found
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "why"),
+    [
+        ("2", "1", "That is what it has"),
+        ("", "", "That is what it has"),
+        ("0", "1", "workers: a job needs one at least"),
+        ("2", "-1", "PS: -1 is no number of nodes"),
+        ("2.5", "1", "workers: 2.5 is no number of nodes"),
+    ],
+)
+def test_numbers_that_can_not_be(workers: str, servers: str, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        acting_page.scale_asked(ROOM, {"workers": workers, "servers": servers})
+    assert why in caught.value.message
+
+
+def test_sizes_of_a_node() -> None:
+    asked = acting_page.resize_asked
+    assert asked(WORKER, {"cores": "1.5", "memory": "440MiB"}) == (1.5, None)
+    assert asked(WORKER, {"cores": "0.5", "memory": "1 GiB"}) == (None, GIB)
+    for cores, memory, why in (
+        ("0.5", "440MiB", "That is what it has"),
+        ("0", "440MiB", "cores: 0 is no number"),
+        ("inf", "440MiB", "cores: inf is no number"),
+        ("much", "440MiB", "cores: much is no number"),
+        ("0.5", "much", "memory: 'much' is not an amount"),
+        ("0.5", "0", "no node can have 0"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            asked(WORKER, {"cores": cores, "memory": memory})
+        assert why in caught.value.message
+
+
+@given(st.integers(1, 1 << 50), st.floats(0.01, 1000.0))
+def test_what_is_filled_in_means_no_change(memory: int, cores: float) -> None:
+    node = NodeRow(id="worker-0", role="worker", state="up", cores=cores, memory=memory)
+    values = {field.name: field.value for field in acting_page.resize_fields(node)}
+    with pytest.raises(UsageError, match="That is what it has"):
+        acting_page.resize_asked(node, values)
+
+
+# --- the keys at the bottom -------------------------------------------------------------------------------------------
+
+
+def _shown(keys: tuple[Key, ...], why_not: str = "") -> list[KeyShown]:
+    return [KeyShown(key, key.short, why_not if key.acts else "") for key in keys if key.short]
+
+
+@pytest.mark.parametrize("why_not", ["", "it has ended"])
+def test_what_matters_fits_into_80_columns(why_not: str) -> None:
+    text = plain(line_of(place(_shown((*JOBS, *EVERYWHERE), why_not), 80), 80))
+    assert all(label in text for label in ("Open", "Filter", "Logs", "Scale", "Stop", "More", "Back"))
+    job = [one for one in _shown((*JOB, *EVERYWHERE), why_not) if one.key.action not in ("accept", "reject")]
+    text = plain(line_of(place(job, 80), 80))
+    assert all(label in text for label in ("Decisions", "Logs", "Pause", "Scale", "Kill", "Stop", "More", "Back"))
+    assert ("(^k Kill)" in text) == bool(why_not)
+
+
+@given(st.integers(0, 200), st.sets(st.sampled_from([key.action for key in JOB if key.short])))
+def test_keys_keep_within_the_line_and_in_their_places(width: int, greyed: set[str]) -> None:
+    keys = _shown((*JOB, *EVERYWHERE))
+    placed = place(keys, width)
+    assert length(line_of(placed, width)) == width
+    assert sum(one.width for one in placed) <= width
+    other = place([one._replace(why_not="no" if one.key.action in greyed else "") for one in keys], width)
+    assert [(one.x, one.width) for one in placed] == [(one.x, one.width) for one in other]
+    text = plain(line_of(placed, width))
+    for one in placed:
+        assert text[one.x : one.x + one.width] == f" {one.shown.key.label} {one.shown.label} "
