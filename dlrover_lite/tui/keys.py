@@ -65,6 +65,7 @@ JOBS = (
         ("X", "cost", "cost"),
     ),
     Key("l", "logs", "Logs", "the log of the job's master"),
+    Key("y", "copy", "", "copy the id of the chosen job"),
     Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
 )
 JOB = (
@@ -80,6 +81,7 @@ JOB = (
     ),
     Key("v", "decisions", "Decisions", "all decisions for the job"),
     Key("l", "logs", "Logs", "the log of the chosen node"),
+    Key("y", "copy", "", "copy the id of the chosen node"),
     Key("ctrl+d", "stop", "Stop", "stop the job, after a question", "^d", acts=True),
 )
 DECISIONS = (
@@ -92,9 +94,11 @@ DECISIONS = (
         ("W", "saves", "what it was to save"),
         ("R", "came", "how far it missed"),
     ),
+    Key("y", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
 READING = (
     Key("slash", "filter", "Find", "show only lines with these words", "/"),
+    Key("y", "copy", "", "copy the lines in sight; of other text than a log, all of them"),
     Key("f", "follow", "Follow", "stay at the end as more is written, or not"),
 )
 SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
