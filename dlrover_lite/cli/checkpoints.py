@@ -44,8 +44,10 @@ def checkpoints(job: str, as_json: bool) -> None:
     if not found:
         note(_none(located))
         return
-    columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", "took", "held up", "state")
-    table(columns, [_row(cut, stalls.get(cut.number)) for cut in found], drop=_LEAST_FIRST)
+    took = ("took", "held up") if stalls else ()
+    columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", *took, "state")
+    rows = [_row(cut) + (_took(stalls.get(cut.number)) if took else ()) + (cut.state,) for cut in found]
+    table(columns, rows, drop=[name for name in _LEAST_FIRST if name in columns])
     for cut in found:
         if cut.why:
             note(f"checkpoint {cut.number}: {cut.why}")
@@ -205,22 +207,19 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
     }
 
 
-def _row(cut: Cut, stall: CheckpointStall | None) -> tuple[object, ...]:
+def _row(cut: Cut) -> tuple[object, ...]:
+    """All but its state."""
     from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import at_time, count, duration, pause
+    from dlrover_lite.words import at_time, count
 
     size, manifest = format_bytes(cut.bytes), cut.manifest
-    took = (duration(stall.seconds), pause(stall.stall_seconds)) if stall else (None, None)
     if manifest is None:
-        return (cut.number, None, None, None, None, size, *took, cut.state)
+        return (cut.number, None, None, None, None, size)
     below = "-" if manifest.builds_on is None else str(manifest.builds_on)
-    return (
-        cut.number,
-        at_time(manifest.at),
-        below,
-        count(manifest.samples),
-        count(manifest.rows),
-        size,
-        *took,
-        cut.state,
-    )
+    return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size)
+
+
+def _took(stall: CheckpointStall | None) -> tuple[object, object]:
+    from dlrover_lite.words import duration, pause
+
+    return (duration(stall.seconds), pause(stall.stall_seconds)) if stall is not None else (None, None)
