@@ -1,5 +1,5 @@
-"""What the parameter servers of a job will need, foreseen again with each interval that was measured: from the brain's database, as the brain
-does it. It imports numpy, when there is something to foresee."""
+"""What the parameter servers of a job will need, foreseen again with each interval that was measured, as the brain does it: from its
+database. It imports numpy, when there is something to foresee."""
 
 from __future__ import annotations
 

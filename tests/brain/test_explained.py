@@ -25,9 +25,9 @@ from dlrover_lite.units import GIB, MIB, Resources
 from tests.brain.advised import FEATURES, demand
 from tests.brain.scenarios import base_view, running
 from tests.brain.simulated import START, Job
-from tests.brain.test_past import ended
 from tests.brain.test_health import inputs as heal_inputs
 from tests.brain.test_health import profile as window
+from tests.brain.test_past import ended
 
 TWO, ONE = Candidate(2, 1, 1.0, 0.5), Candidate(1, 1, 0.5, 0.5)
 
@@ -166,7 +166,7 @@ def test_memory_that_will_run_out_is_shown_with_its_forecast_and_both_limits() -
     assert decision.treatment is not None and decision.treatment.cause == "memory ahead"
     (curve,) = shown.memory
     assert curve.node == decision.treatment.node
-    assert [one.bytes for one in curve.limits][0] == 400 * MIB
+    assert curve.limits[0].bytes == 400 * MIB
     assert curve.limit > 400 * MIB
     assert curve.most is not None and curve.most.expected > curve.now
     assert {one.node for one in shown.peers} == {"ps-0", "ps-1"}
