@@ -109,7 +109,7 @@ def _others(inputs: RoundInputs, job: str) -> str:
 
 
 def _has(plan: Candidate | None) -> str:
-    return "waits" if plan is None else f"has {plan.cores:g} cores"
+    return "waits" if plan is None else f"has {plan.cores:g} core{'' if plan.cores == 1 else 's'}"
 
 
 def _priority(view: JobView) -> str:

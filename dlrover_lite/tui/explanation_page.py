@@ -135,18 +135,13 @@ def _model(one: ModelShown, width: int) -> list[list[Line]]:
     """Against what was measured; what limits the plan; and what it is made of."""
     blocks: list[list[Line]] = []
     if one.points:
-        head = line(
-            ("samples/s by the model, by measured  ", "title"),
-            ("●", "good"),
-            " within its band  ",
-            ("○", "warn"),
-            " not  · where both are the same",
-        )
+        head = line(("samples/s by the model (up) and as measured (across)", "title"))
+        legend = line(("●", "good"), " within the model's band  ", ("○", "warn"), " not  · where both are the same")
         points = [
             Point(point.measured, point.predicted, *_POINTS[point.inside])
             for point in sorted(one.points, key=lambda point: not point.inside)
         ]
-        blocks.append([head, *scatter(points, min(width, _WIDEST_FIT), _HEIGHT, diagonal=True)])
+        blocks.append([head, legend, *scatter(points, min(width, _WIDEST_FIT), _HEIGHT, diagonal=True)])
         blocks.append(_rows(words.measured(one), width))
     about = [part for text in (*words.model(one), f"{one.formula}.") for part in wrapped(text, width)]
     blocks.append([line(("The model", "title")), *about])

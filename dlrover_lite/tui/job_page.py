@@ -177,7 +177,7 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
     low, high = span_of(curve)
     seconds = high - low < 600
     ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
-    head = line((f"memory of {curve.node}", "title"))
+    head = padded((Span(f"memory of {curve.node}", "title"),), width)
     return [head, *memory_chart(curve, width, height - 1, ends=ends)]
 
 

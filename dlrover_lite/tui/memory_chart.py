@@ -8,13 +8,13 @@ from itertools import pairwise
 
 from dlrover_lite.brain.shown import MemoryCurve, Used
 from dlrover_lite.tui.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
-from dlrover_lite.tui.text import Line, Span, Tone, cut, line
+from dlrover_lite.tui.text import Line, Span, Tone, cut, line, padded
 from dlrover_lite.units import GIB, MIB, format_bytes
 
 __all__ = ["memory_chart"]
 
 LEGEND: Line = line(
-    ("⣀⠤⠒", "good"), " used  ", ("⠄⠄⠄", "accent"), " foreseen  ", ("░", "dim"), " 80% band  ", ("─", "bad"), " limit"
+    ("⣀⠤⠒", "good"), " used  ", ("⠄ ⠄", "accent"), " foreseen  ", ("░", "dim"), " 80% band  ", ("─", "bad"), " limit"
 )
 
 Points = Sequence[tuple[float, float]]
@@ -30,7 +30,7 @@ def memory_chart(curve: MemoryCurve, width: int, height: int, *, ends: tuple[str
     chart = _Chart(plot, rows, low, max(high, low + 1.0), top)
     _draw(chart, curve)
     labels = {0: _label(top), rows // 2: _label(top * (1 - rows // 2 / (rows - 1))), rows - 1: "0"}
-    found = [(Span(" " * LABEL + " "), *LEGEND)]
+    found = [padded((Span(" " * LABEL + " "), *LEGEND), width)]
     for row in range(rows):
         head = Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")
         found.append((head, *chart.row(row)))
@@ -119,7 +119,7 @@ def _draw(chart: _Chart, curve: MemoryCurve) -> None:
             value = _between(used, at)
             chart.dot(x, value, "good", before)
             before = value
-        elif at > last.at and ahead and x % 2 == 0:
+        elif at > last.at and ahead and x % 4 == 0:
             chart.dot(x, _between(expected, at), "accent")
 
 

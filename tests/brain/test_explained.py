@@ -77,7 +77,7 @@ def test_limits_are_those_of_the_plan_that_was_chosen_and_the_nearest_is_near_wh
     assert model.plan == measured.decision.choice.describe()
     rates = [limit.samples_per_second for limit in model.limits]
     assert rates == sorted(rates) and len(rates) == 4
-    assert rates[0] >= measured.decision.predicted.throughput.expected * 0.999
+    assert rates[0] >= 0.9 * measured.decision.predicted.throughput.expected  # what was measured counts there, too
     assert {each.name for each in model.coefficients} >= {"worker_sample", "ps_sample", "latency"}
     assert all(each.meaning for each in model.coefficients)
 
@@ -87,7 +87,7 @@ def test_inputs_are_told_in_words(measured: Measured) -> None:
     assert known["plan"] == TWO.describe()
     assert "in 5 intervals since it had 1 worker" in known["measured"]
     assert known["capacity"] == "8 cores and 16 GiB for all jobs"
-    assert known["other jobs"].startswith("other has 1 cores (priority 2)")
+    assert known["other jobs"].startswith("other has 1 core (priority 2)")
     assert "samples" in known["left"] and "rows" in known
     assert "its nodes used" in known["CPU"]
     assert "of training" in known["a change"]

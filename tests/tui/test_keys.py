@@ -381,8 +381,7 @@ def _copied(pilot: Pilot[None]) -> list[str]:
     write_on = driver.write
 
     def write(data: str) -> None:
-        for sequence in re.findall(r"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07", data):
-            found.append(base64.b64decode(sequence).decode())
+        found.extend(base64.b64decode(one).decode() for one in re.findall(r"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07", data))
         write_on(data)
 
     driver.write = write  # type: ignore[method-assign]
