@@ -62,11 +62,11 @@ def remaining(seconds: float) -> str:
 
 
 def next_look(at: float | None, why: str, now: float) -> str:
-    """Of the brain at a job: ``looks again in 7 s``; ``doesn't look for now: autoscaling is paused``"""
+    """Of the brain at a job: ``next look in 7 s``; ``no look for now: autoscaling is paused``"""
     if at is None:
-        return f"doesn't look for now: {why}" if why else "doesn't look for now"
+        return f"no look for now: {why}" if why else "no look for now"
     seconds = math.ceil(at - now)
-    when = f"looks again in {seconds} s" if seconds > 0 else "is about to look again"
+    when = f"next look in {seconds} s" if seconds > 0 else "next look any moment"
     return f"{when}, when {why}" if why else when
 
 

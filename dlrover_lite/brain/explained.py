@@ -25,7 +25,7 @@ from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.fitted_model import load_model
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.memory_rules import forecast_of
-from dlrover_lite.brain.outlook import curves_of, forecast_for
+from dlrover_lite.brain.outlook import curves_of, forecast_for, nearest
 from dlrover_lite.brain.past import past_jobs
 from dlrover_lite.brain.profiles import Level, Profile
 from dlrover_lite.brain.shown import Explained, Like, MemoryCurve, Used
@@ -105,7 +105,7 @@ def _memory_of_round(
     if found is None:
         return ()
     total = None if view.remaining_samples is None else levels[-1].samples_so_far + view.remaining_samples
-    return curves_of(found, levels, [one.node for one in levels[-1].ps], limits, total_samples=total)[:1]
+    return curves_of(found, levels, nearest(levels, limits), limits, total_samples=total)[:1]
 
 
 def _of_treatment(decision: Decision, inputs: HealInputs, limits: dict[str, tuple[Used, ...]]) -> Explained:

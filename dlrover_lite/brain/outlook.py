@@ -13,7 +13,7 @@ from dlrover_lite.brain.memory_model import SPILL_PART, expected_bytes, peak_byt
 from dlrover_lite.brain.profiles import Level, PsLevel
 from dlrover_lite.brain.shown import MemoryAhead, MemoryCurve, Used
 
-__all__ = ["curves_of", "forecast_for", "outlook"]
+__all__ = ["curves_of", "forecast_for", "nearest", "outlook"]
 
 _POINTS = 16
 """Of the time ahead."""
@@ -33,8 +33,7 @@ def outlook(levels: Sequence[Level], demand: Demand, limits: Limits) -> MemoryCu
     found = forecast_for(levels, demand)
     if found is None:
         return None
-    nearest = sorted(levels[-1].ps, key=lambda one: -_share(one, limits))[:_MOST_LOOKED_AT]
-    curves = curves_of(found, levels, [one.node for one in nearest], limits, total_samples=demand.total_samples)
+    curves = curves_of(found, levels, nearest(levels, limits), limits, total_samples=demand.total_samples)
     return curves[0] if curves else None
 
 
@@ -61,6 +60,12 @@ def curves_of(
     """Of these PS, as foreseen by ``found`` from the last of ``levels`` on; the one that comes nearest to its limit first."""
     curves = [_curve(found, levels, node, limits.get(node, ()), total_samples) for node in nodes]
     return tuple(sorted(curves, key=_nearness, reverse=True))
+
+
+def nearest(levels: Sequence[Level], limits: Limits) -> list[str]:
+    """PS that are worth looking at now: of many, those that are the fullest."""
+    ordered = sorted(levels[-1].ps, key=lambda one: -_share(one, limits))
+    return [one.node for one in ordered[:_MOST_LOOKED_AT]]
 
 
 def _share(one: PsLevel, limits: Limits) -> float:

@@ -94,11 +94,11 @@ def test_a_message_that_goes_on_in_lines_below(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("look", "says"),
     [
-        (NextLook(time.time() + 86_400, ""), "brain      looks again in "),
-        (NextLook(1.0, ""), "brain      is about to look again\n"),
+        (NextLook(time.time() + 86_400, ""), "brain      next look in "),
+        (NextLook(1.0, ""), "brain      next look any moment\n"),
         (
             NextLook(None, "autoscaling is paused: by request"),
-            "doesn't look for now: autoscaling is paused: by request",
+            "no look for now: autoscaling is paused: by request",
         ),
     ],
 )

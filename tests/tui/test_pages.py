@@ -34,7 +34,7 @@ def test_a_frame_of_one_job_has_its_nodes_and_decisions() -> None:
         "8,223 done, 160 leased, 11,149 left",
         "checkpoint 12 at 13:57, 84 MiB in 2.3 s, held up 14 ms (11 ms without)",
         "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end, limit 210 MiB",
-        "decided looks again in 7 s",
+        "decided next look in 7 s",
         "checkpoint 13 taking",
         "◆ 13:58 heal worker-1",
         "-31% came",
@@ -203,14 +203,14 @@ def test_memory_that_will_be_full_says_when() -> None:
 @pytest.mark.parametrize(
     ("look", "now", "text"),
     [
-        (Look(NOW + 7.0), NOW, "looks again in 7 s"),
-        (Look(NOW + 7.0), NOW + 6.2, "looks again in 1 s"),
-        (Look(NOW + 7.0), NOW + 8, "is about to look again"),
-        (Look(NOW + 7.0, "it is measured"), NOW, "looks again in 7 s, when it is measured"),
+        (Look(NOW + 7.0), NOW, "next look in 7 s"),
+        (Look(NOW + 7.0), NOW + 6.2, "next look in 1 s"),
+        (Look(NOW + 7.0), NOW + 8, "next look any moment"),
+        (Look(NOW + 7.0, "it is measured"), NOW, "next look in 7 s, when it is measured"),
         (
             Look(None, "autoscaling is paused: by request"),
             NOW,
-            "doesn't look for now: autoscaling is paused: by request",
+            "no look for now: autoscaling is paused: by request",
         ),
     ],
 )

@@ -152,15 +152,15 @@ def test_the_next_look_counts_down_without_anything_being_read() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         facts = pilot.app.screen.query_one("#facts", Lines)
-        await until(pilot, lambda: "looks again in 7 s" in facts.text)
+        await until(pilot, lambda: "next look in 7 s" in facts.text)
         source.fails = "nothing is read any more"
         now[0] = NOW + 3
-        await until(pilot, lambda: "looks again in 4 s" in facts.text)
+        await until(pilot, lambda: "next look in 4 s" in facts.text)
         await pilot.press("escape", "down", "d")
         pager = pilot.app.screen.query_one(Pager)
-        await until(pilot, lambda: any("looks again in 4 s" in plain(one) for one in pager.shown))
+        await until(pilot, lambda: any("next look in 4 s" in plain(one) for one in pager.shown))
         now[0] = NOW + 5
-        await until(pilot, lambda: any("looks again in 2 s" in plain(one) for one in pager.shown))
+        await until(pilot, lambda: any("next look in 2 s" in plain(one) for one in pager.shown))
 
     drive(steps, the_app(source, job=ADS.id, clock=lambda: now[0]))
 
