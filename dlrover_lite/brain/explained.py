@@ -141,9 +141,8 @@ def _memory_of_treatment(
         )
         for node in servers
     }
-    about = (
-        [treatment.node] if any(node.node == treatment.node for node in servers) else [one.node for one in held[-1].ps]
-    )
+    alone = any(node.node == treatment.node for node in servers)
+    about = [treatment.node] if alone else nearest(held, steps)
     curves = curves_of(forecast_of(inputs), held, about, steps, total_samples=inputs.total_samples)
     return curves[:1]
 

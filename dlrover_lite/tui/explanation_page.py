@@ -104,7 +104,7 @@ def _facts(shown: Explained, width: int) -> list[Line]:
     found = [line(("What was known", "title"))]
     for fact in shown.facts:
         for at, part in enumerate(wrapped(clean(fact.text), max(20, width - _NAME))):
-            found.append((Span(("" if at else fact.name).ljust(_NAME), "dim"), *part))
+            found.append((Span(("" if at else fact.name).ljust(_NAME - 1) + " ", "dim"), *part))
     return found
 
 
