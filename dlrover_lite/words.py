@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["at_time", "compact", "count", "duration", "metric", "plural", "remaining"]
+__all__ = ["at_time", "compact", "count", "duration", "metric", "next_look", "pause", "plural", "remaining"]
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -47,6 +47,11 @@ def duration(seconds: float | None) -> str:
     return "1 min 0 s"
 
 
+def pause(seconds: float) -> str:
+    """14 ms, 1.2 s"""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else duration(seconds)
+
+
 def remaining(seconds: float) -> str:
     """0:12, 12:05, 3:20:00, 2 d 4 h"""
     if seconds >= 86400:
@@ -54,6 +59,15 @@ def remaining(seconds: float) -> str:
     whole = math.ceil(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def next_look(at: float | None, why: str, now: float) -> str:
+    """Of the brain at a job: ``next look in 7 s``; ``no look for now: autoscaling is paused``"""
+    if at is None:
+        return f"no look for now: {why}" if why else "no look for now"
+    seconds = math.ceil(at - now)
+    when = f"next look in {seconds} s" if seconds > 0 else "next look any moment"
+    return f"{when}, when {why}" if why else when
 
 
 def at_time(epoch_seconds: float) -> str:

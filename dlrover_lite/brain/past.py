@@ -74,12 +74,13 @@ def _memory(known: RegisteredJob, outcome: JobOutcome) -> PastMemory | None:
     )
 
 
-def past_jobs(store: ConfigStore, *, at: float, without: str = "") -> list[PastJob]:
-    """Those that something was learnt of, the oldest first. What can't be read any more is left out. Raises HistoryError."""
+def past_jobs(store: ConfigStore, *, at: float, without: str = "", by_then: bool = False) -> list[PastJob]:
+    """Those that something was learnt of, the oldest first; ``by_then``: that had ended ``at`` that time. What can't be read any more is
+    left out. Raises HistoryError."""
     memories = {entry.id: record for entry, record in queries.fitted_jobs(store, _MEMORY, newest=_MOST)}
     found = []
     for entry, record in queries.fitted_jobs(store, _KIND, newest=_MOST):
-        if entry.id == without or entry.ended_at is None:
+        if entry.id == without or entry.ended_at is None or (by_then and entry.ended_at > at):
             continue
         try:
             memory = memories.get(entry.id)

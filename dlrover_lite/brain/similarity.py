@@ -12,7 +12,7 @@ from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.settings import FORMS
 from dlrover_lite.brain.throughput import Fit, Prior
 
-__all__ = ["JobFeatures", "Neighbour", "distance", "neighbours", "pooled_prior", "smoothed_plan"]
+__all__ = ["JobFeatures", "Neighbour", "distance", "neighbours", "pooled_prior", "smoothed_plan", "weights_of"]
 
 THRESHOLD = 0.25
 """Distance within which a job tells something of another."""
@@ -79,6 +79,12 @@ def neighbours(
     return sorted((n for n in found if n.distance <= threshold), key=lambda n: n.distance)[:most]
 
 
+def weights_of(near: Sequence[Neighbour]) -> list[float]:
+    """What each of them counts for, together 1: the near and well measured ones the most."""
+    found = [math.exp(-n.distance / _NEARNESS) * n.fit.observations / (n.fit.observations + 3) for n in near]
+    return [weight / sum(found) for weight in found]
+
+
 def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prior | None:
     """Coefficients to expect: the geometric mean of the neighbours', the near and well measured ones counting most; None without any.
 
@@ -88,10 +94,7 @@ def pooled_prior(near: Sequence[Neighbour], *, form: str = "bottleneck") -> Prio
     near = [n for n in near if n.fit.form == form]
     if not near:
         return None
-    weights = np.array(
-        [math.exp(-n.distance / _NEARNESS) * n.fit.observations / (n.fit.observations + 3) for n in near]
-    )
-    weights /= weights.sum()
+    weights = np.array(weights_of(near))
     found, spread = {}, 0.0
     for name in FORMS[form].coefficients:
         # a coefficient that a job had no way of telling is no evidence, unless no job had

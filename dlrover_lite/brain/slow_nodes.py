@@ -26,7 +26,7 @@ from dlrover_lite.brain.treatment import (
 )
 from dlrover_lite.units import Resources
 
-__all__ = ["remaining_seconds", "treat_servers", "treat_workers"]
+__all__ = ["against_peers", "remaining_seconds", "treat_servers", "treat_workers"]
 
 _PS_CORES = 1.0
 """A PS can use: one thread does all the work on rows."""
@@ -112,11 +112,11 @@ def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
 
 
 def _is_slow(inputs: HealInputs, profile: Profile, node: str) -> bool:
-    rate = _against_peers(profile, node)
+    rate = against_peers(profile, node)
     return rate is not None and rate < inputs.policy.slow_below
 
 
-def _against_peers(profile: Profile, node: str) -> float | None:
+def against_peers(profile: Profile, node: str) -> float | None:
     """A worker's rate over what its peers' let expect of one with its cores; None if it has none, or none of them does anything."""
     own = next((use for use in profile.workers if use.node == node), None)
     peers = [use for use in profile.workers if use.node != node]
@@ -128,7 +128,7 @@ def _against_peers(profile: Profile, node: str) -> float | None:
 
 def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> Treatment:
     uses = [use for profile in windows for use in profile.workers if use.node == node.node]
-    rate = float(median(_against_peers(profile, node.node) or 0.0 for profile in windows))
+    rate = float(median(against_peers(profile, node.node) or 0.0 for profile in windows))
     seen = f"it does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="slow worker", act=Tell(), reason=seen)
     more = min(node.resources.cores / max(rate, 1e-3), node.resources.cores + room.cores(node.host))

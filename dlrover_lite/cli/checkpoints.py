@@ -13,11 +13,12 @@ from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError, 
 if TYPE_CHECKING:
     from dlrover_lite.checkpoint.locate import Located
     from dlrover_lite.checkpoint.store import Cut
+    from dlrover_lite.wire.messages import CheckpointStall
 
 __all__ = ["checkpoint", "checkpoints"]
 
 EXIT_DAMAGED = 1
-_LEAST_FIRST = ("builds on", "rows", "taken", "samples", "size")
+_LEAST_FIRST = ("held up", "took", "builds on", "rows", "taken", "samples", "size")
 """Columns that give way on a narrow terminal."""
 
 
@@ -32,17 +33,21 @@ def checkpoints(job: str, as_json: bool) -> None:
     """
     from dlrover_lite.checkpoint.locate import locate
     from dlrover_lite.cli.output import emit_json, note, table
+    from dlrover_lite.cli.saving import stalls_of
 
     located = locate(job)
     found = _cuts(located)
+    stalls = stalls_of(located.job) if located.job is not None else {}
     if as_json:
-        emit_json({**_head(located), "checkpoints": [_as_object(cut) for cut in found]})
+        emit_json({**_head(located), "checkpoints": [_as_object(cut, stalls.get(cut.number)) for cut in found]})
         return
     if not found:
         note(_none(located))
         return
-    columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", "state")
-    table(columns, [_row(cut) for cut in found], drop=_LEAST_FIRST)
+    took = ("took", "held up") if stalls else ()
+    columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", *took, "state")
+    rows = [_row(cut) + (_took(stalls.get(cut.number)) if took else ()) + (cut.state,) for cut in found]
+    table(columns, rows, drop=[name for name in _LEAST_FIRST if name in columns])
     for cut in found:
         if cut.why:
             note(f"checkpoint {cut.number}: {cut.why}")
@@ -183,7 +188,7 @@ def _head(located: Located) -> dict[str, Any]:
     return {"job": located.job.id if located.job else None, "url": located.store.url}
 
 
-def _as_object(cut: Cut) -> dict[str, Any]:
+def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
     """One entry of ``--json``; its keys are documented and stay."""
     manifest = cut.manifest
     return {
@@ -196,15 +201,25 @@ def _as_object(cut: Cut) -> dict[str, Any]:
         "rows": manifest.rows if manifest else None,
         "bytes": cut.bytes,
         "servers": len(manifest.parts) if manifest else None,
+        "seconds": stall.seconds if stall else None,
+        "stall_seconds": stall.stall_seconds if stall else None,
+        "usual_stall_seconds": stall.usual_stall_seconds if stall else None,
     }
 
 
 def _row(cut: Cut) -> tuple[object, ...]:
+    """All but its state."""
     from dlrover_lite.units import format_bytes
     from dlrover_lite.words import at_time, count
 
     size, manifest = format_bytes(cut.bytes), cut.manifest
     if manifest is None:
-        return (cut.number, None, None, None, None, size, cut.state)
+        return (cut.number, None, None, None, None, size)
     below = "-" if manifest.builds_on is None else str(manifest.builds_on)
-    return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size, cut.state)
+    return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size)
+
+
+def _took(stall: CheckpointStall | None) -> tuple[object, object]:
+    from dlrover_lite.words import duration, pause
+
+    return (duration(stall.seconds), pause(stall.stall_seconds)) if stall is not None else (None, None)

@@ -11,6 +11,7 @@ from dlrover_lite.errors import JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain import Line
+    from dlrover_lite.brain.shown import Explained
     from dlrover_lite.brain.store.records import StoredDecision
 
 __all__ = ["explain_"]
@@ -23,12 +24,14 @@ __all__ = ["explain_"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> None:
     """Explain a DECISION of the brain for JOB (an id, the start of one, or "last"): what was chosen, why, and why not the
-    other plans; what it was predicted to bring, and what it brought. Without a number: the newest one that changes
-    something. `history JOB` lists them all.
+    other plans; what it was predicted to bring, and what it brought; and what it was decided from. Without a number: the
+    newest one that changes something. `history JOB` lists them all.
 
     Exit codes: 0 explained; 1 the brain knows no such job or decision.
     """
     from dlrover_lite.brain.explain import explain, lines_of
+    from dlrover_lite.brain.explained import read
+    from dlrover_lite.brain.explained_words import text_of
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.history import find_entry, open_history
     from dlrover_lite.cli.output import cleaned, emit_json
@@ -39,12 +42,13 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     with store:
         entry = find_entry(store, job)
         one = _chosen(queries.decisions(store, entry.id, number=number), entry.id, number)
-        policy = getattr(queries.inputs_of(store, one), "policy", None)
+        shown, policy = read(store, one)
     if as_json:
-        emit_json(_as_object(one, lines_of(one.decision, policy=policy, most=None)))
+        emit_json(_as_object(one, lines_of(one.decision, policy=policy, most=None), shown))
         return
     text = explain(one.decision, one.effect, policy=policy, most=None if everything else 12)
-    click.echo(cleaned(f"Decision {one.number} for {text}", keep_lines=True))
+    lines = [f"Decision {one.number} for {text}", *text_of(shown)]
+    click.echo(cleaned("\n".join(lines), keep_lines=True))
 
 
 def _chosen(found: list[StoredDecision], job: str, number: int | None) -> StoredDecision:
@@ -56,7 +60,7 @@ def _chosen(found: list[StoredDecision], job: str, number: int | None) -> Stored
     return (acting or found)[-1]
 
 
-def _as_object(one: StoredDecision, lines: list[Line]) -> dict[str, Any]:
+def _as_object(one: StoredDecision, lines: list[Line], shown: Explained) -> dict[str, Any]:
     """Its keys are documented and stay."""
     from dlrover_lite.cli.plan import band, candidates_json
 
@@ -76,6 +80,12 @@ def _as_object(one: StoredDecision, lines: list[Line]) -> dict[str, Any]:
         "seconds": predicted.seconds if predicted else None,
         "gain_seconds": band(predicted.gain) if predicted else None,
         "candidates": candidates_json(lines),
+        "inputs": {fact.name: fact.text for fact in shown.facts},
+        "model": shown.model,
+        "memory": shown.memory,
+        "peers": shown.peers,
+        "like": shown.like,
+        "missing": shown.missing,
         "effect": None
         if effect is None
         else {

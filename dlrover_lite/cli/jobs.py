@@ -106,7 +106,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     from dlrover_lite.cli.live import progress_text
     from dlrover_lite.cli.output import cleaned, table
     from dlrover_lite.cli.summary import summary_lines
-    from dlrover_lite.words import count, metric, plural
+    from dlrover_lite.words import count, metric, next_look, plural
 
     why = now.message.partition("\n")[0].rstrip(" :")
     lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
@@ -120,6 +120,8 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
         lines += [f"{'' if i else 'limits':<10} {text}" for i, text in enumerate(_limits(now))]
     waiting = [f"{node.id} {node.waits_for}" for node in now.nodes if node.waits_for]
     lines += [f"{'' if i else 'resizing':<10} {text}" for i, text in enumerate(waiting)]
+    if (look := now.next_look) is not None and result is None:
+        lines.append(f"{'brain':<10} {next_look(look.at, look.why, time.time())}")
     if now.begun:
         lines.append(f"{'began':<10} {now.begun}")
     if now.master_restarts:

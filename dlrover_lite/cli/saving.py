@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlrover_lite.units import format_bytes
-from dlrover_lite.words import at_time, count, duration, plural
+from dlrover_lite.words import at_time, count, duration, pause, plural
 
 if TYPE_CHECKING:
-    from dlrover_lite.wire.messages import CheckpointProblem, CheckpointStatus, Status
+    from dlrover_lite.jobs.store import Job
+    from dlrover_lite.wire.messages import CheckpointProblem, CheckpointStall, CheckpointStatus, Status
 
-__all__ = ["checkpoint_lines", "newest_text", "open_problem", "problem_text", "saving"]
+__all__ = [
+    "checkpoint_lines",
+    "newest_text",
+    "open_problem",
+    "problem_text",
+    "saving",
+    "stalls_of",
+]
 
 
 def saving(status: Status) -> str:
@@ -58,5 +66,16 @@ def checkpoint_lines(status: Status) -> list[str]:
 def newest_text(newest: CheckpointStatus) -> str:
     """``3, at 2,150,400 samples (2026-11-21 12:10:08): 208,009 rows, 30 MiB in 1.2 s``"""
     took = f" in {duration(newest.seconds)}" if newest.seconds else ""
-    size = f"{plural(newest.rows, 'row')}, {format_bytes(newest.bytes)}{took}"
+    held = "" if newest.stall_seconds is None else f", held training up by {pause(newest.stall_seconds)}"
+    size = f"{plural(newest.rows, 'row')}, {format_bytes(newest.bytes)}{took}{held}"
     return f"{newest.number}, at {count(newest.samples)} samples ({at_time(newest.at)}): {size}"
+
+
+def stalls_of(job: Job) -> dict[int, CheckpointStall]:
+    """How its last checkpoints held training up, by number: as its master wrote last."""
+    from dlrover_lite.wire.messages import CheckpointStall
+
+    result = job.result()
+    kept = (result.status if result is not None else None) or job.status() or {}
+    known = (kept.get("checkpoints") or {}).get("stalls", ())
+    return {one["number"]: CheckpointStall(**one) for one in known}

@@ -13,6 +13,7 @@ from dlrover_lite.wire.asking import status_of
 from dlrover_lite.wire.messages import (
     CheckpointProblem,
     CheckpointsStatus,
+    CheckpointStall,
     CheckpointStatus,
     Status,
 )
@@ -29,6 +30,7 @@ def final(job: Job, result: Result) -> Status:
         state=result.state,
         message=result.message or status.message,
         checkpoints=_checkpoints(known["checkpoints"]),
+        next_look=None,
     )
 
 
@@ -49,7 +51,9 @@ def _checkpoints(known: dict[str, Any] | None) -> CheckpointsStatus | None:
         return None
     newest, problem = known["newest"], known["problem"]
     return CheckpointsStatus(
-        newest=newest and CheckpointStatus(**newest), problem=problem and CheckpointProblem(**problem)
+        newest=newest and CheckpointStatus(**newest),
+        problem=problem and CheckpointProblem(**problem),
+        stalls=[CheckpointStall(**stall) for stall in known.get("stalls", ())],
     )
 
 

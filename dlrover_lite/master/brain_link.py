@@ -171,6 +171,11 @@ class BrainLink:
         self._anew = False
         """The job is to be registered once more: it has a plan now, or none any more."""
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no brain to ask, in words; empty: there is one, or it isn't known yet."""
+        return self._said
+
     # --- what happens ---------------------------------------------------------------------------------------------------
 
     def turn(self, fleet: Fleet, samples: int) -> None:

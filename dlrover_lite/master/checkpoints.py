@@ -19,6 +19,7 @@ from dlrover_lite.master.cuts import Commit, Cuts, Drop, Instruction, Open, Serv
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.parameter_servers import ParameterServers, consumed
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.master.stalls import Steps
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.units import format_bytes
@@ -27,6 +28,7 @@ from dlrover_lite.wire.messages import (
     CheckpointProblem,
     CheckpointPromise,
     CheckpointsStatus,
+    CheckpointStall,
     CheckpointStatus,
     CheckpointUnderWay,
     PsReport,
@@ -41,6 +43,8 @@ OFF = Failure(
     "refused", "this job takes no checkpoints: its recipe says `checkpoint: off`", "Remove that line, and run it again."
 )
 _OVER = Failure("refused", "the job has ended: there is nothing to take a checkpoint of")
+_MOST_STALLS = 32
+"""Kept."""
 _CLEANING_SECONDS = 2.0
 """At the job's end a destination is given so long to let be removed what is half-written or too old."""
 
@@ -54,6 +58,8 @@ class CutNumbers(msgspec.Struct, frozen=True):
     """0: none."""
     wanted: bool = False
     newest: CheckpointStatus | None = None
+    stalls: tuple[CheckpointStall, ...] = ()
+    """The last ones, the oldest first."""
 
 
 class Checkpoints:
@@ -77,6 +83,7 @@ class Checkpoints:
         known: CutNumbers | None,
         facts_of: Callable[[], dict[str, Any]],
         usage: Mapping[str, Usage],
+        steps: Steps | None = None,
         generation: int = 0,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -84,6 +91,7 @@ class Checkpoints:
         self._chosen = chosen
         self._job = job
         self._generation = generation
+        self._steps = steps or Steps()
         self._servers = servers
         self._shards = shards
         self._story = story
@@ -106,6 +114,7 @@ class Checkpoints:
         """Which state of which cut each PS has told last."""
         self._kept = known or CutNumbers()
         self.newest = self._kept.newest
+        self._stalls = self._kept.stalls
         self.cuts = self._resumed(self._kept)
         self._background.submit(self._store.look, self._looked)
 
@@ -131,7 +140,7 @@ class Checkpoints:
         if cuts.phase != "idle":
             rows, size, _ = cuts.written
             under_way = CheckpointUnderWay(cuts.cut, cuts.phase, rows, size)
-        return CheckpointsStatus(self.newest, under_way, self._problem)
+        return CheckpointsStatus(self.newest, under_way, self._problem, list(self._stalls))
 
     def request(self) -> CheckpointPromise | Failure:
         """Take one as soon as may be."""
@@ -183,6 +192,7 @@ class Checkpoints:
         """Bring the cut under way nearer to its end. Raises JobError when the ledger can't be written."""
         self._is_asked = False
         self._background.take()
+        self._take_stall()
         while True:
             before = self.cuts
             self._go(self.cuts.tick(self._clock(), self._view(fleet)), fleet)
@@ -229,6 +239,8 @@ class Checkpoints:
                 problem.cut, self._wall_clock(), problem.why, problem.hint, problem.failures
             )
         self._remember()
+        if before.phase != "idle" and self.cuts.phase == "idle":
+            self._steps.gives_up()  # unless it is complete
         if any(isinstance(step, Open | Take) for step in instructions):
             self._shards.commit()
         for instruction in instructions:
@@ -247,7 +259,7 @@ class Checkpoints:
 
     def _remember(self) -> None:
         cuts = self.cuts
-        numbers = CutNumbers(cuts.next, cuts.cut, cuts.wanted, self.newest)
+        numbers = CutNumbers(cuts.next, cuts.cut, cuts.wanted, self.newest, self._stalls)
         if numbers != self._kept:
             self._kept = numbers
             self._keep(numbers)
@@ -277,6 +289,7 @@ class Checkpoints:
             builds_on=basis.manifest.cut if basis else None,
         )
         self._began = self._clock()
+        self._steps.begins(cut, self._began)
         order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress)
         for node, owner in owners.items():
             room = spill_bytes(fleet.by_id[node].least_memory, self._usage.get(node))
@@ -330,6 +343,7 @@ class Checkpoints:
             return
         failpoint("master.cut.manifest")
         seconds, size = self._clock() - self._began, manifest.stored_bytes
+        self._steps.ends(cut, self._clock())
         self.newest = CheckpointStatus(cut, manifest.at, manifest.samples, manifest.rows, size, seconds)
         kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
         what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
@@ -338,6 +352,18 @@ class Checkpoints:
         failpoint("master.cut.complete")
         keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
         self._background.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
+
+    def _take_stall(self) -> None:
+        """How long the last one has held training up, once all workers have told."""
+        stall, newest = self._steps.take(self._clock()), self.newest
+        if stall is None or newest is None or newest.number != stall.cut:
+            return
+        self.newest = msgspec.structs.replace(
+            newest, stall_seconds=stall.seconds, usual_stall_seconds=stall.usual_seconds
+        )
+        told = CheckpointStall(stall.cut, newest.seconds, stall.seconds, stall.usual_seconds)
+        self._stalls = (*self._stalls, told)[-_MOST_STALLS:]
+        self._remember()
 
     def _retained(self, cut: int, done: Future[list[int]]) -> None:
         error = _outcome(done)

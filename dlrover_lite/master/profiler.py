@@ -115,6 +115,16 @@ class Profiler:
     def disturbed(self) -> str:
         return self._situation.disturbed
 
+    @property
+    def ends(self) -> float | None:
+        """When the interval under way, or about to begin, is to be over; None: nothing can be measured."""
+        return None if self._began is None else self._end(self._began)
+
+    @property
+    def has_measured(self) -> bool:
+        """An interval was measured since things have been as they are."""
+        return self._at_beginning is not None
+
     # --- what is told ---------------------------------------------------------------------------------------------------
 
     def readings(self, now: float, readings: Readings) -> None:

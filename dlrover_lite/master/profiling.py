@@ -101,6 +101,22 @@ class Profiling:
         """Why nothing is measured now, in words; empty while something is."""
         return self._profiler.disturbed
 
+    @property
+    def seconds_left(self) -> float:
+        """Of the interval under way; 0: nothing can be measured."""
+        ends = self._profiler.ends
+        return 0.0 if ends is None else max(0.0, ends - self._clock())
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the interval under way is to be over, seconds since the epoch; None: nothing can be measured."""
+        return None if self._profiler.ends is None else self._wall_clock() + self.seconds_left
+
+    @property
+    def has_measured(self) -> bool:
+        """An interval was measured with the nodes that run now."""
+        return self._profiler.has_measured
+
     def taken_over(self, why: str) -> None:
         """An earlier master was at an interval, of which nothing is known any more."""
         self._keep(Gap(self._wall_clock(), None, why))

@@ -7,6 +7,7 @@ from collections import Counter, deque
 import msgspec
 
 from dlrover_lite.errors import DataError
+from dlrover_lite.master.stalls import Steps
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import EvaluationResult, WorkReport
@@ -41,6 +42,7 @@ class Progress:
         self._before = BinaryMetrics()
         self._rates: dict[str, _Rate] = {}
         self._rate = _Rate()
+        self.steps = Steps()
 
     def add(self, node: str, report: WorkReport, metrics: BinaryMetrics | None, *, now: float) -> None:
         """A worker's report about training, and the metrics in it."""
@@ -51,6 +53,7 @@ class Progress:
         self.staleness.update(report.staleness)
         self._rates.setdefault(node, _Rate()).add(report.samples, now)
         self._rate.add(report.samples, now)
+        self.steps.worked(node, minibatches=report.minibatches, longest=report.longest_step_seconds, now=now)
 
     def add_lines(self, report: WorkReport) -> None:
         """What was read, for training or evaluation."""
@@ -80,6 +83,7 @@ class Progress:
 
     def forget(self, node: str) -> None:
         self._rates.pop(node, None)
+        self.steps.forget(node)
 
     def rate(self, *, now: float) -> float:
         """Samples/s of the whole job over the last seconds."""

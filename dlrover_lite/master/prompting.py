@@ -71,6 +71,7 @@ def checkpoints_of(
         story=master.story,
         keep=facts.keep_cuts,
         known=facts.cuts(),
+        steps=master.progress.steps,
         facts_of=lambda: facts_for(recipe, shards, master.evaluations, master.progress, now=clock()),
         usage=master.reconciler.usage,
         generation=facts.generation.number,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from dlrover_lite.backends.base import Usage
 from dlrover_lite.master.fleet import describe_end
 from dlrover_lite.master.lifecycle import Node
+from dlrover_lite.master.next_look import next_look
 from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, Status
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def describe(master: Master) -> Status:
         checkpoints=master.checkpoints.status() if master.checkpoints else None,
         plan=master.executor.state.began,
         shards=_shards(shards),
+        next_look=next_look(master),
     )
 
 

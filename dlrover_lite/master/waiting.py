@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from dlrover_lite.brain.demand import Autoscale
+from dlrover_lite.master.next_look import QUEUED
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import Failure, Request
 from dlrover_lite.wire.messages import (
@@ -59,7 +60,7 @@ class WaitingRoom:
     def waits(self, why: str) -> None:
         """It is in the queue, for this reason."""
         if (self.status.state, self.status.message) != ("queued", why):
-            self.status = msgspec.structs.replace(self.status, state="queued", message=why)
+            self.status = msgspec.structs.replace(self.status, state="queued", message=why, next_look=QUEUED)
             self.story.node("master", why)
             self.story.flush()
             self._show(self.status)
@@ -122,5 +123,12 @@ def without_nodes(status: Status, why: str) -> Status:
 
     nodes = [ended(node) for node in status.nodes]
     return msgspec.structs.replace(
-        status, state="queued", message=why, samples_per_second=0.0, nodes=nodes, moves=[], slots_settled=True
+        status,
+        state="queued",
+        message=why,
+        samples_per_second=0.0,
+        nodes=nodes,
+        moves=[],
+        slots_settled=True,
+        next_look=QUEUED,
     )

@@ -24,6 +24,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line
 
 __all__ = ["TuiApp"]
@@ -31,6 +32,8 @@ __all__ = ["TuiApp"]
 DARK, LIGHT = "textual-dark", "textual-light"
 Severity = Literal["information", "warning", "error"]
 R = TypeVar("R")
+_COPIED_WIDTH = 100
+"""Characters of the lines of an explanation that is copied."""
 
 
 class TuiApp(App[None]):
@@ -170,10 +173,16 @@ class TuiApp(App[None]):
         self._show(self.screen)
         return gone
 
-    def read(self, title: str, lines: Sequence[Line]) -> None:
+    def read(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> None:
+        """``again``: makes them anew, every second."""
         from dlrover_lite.tui.screens.reading import ReadingScreen
 
-        self.push_screen(ReadingScreen(title, lines))
+        self.push_screen(ReadingScreen(title, lines, again=again))
+
+    def copy(self, text: str, what: str) -> None:
+        """To the clipboard, by the terminal: it needn't be on this machine."""
+        self.copy_to_clipboard(text)
+        self.notify(f"copied {what}", timeout=3, markup=False)
 
     def open_decisions(self, detail: JobDetail) -> None:
         self.push_screen(DecisionsScreen(detail))
@@ -206,8 +215,9 @@ class TuiApp(App[None]):
             case "quit":
                 self.exit()
 
-    def explain(self, job: str, number: int, *, otherwise: Sequence[Line]) -> None:
-        """Reads it on a thread of its own; ``otherwise`` is shown where it isn't kept."""
+    def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
+        """Reads it on a thread of its own, and shows it, or copies it; ``otherwise`` is taken where it isn't kept."""
+        width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
 
         def read() -> None:
             try:
@@ -215,8 +225,11 @@ class TuiApp(App[None]):
             except DlroverLiteError as error:
                 self.call_from_thread(self.notify, error.message, severity="error", markup=False)
                 return
-            lines = lines_of(found, max(20, self.size.width - 6)) if found is not None else otherwise
-            self.call_from_thread(self.read, f"Decision {number} for {job}", lines)
+            lines = lines_of(found, width) if found is not None else otherwise
+            if copy:
+                self.call_from_thread(self.copy, text_of(lines), f"the explanation of decision {number}")
+            else:
+                self.call_from_thread(self.read, f"Decision {number} for {job}", lines)
 
         self.run_worker(read, thread=True, exclusive=True, group="explain")
 

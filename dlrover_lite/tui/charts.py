@@ -12,14 +12,27 @@ from typing import NamedTuple
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, line
 from dlrover_lite.words import compact
 
-__all__ = ["Mark", "Point", "bar", "curve", "scatter", "sparkline", "strip"]
+__all__ = [
+    "BRAILLE",
+    "DOTS",
+    "LABEL",
+    "Mark",
+    "Point",
+    "bar",
+    "curve",
+    "ends_line",
+    "round_up",
+    "scatter",
+    "sparkline",
+    "strip",
+]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Of a braille character: rows from the top, each with its left and right dot."""
-_BRAILLE = 0x2800
-_LABEL = 7
+BRAILLE = 0x2800
+LABEL = 7
 """Characters of the numbers beside a curve."""
 
 
@@ -70,12 +83,12 @@ def curve(
 
     >>> curve([(0, 1), (9, 4)], 40, 5, ends=("12:00", "12:10"))  # doctest: +SKIP
     """
-    plot, rows = width - _LABEL - 1, height - 2
+    plot, rows = width - LABEL - 1, height - 2
     if plot < 4 or rows < 1:
         return []
     low, high = span or (points[0][0], points[-1][0]) if points else (span or (0.0, 1.0))
     scale = (plot * 2 - 1) / (high - low) if high > low else 0.0
-    top = _round_up(max((value for _, value in points), default=0.0))
+    top = round_up(max((value for _, value in points), default=0.0))
     columns = _steps(points, low, scale, plot * 2)
     cells = [[0] * plot for _ in range(rows)]
     before: int | None = None
@@ -86,18 +99,18 @@ def curve(
         y = round((1 - value / top) * (rows * 4 - 1)) if top else rows * 4 - 1
         start, stop = (y, y) if before is None else (min(y, before), max(y, before))
         for dot in range(start, stop + 1):
-            cells[dot // 4][x // 2] |= _DOTS[dot % 4][x % 2]
+            cells[dot // 4][x // 2] |= DOTS[dot % 4][x % 2]
         before = y
     labels = {0: compact(top), rows - 1: "0"} if rows > 1 else {0: compact(top)}
     if rows >= 5 and top:
         labels[rows // 2] = compact(top * (1 - (rows // 2 * 4 + 1.5) / (rows * 4 - 1)))
     found = []
     for row, dots in enumerate(cells):
-        text = "".join(chr(_BRAILLE + bits) if bits else " " for bits in dots)
+        text = "".join(chr(BRAILLE + bits) if bits else " " for bits in dots)
         found.append(
-            line((labels.get(row, "").rjust(_LABEL), "dim"), ("┤" if row in labels else "│", "dim"), (text, "good"))
+            line((labels.get(row, "").rjust(LABEL), "dim"), ("┤" if row in labels else "│", "dim"), (text, "good"))
         )
-    return [*found, _axis(marks, low, high, scale, plot), _ends(ends, plot)]
+    return [*found, _axis(marks, low, high, scale, plot), ends_line(ends, plot)]
 
 
 def _steps(points: Sequence[tuple[float, float]], low: float, scale: float, columns: int) -> list[float | None]:
@@ -120,7 +133,7 @@ def _steps(points: Sequence[tuple[float, float]], low: float, scale: float, colu
     return found
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """To the next 1, 1.5, 2, 3, 4, 5, 6 or 8 of its power of ten."""
     if value <= 0 or not math.isfinite(value):
         return 0.0
@@ -133,7 +146,7 @@ def _axis(marks: Sequence[Mark], low: float, high: float, scale: float, plot: in
     for mark in marks:
         if low <= mark.x <= high:
             cells[min(plot - 1, math.floor((mark.x - low) * scale) // 2)] = mark
-    spans = [Span(" " * _LABEL + "└", "dim")]
+    spans = [Span(" " * LABEL + "└", "dim")]
     run = 0
     for cell in [*cells, Mark(0, "")]:
         if cell is None:
@@ -147,10 +160,10 @@ def _axis(marks: Sequence[Mark], low: float, high: float, scale: float, plot: in
     return tuple(spans)
 
 
-def _ends(ends: tuple[str, str], plot: int) -> Line:
+def ends_line(ends: tuple[str, str], plot: int) -> Line:
     left, right = ends
     room = plot - len(left) - len(right)
-    return line((" " * (_LABEL + 1) + left + " " * max(1, room) + right, "dim"))
+    return line((" " * (LABEL + 1) + left + " " * max(1, room) + right, "dim"))
 
 
 _SHADES = " ░▒▓█"
@@ -186,14 +199,18 @@ class Point(NamedTuple):
     tone: Tone = "plain"
 
 
-def scatter(points: Sequence[Point], width: int, height: int) -> list[Line]:
-    """``height`` lines: from 0 to the largest of each axis. Of points in the same place the last one is seen."""
-    plot, rows = width - _LABEL - 1, height - 2
+def scatter(points: Sequence[Point], width: int, height: int, *, diagonal: bool = False) -> list[Line]:
+    """``height`` lines: from 0 to the largest of each axis; with ``diagonal`` both have the same scale, and where x is y there are dots.
+    Of points in the same place the last one is seen."""
+    plot, rows = width - LABEL - 1, height - 2
     if plot < 4 or rows < 2:
         return []
-    right = _round_up(max((point.x for point in points), default=0.0)) or 1.0
-    top = _round_up(max((point.y for point in points), default=0.0)) or 1.0
+    right = round_up(max((point.x for point in points), default=0.0)) or 1.0
+    top = round_up(max((point.y for point in points), default=0.0)) or 1.0
     cells: dict[tuple[int, int], Point] = {}
+    if diagonal:
+        right = top = max(right, top)
+        points = [*(Point(right * at / (plot - 1), right * at / (plot - 1), "·", "dim") for at in range(plot)), *points]
     for point in points:
         column = min(plot - 1, max(0, round(point.x / right * (plot - 1))))
         row = min(rows - 1, max(0, round((1 - point.y / top) * (rows - 1))))
@@ -201,9 +218,13 @@ def scatter(points: Sequence[Point], width: int, height: int) -> list[Line]:
     labels = {0: compact(top), rows // 2: compact(top * (1 - (rows // 2) / (rows - 1))), rows - 1: "0"}
     found = []
     for row in range(rows):
-        spans = [Span(labels.get(row, "").rjust(_LABEL) + ("┤" if row in labels else "│"), "dim")]
+        spans = [Span(labels.get(row, "").rjust(LABEL) + ("┤" if row in labels else "│"), "dim")]
         for column in range(plot):
             there = cells.get((row, column))
             spans.append(Span(" ") if there is None else Span(there.symbol, there.tone))
         found.append(tuple(spans))
-    return [*found, line((" " * _LABEL + "└" + "─" * plot, "dim")), _ends(("0", f"{right:g}"), plot)]
+    return [
+        *found,
+        line((" " * LABEL + "└" + "─" * plot, "dim")),
+        ends_line(("0", f"{right:g}" if right < 1000 else compact(right)), plot),
+    ]

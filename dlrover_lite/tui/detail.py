@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlrover_lite.tui.fold import LocalNode, LocalStatus
-from dlrover_lite.tui.model import Cut, Cuts, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.model import Cut, Cuts, Look, NodeRow, PsStrip, Shards
 from dlrover_lite.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def status_of_master(status: Status) -> LocalStatus:
             for node in status.nodes
         ),
         message=status.message,
+        next_look=Look(look.at, look.why) if (look := status.next_look) is not None else None,
     )
 
 
@@ -125,7 +126,10 @@ def cuts_of(status: Status | None) -> Cuts | None:
     trouble = ""
     if problem is not None and (newest is None or problem.number > newest.number):
         trouble = f"checkpoint {problem.number}: {problem.why}"
-    cut = None if newest is None else Cut(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes)
+    cut = None
+    if newest is not None:
+        stalls = newest.stall_seconds, newest.usual_stall_seconds
+        cut = Cut(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes, *stalls)
     return Cuts(newest=cut, under_way=doing, problem=trouble)
 
 

@@ -1,28 +1,54 @@
-"""The screen of one decision as text: what was decided and why, all plans as points of cost and throughput, and why each lost."""
+"""The screen of one decision as text: what was decided and why, all plans as points of cost and throughput and why each lost; and what it
+rests on: what was known, nodes beside each other, memory as it was foreseen, the model against what was measured."""
 
 from __future__ import annotations
 
+from dlrover_lite.brain import explained_words as words
+from dlrover_lite.brain.shown import Explained, MemoryCurve, ModelShown
+from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import Point, scatter
+from dlrover_lite.tui.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.model import Explanation, WeighedPlan
 from dlrover_lite.tui.table import Column, Table
-from dlrover_lite.tui.text import Line, Tone, line, wrapped
+from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import compact, duration
 
 __all__ = ["lines_of"]
 
 _SYMBOLS: dict[str, tuple[str, Tone]] = {"*": ("◉", "good"), "=": ("=", "warn"), "": ("·", "plain")}
+_POINTS: dict[bool, tuple[str, Tone]] = {True: ("●", "good"), False: ("○", "warn")}
+"""Of an interval, by whether it is within the model's band."""
 _HEIGHT = 14
+_WIDEST, _WIDEST_FIT = 110, 72
+_MEMORY_HEIGHT = 11
+_NAME = 12
+"""Characters of what is before a fact."""
 
 
 def lines_of(one: Explanation, width: int) -> list[Line]:
     """All of it, to be scrolled through."""
+    shown = one.rests_on
+    blocks: list[list[Line]] = [[part for paragraph in one.text for part in wrapped(paragraph, width)]]
+    memory = [_memory(curve, width) for curve in shown.memory]
+    if shown.cause:
+        blocks += [_peers(shown, width), *memory]
+    if one.plans:
+        blocks += [_front(one, width), _plans(one, width)]
+    blocks += [_facts(shown, width), _like(shown, width)]
+    if shown.model is not None:
+        blocks += _model(shown.model, width)
+    if not shown.cause:
+        blocks += memory
+    blocks.append([part for text in shown.missing for part in wrapped(text, width, "warn")])
     found: list[Line] = []
-    for paragraph in one.text:
-        found += wrapped(paragraph, width)
-    if not one.plans:
-        return found
-    return [*found, (), *_front(one, width), (), *_table(one, width)]
+    for block in blocks:
+        if block:
+            found += [(), *block] if found else block
+    return found
+
+
+# --- all plans ------------------------------------------------------------------------------------------------------
 
 
 def _front(one: Explanation, width: int) -> list[Line]:
@@ -36,7 +62,7 @@ def _front(one: Explanation, width: int) -> list[Line]:
         ("=", "warn"),
         " until then  · others that none beats",
     )
-    return [head, *scatter(points, min(width, 110), _HEIGHT)]
+    return [head, *scatter(points, min(width, _WIDEST), _HEIGHT)]
 
 
 def _plan(plan: WeighedPlan, _width: int) -> Line:
@@ -63,7 +89,90 @@ _COLUMNS: tuple[Column[WeighedPlan], ...] = (
 )
 
 
-def _table(one: Explanation, width: int) -> list[Line]:
+def _plans(one: Explanation, width: int) -> list[Line]:
     table: Table[WeighedPlan] = Table(_COLUMNS, lambda plan: plan.verdict)
     table.put({str(at): plan for at, plan in enumerate(one.plans)})
+    return table.text(width)
+
+
+# --- what it rests on -----------------------------------------------------------------------------------------------
+
+
+def _facts(shown: Explained, width: int) -> list[Line]:
+    if not shown.facts:
+        return []
+    found = [line(("What was known", "title"))]
+    for fact in shown.facts:
+        for at, part in enumerate(wrapped(clean(fact.text), max(20, width - _NAME))):
+            found.append((Span(("" if at else fact.name).ljust(_NAME - 1) + " ", "dim"), *part))
+    return found
+
+
+def _like(shown: Explained, width: int) -> list[Line]:
+    if not shown.like:
+        return []
+    head = line(("Past jobs that it was made from", "title"), ("  distance 0: the same, 1: nothing alike", "dim"))
+    return [head, *_rows(words.likes(shown.like), width)]
+
+
+def _peers(shown: Explained, width: int) -> list[Line]:
+    if not shown.peers:
+        return []
+    head = line((words.peers_title(shown), "title"), ("  *", "warn"), " the one that it is about")
+    return [head, *_rows(words.peers(shown), width)]
+
+
+def _memory(curve: MemoryCurve, width: int) -> list[Line]:
+    """In words, and as a curve."""
+    head = [line(("Memory, as it was foreseen", "title")), *wrapped(words.memory(curve), width)]
+    low, high = span_of(curve)
+    seconds = high - low < 600
+    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    return [*head, *memory_chart(curve, min(width, _WIDEST), _MEMORY_HEIGHT, ends=ends)]
+
+
+def _model(one: ModelShown, width: int) -> list[list[Line]]:
+    """Against what was measured; what limits the plan; and what it is made of."""
+    blocks: list[list[Line]] = []
+    if one.points:
+        head = line(("samples/s by the model (up) and as measured (across)", "title"))
+        legend = line(("●", "good"), " within the model's band  ", ("○", "warn"), " not  · where both are the same")
+        points = [
+            Point(point.measured, point.predicted, *_POINTS[point.inside])
+            for point in sorted(one.points, key=lambda point: not point.inside)
+        ]
+        blocks.append([head, legend, *scatter(points, min(width, _WIDEST_FIT), _HEIGHT, diagonal=True)])
+        blocks.append(_rows(words.measured(one), width))
+    about = [part for text in (*words.model(one), f"{one.formula}.") for part in wrapped(text, width)]
+    blocks.append([line(("The model", "title")), *about])
+    if one.limits:
+        blocks.append([line((f"What limits {one.plan}", "title")), *_rows(words.limits(one), width)])
+    if one.coefficients:
+        blocks.append([line(("Its costs", "title")), *_rows(words.costs(one), width)])
+    return blocks
+
+
+_GIVES_WAY = {"80% BAND": 9, "INTERVALS": 8, "HELD BACK": 7, "CORES": 6}
+"""Columns that are left out where there is no room, the highest first."""
+_LEAST_TEXT = 16
+
+
+def _rows(rows: words.Rows, width: int) -> list[Line]:
+    """A table that fits; its last column is cut where it is text."""
+
+    def column(at: int) -> Column[tuple[str, ...]]:
+        wide = max(len(row[at]) for row in (rows.head, *rows.rows))
+        is_text = at in rows.left and at == len(rows.head) - 1
+        return Column(
+            str(at),
+            rows.head[at],
+            lambda row, _: line(clean(row[at])),
+            least=min(wide, _LEAST_TEXT) if is_text else wide,
+            wanted=wide,
+            right=at not in rows.left,
+            rank=_GIVES_WAY.get(rows.head[at], 0),
+        )
+
+    table: Table[tuple[str, ...]] = Table([column(at) for at in range(len(rows.head))], " ".join)
+    table.put({str(at): row for at, row in enumerate(rows.rows)})
     return table.text(width)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
-from dlrover_lite.tui.model import OVER, Cost, Expected, JobRow, LastDecision, Rate, expected_end
+from dlrover_lite.tui.model import OVER, Cost, Expected, JobRow, LastDecision, Look, Rate, expected_end
 from dlrover_lite.tui.text import clean
 
 __all__ = ["JobsFold", "LocalNode", "LocalStatus"]
@@ -41,6 +41,7 @@ class LocalStatus(msgspec.Struct, frozen=True):
     elapsed_seconds: float
     nodes: tuple[LocalNode, ...] = ()
     message: str = ""
+    next_look: Look | None = None
 
     @property
     def alive(self) -> Iterable[LocalNode]:
@@ -226,6 +227,7 @@ def _row(known: _Known, silent: bool) -> JobRow:
         decision=known.decision,
         silent_since=known.heard_at if silent else None,
         directory=news.directory,
+        look=local.next_look if local is not None and not known.over and not silent else None,
     )
 
 

@@ -3,16 +3,19 @@ them: shards, slots, checkpoints, and what was decided last."""
 
 from __future__ import annotations
 
+from dlrover_lite.brain import explained_words
+from dlrover_lite.brain.shown import MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import Mark, bar, curve, sparkline, strip
+from dlrover_lite.tui.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.model import Cuts, JobDetail, NodeRow, PsStrip, Shards
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import compact, count, metric, plural
 
-__all__ = ["chart", "describe_node", "facts", "headline", "mark_of", "nodes_table"]
+__all__ = ["chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
 
 _ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
@@ -115,14 +118,14 @@ def _legend(acting: list[Chosen]) -> Line:
 # --- the facts --------------------------------------------------------------------------------------------------------
 
 
-def facts(detail: JobDetail, width: int, height: int) -> list[Line]:
-    """As many of these as there is room for: shards, checkpoints, decisions, slots."""
-    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width)]
+def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
+    """As many of these as there is room for: shards, checkpoints, memory, decisions, slots."""
+    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _memory(detail.memory, width)]
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
     if len(slots) >= room:
         slots = []
-    decided = _decisions(detail, width, max(1, room - len(slots)))
+    decided = _decisions(detail, width, max(1, room - len(slots)), now)
     found = [one for block in (*blocks, decided, slots) for one in block]
     return [padded(one, width) for one in found[:height]]
 
@@ -150,7 +153,7 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
     found = []
     if (one := cuts.newest) is not None:
         text = f"checkpoint {one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
-        found.append(line(_name("saved"), text))
+        found.append(line(_name("saved"), text, (phrases.held_up(one, width - _LABEL - len(text)), "dim")))
     if cuts.under_way:
         found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
     if cuts.problem:
@@ -158,16 +161,37 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
     return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 
-def _decisions(detail: JobDetail, width: int, most: int) -> list[Line]:
-    """The newest first, a line each."""
+def _memory(curve: MemoryCurve | None, width: int) -> list[Line]:
+    """Of the parameter server that comes nearest to its limit, now and at the end."""
+    if curve is None:
+        return []
+    tone: Tone = "warn" if curve.full_at is not None else "plain"
+    return [line(_name("memory"), (cut(explained_words.memory(curve), width - _LABEL), tone))]
+
+
+def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
+    """The same as a curve over time, where there is room."""
+    curve = detail.memory
+    if curve is None:
+        return []
+    low, high = span_of(curve)
+    seconds = high - low < 600
+    ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
+    head = padded((Span(f"memory of {curve.node}", "title"),), width)
+    return [head, *memory_chart(curve, width, height - 1, ends=ends)]
+
+
+def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
+    """When the brain looks next; then the newest first, a line each."""
     acting = [one for one in detail.decisions if one.action in _ACTING] or list(detail.decisions)
+    look = phrases.look(detail.row.look, now)
+    found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
     if not acting:
-        return [line(_name("decided"), ("nothing so far", "dim"))]
-    found = []
-    for number, one in enumerate(acting[::-1][:most]):
+        return [*found, line(_name("" if found else "decided"), ("nothing so far", "dim"))]
+    for one in acting[::-1][: most - len(found)]:
         symbol, tone = mark_of(one)
         what = f"{one.action} {one.choice}" if one.choice else one.action
-        parts = [_name("" if number else "decided"), Span(f"{symbol} ", tone), Span(f"{phrases.clock(one.at)} ", "dim")]
+        parts = [_name("" if found else "decided"), Span(f"{symbol} ", tone), Span(f"{phrases.clock(one.at)} ", "dim")]
         parts += [Span(what), *_outcome(one)]
         found.append(padded(parts, width))
     return found

@@ -173,7 +173,7 @@ def nothing_yet(width: int) -> list[Line]:
     ]
 
 
-def describe(row: JobRow, width: int) -> list[Line]:
+def describe(row: JobRow, width: int, now: float) -> list[Line]:
     """All that the list knows of a job."""
     pairs: list[tuple[str, Line]] = [
         ("state", phrases.state(row.state, silent_since=row.silent_since)),
@@ -189,6 +189,8 @@ def describe(row: JobRow, width: int) -> list[Line]:
         ("cost", phrases.cost_of(row)),
         ("files", line(row.directory or "not on this machine")),
     ]
+    if row.look is not None:
+        pairs.insert(-1, ("brain", phrases.look(row.look, now)))
     found = [line((f"{name:<10} ", "dim"), *value) for name, value in pairs]
     if row.message:
         found += [(), line(("message", "title")), *wrapped(row.message, width)]

@@ -84,6 +84,7 @@ JOBS = (
     ),
     Key("l", "logs", "Logs", "the log of the job's master", rank=2),
     _SCALE,
+    Key("y", "copy", "", "copy the id of the chosen job"),
     _SAVE,
     _STOP,
 )
@@ -113,6 +114,7 @@ JOB = (
         acts=True,
         rank=2,
     ),
+    Key("y", "copy", "", "copy the id of the chosen node"),
     _SAVE,
     _STOP,
 )
@@ -134,9 +136,11 @@ DECISIONS = (
         ("R", "came", "how far it missed"),
     ),
     *_AUTOSCALING,
+    Key("y", "copy", "", "copy the explanation of the chosen decision, as text"),
 )
 READING = (
     Key("slash", "filter", "Find", "show only lines with these words", "/"),
+    Key("y", "copy", "", "copy the lines in sight; of other text than a log, all of them"),
     Key("f", "follow", "Follow", "stay at the end as more is written, or not"),
 )
 WRITING = {

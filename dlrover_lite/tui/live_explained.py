@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from dlrover_lite.brain.explain import explain, lines_of
+from dlrover_lite.brain.explained import read
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import HistoryError
 from dlrover_lite.tui.model import Explanation, WeighedPlan
 from dlrover_lite.tui.text import clean
 
@@ -24,10 +23,8 @@ def explanation(database: Path, job: str, number: int) -> Explanation | None:
         if not found:
             return None
         one = found[0]
-        policy = None
-        with suppress(HistoryError):  # what it follows from was pruned: then by what counts now
-            policy = getattr(queries.inputs_of(store, one), "policy", None)
+        rests_on, policy = read(store, one)
     text = explain(one.decision, one.effect, policy=policy)
     paragraphs = tuple(clean(line) for line in text.partition("\n\n")[0].splitlines())
     plans = tuple(WeighedPlan(*line) for line in lines_of(one.decision, policy=policy, most=None))
-    return Explanation(job, number, paragraphs, plans)
+    return Explanation(job, number, paragraphs, plans, rests_on)

@@ -12,6 +12,7 @@ from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, status_of_master, strips_of
 from dlrover_lite.tui.fold import JobsFold
+from dlrover_lite.tui.live_memory import LiveMemory
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class LiveJob:
         self.id = job
         self._clock = clock
         self._watch = JobWatch(database, job)
+        self._memory = LiveMemory(database, job)
         self._fold = JobsFold()
         self._nodes = NodesFold()
         self._rates: list[Rate] = []
@@ -48,6 +50,7 @@ class LiveJob:
 
     def close(self) -> None:
         self._watch.close()
+        self._memory.close()
 
     def look_again(self) -> None:
         """Something was just done to it: what is seldom asked for is asked for with the next look. From any thread."""
@@ -75,6 +78,7 @@ class LiveJob:
             if status
             else 0,
             cuts=cuts_of(status),
+            memory=None if row.over else self._memory.look(),
             epoch=status.epoch if status else 0,
             epochs=status.epochs if status else 0,
             auc=status.auc if status else None,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dlrover_lite.brain.shown import Explained, MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "JobRow",
     "JobsView",
     "LastDecision",
+    "Look",
     "NodeRow",
     "Problem",
     "PsStrip",
@@ -92,6 +94,15 @@ class Cost(msgspec.Struct, frozen=True):
         return Cost(now.core_seconds, now.byte_seconds, cores, memory, at)
 
 
+class Look(msgspec.Struct, frozen=True):
+    """When the brain looks next whether something is to be done about a job."""
+
+    at: float | None = None
+    """None: not for now."""
+    why: str = ""
+    """Why not; or what it waits for until then."""
+
+
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """A job among others. None is what isn't known."""
 
@@ -127,6 +138,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of one that runs: its master has said nothing for a while, and this was its last word."""
     directory: str = ""
     """Its files; empty: they aren't on this machine."""
+    look: Look | None = None
+    """None: its master doesn't say, or it is over."""
 
     @property
     def over(self) -> bool:
@@ -220,6 +233,10 @@ class Cut(msgspec.Struct, frozen=True):
     """From its beginning until it was durable."""
     rows: int
     bytes: int
+    held_up: float | None = None
+    """Seconds: the longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
+    usual: float | None = None
+    """The same while as much time passed without one."""
 
 
 class Cuts(msgspec.Struct, frozen=True):
@@ -260,6 +277,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Paragraphs: what, what was predicted, what it brought."""
     plans: tuple[WeighedPlan, ...] = ()
     """By cost; none where there was no choice."""
+    rests_on: Explained = Explained()
 
 
 class Autoscaling(msgspec.Struct, frozen=True):
@@ -314,6 +332,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     slot_map_version: int = 0
     moving_slots: int = 0
     cuts: Cuts | None = None
+    memory: MemoryCurve | None = None
+    """Of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""
     epoch: int = 0
     epochs: int = 0
     auc: float | None = None

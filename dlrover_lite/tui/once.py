@@ -39,11 +39,11 @@ def _job(source: Source, job: str, width: int, now: float) -> list[Line]:
         left = width * 55 // 100
         blocks = (
             (left, job_page.chart(detail, left, 14)),
-            (width - left - 2, job_page.facts(detail, width - left - 2, 14)),
+            (width - left - 2, job_page.facts(detail, width - left - 2, 14, now)),
         )
         above = side_by_side(blocks)
     else:
-        above = [*job_page.chart(detail, width, 9), *job_page.facts(detail, width, 12)]
+        above = [*job_page.chart(detail, width, 9), *job_page.facts(detail, width, 12, now)]
     table = job_page.nodes_table()
     table.put({row.id: row for row in detail.nodes})
     nodes = table.text(width) if detail.nodes else [line(("No node is known.", "dim"))]

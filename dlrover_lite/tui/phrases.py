@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.model import Cut, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 from dlrover_lite.units import GIB, format_bytes
-from dlrover_lite.words import compact
+from dlrover_lite.words import compact, next_look, pause
 
-__all__ = ["clock", "cores_of", "cost_of", "ends", "memory_of", "number", "percent", "span", "state"]
+__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "span", "state"]
 
 _HALF_A_DAY = 43_200.0
 DASH: Line = (Span("-", "dim"),)
@@ -120,3 +120,19 @@ def cost_of(row: JobRow) -> Line:
 
 def _hours(hours: float) -> str:
     return f"{hours:.2f}" if hours < 9.995 else f"{hours:.1f}" if hours < 99.95 else compact(hours).replace(" ", "")
+
+
+def look(one: Look | None, now: float) -> Line:
+    """When the brain looks next, or why it doesn't; of a job that says nothing of it, nothing."""
+    if one is None:
+        return ()
+    return line((next_look(one.at, one.why, now), "dim" if one.at is None else "accent"))
+
+
+def held_up(one: Cut, width: int) -> str:
+    """``, held up 14 ms (11 ms without)``: training, at the longest step; empty where that isn't known, or there is no room."""
+    if one.held_up is None:
+        return ""
+    short = f", held up {pause(one.held_up)}"
+    long = short if one.usual is None else f"{short} ({pause(one.usual)} without)"
+    return next((text for text in (long, short) if len(text) <= width), "")

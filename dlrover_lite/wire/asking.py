@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointProblem",
     "CheckpointPromise",
     "CheckpointRequest",
+    "CheckpointStall",
     "CheckpointStatus",
     "CheckpointUnderWay",
     "CheckpointsStatus",
@@ -23,6 +24,7 @@ __all__ = [
     "KillRequest",
     "MoveRequest",
     "MoveStatus",
+    "NextLook",
     "NodeStatus",
     "PsSlots",
     "ResizeRequest",
@@ -260,6 +262,19 @@ class CheckpointStatus(Message, frozen=True):
     bytes: int
     seconds: float
     """From its beginning until it was durable."""
+    stall_seconds: float | None = None
+    """The longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
+    usual_stall_seconds: float | None = None
+    """The same of as much time before it, without a checkpoint."""
+
+
+class CheckpointStall(Message, frozen=True):
+    """What a checkpoint took. Fields as of ``CheckpointStatus``."""
+
+    number: int
+    seconds: float
+    stall_seconds: float
+    usual_stall_seconds: float | None = None
 
 
 class CheckpointUnderWay(Message, frozen=True):
@@ -287,6 +302,17 @@ class CheckpointsStatus(Message, frozen=True):
     under_way: CheckpointUnderWay | None = None
     problem: CheckpointProblem | None = None
     """The last one."""
+    stalls: list[CheckpointStall] = []
+    """Of the last ones, the oldest first."""
+
+
+class NextLook(Message, frozen=True):
+    """When the brain is asked next whether something is to be done about a job."""
+
+    at: float | None = None
+    """Seconds since the epoch: about then; None: not for now."""
+    why: str = ""
+    """Why not; or what it waits for until then, where that is something special."""
 
 
 class Status(Message, frozen=True):
@@ -336,6 +362,8 @@ class Status(Message, frozen=True):
     """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
     shards: ShardsStatus | None = None
     """None: it has begun with nothing yet."""
+    next_look: NextLook | None = None
+    """None: it is over, or nobody says."""
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
@@ -350,7 +378,10 @@ def status_of(fields: Mapping[str, Any]) -> Status:
             newest and CheckpointStatus(**newest),
             under_way and CheckpointUnderWay(**under_way),
             problem and CheckpointProblem(**problem),
+            [CheckpointStall(**stall) for stall in known.get("stalls", ())],
         )
     if (shards := plain.get("shards")) is not None:
         plain["shards"] = ShardsStatus(**shards)
+    if (look := plain.get("next_look")) is not None:
+        plain["next_look"] = NextLook(**look)
     return Status(**plain)

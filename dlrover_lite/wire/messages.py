@@ -18,6 +18,7 @@ from dlrover_lite.wire.asking import (
     CheckpointPromise,
     CheckpointRequest,
     CheckpointsStatus,
+    CheckpointStall,
     CheckpointStatus,
     CheckpointUnderWay,
     DrainRequest,
@@ -26,6 +27,7 @@ from dlrover_lite.wire.asking import (
     KillRequest,
     MoveRequest,
     MoveStatus,
+    NextLook,
     NodeStatus,
     PsSlots,
     ResizeRequest,
@@ -51,6 +53,7 @@ __all__ = [
     "CheckpointProblem",
     "CheckpointPromise",
     "CheckpointRequest",
+    "CheckpointStall",
     "CheckpointStatus",
     "CheckpointUnderWay",
     "CheckpointsStatus",
@@ -71,6 +74,7 @@ __all__ = [
     "MoveOrder",
     "MoveRequest",
     "MoveStatus",
+    "NextLook",
     "NodeFailed",
     "NodeStatus",
     "PsCounters",
@@ -156,6 +160,8 @@ class WorkReport(Message, frozen=True):
     cpu_seconds: dict[str, float] = {}
     """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
     samples_per_second: float = 0.0
+    longest_step_seconds: float = 0.0
+    """From one acknowledged push to the next, where the worker had something to do all the while."""
 
 
 class LeaseRequest(Message, frozen=True):

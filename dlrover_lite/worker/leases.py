@@ -49,6 +49,7 @@ class Work:
         self.staleness: dict[int, int] = {}
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
+        self.longest_step = 0.0
         self._scores: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
 
     def add_scores(self, logits: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
@@ -66,6 +67,10 @@ class Work:
     def add_cpu(self, phase: str, seconds: float) -> None:
         self.cpu_seconds[phase] = self.cpu_seconds.get(phase, 0.0) + seconds
 
+    def stepped(self, seconds: float) -> None:
+        """So long after the step before."""
+        self.longest_step = max(self.longest_step, seconds)
+
     def report(self) -> WorkReport:
         metrics = BinaryMetrics()
         if self._scores:
@@ -80,6 +85,7 @@ class Work:
             staleness=self.staleness,
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,
+            longest_step_seconds=self.longest_step,
         )
 
 

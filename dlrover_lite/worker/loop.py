@@ -98,6 +98,8 @@ class TrainingLoop:
         self._pulling: list[_Task] = []
         self._computing: deque[_Task] = deque()
         self._pushes: list[tuple[PushTicket, HeldLease]] = []
+        self._stepped_at: float | None = None
+        """When a push was acknowledged last; None: there has been nothing to train on since."""
         self._compute: ComputeThread[_Task, Gradients | NDArray[np.float32]] = ComputeThread(
             self._run_task, clock=clock
         )
@@ -114,6 +116,7 @@ class TrainingLoop:
                     if self._book.finished or self._book.export is not None:
                         return
                     self._mark("waiting for work")
+                    self._stepped_at = None
                     self._book.idle(self._book.ask_again_in or _IDLE_SECONDS)
             while self._computing:  # what has been computed is not thrown away
                 ps.wait()
@@ -216,6 +219,7 @@ class TrainingLoop:
             elif done.result is not None:
                 held.work.add_scores(done.result, prepared.labels.numpy())
                 held.consumed(k)
+                self._stepped_at = None
             if self._computing:  # has begun meanwhile
                 self._mark(_name(self._computing[0]))
         self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
@@ -240,10 +244,18 @@ class TrainingLoop:
                 continue
             failpoint("worker.push.acknowledged")
             held.consumed(ticket.k)
+            self._step(held)
             held.work.add_seconds("push", ticket.seconds)
             staleness: dict[int, int] = held.work.staleness
             staleness[ticket.staleness] = staleness.get(ticket.staleness, 0) + 1
         self._pushes = open_pushes
+
+    def _step(self, held: HeldLease) -> None:
+        """A push is acknowledged: how long after the one before says whether something has held training up."""
+        now = self._clock()
+        if self._stepped_at is not None:
+            held.work.stepped(now - self._stepped_at)
+        self._stepped_at = now
 
     # --- minibatches ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 
 from dlrover_lite.cli.live import progress_text
 from dlrover_lite.cli.main import main
-from dlrover_lite.cli.saving import checkpoint_lines, open_problem, problem_text
+from dlrover_lite.cli.saving import checkpoint_lines, newest_text, open_problem, problem_text
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.store import Job
@@ -21,6 +21,7 @@ from dlrover_lite.wire.messages import (
     CheckpointPromise,
     CheckpointRequest,
     CheckpointsStatus,
+    CheckpointStall,
     CheckpointStatus,
     CheckpointUnderWay,
     Status,
@@ -143,10 +144,21 @@ def test_what_is_said_meanwhile() -> None:
     assert problem_text(CheckpointProblem(0, 0.0, "gone", failures=1)) == "checkpoints failed: gone"
 
 
+def test_how_long_it_held_training_up_is_said() -> None:
+    held = msgspec.structs.replace(NEWEST, stall_seconds=0.0142)
+    assert newest_text(held).endswith("3 MiB in 0.2 s, held training up by 14 ms")
+    assert newest_text(NEWEST).endswith("3 MiB in 0.2 s")
+
+
 def test_status_as_json(capsys: Capture) -> None:
     answers = Master()
     answers.later = [
-        CheckpointsStatus(NEWEST, CheckpointUnderWay(3, "waiting"), CheckpointProblem(2, 0.0, "why", "hint"))
+        CheckpointsStatus(
+            NEWEST,
+            CheckpointUnderWay(3, "waiting"),
+            CheckpointProblem(2, 0.0, "why", "hint"),
+            [CheckpointStall(2, 0.25, 0.01)],
+        )
     ]
     with running_job(answers, status=answers.status):
         assert main(["status", "--json"]) == 0

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 
 import fsspec
+import msgspec
 import pytest
 
 from dlrover_lite.checkpoint.layout import ALIGNMENT
 from dlrover_lite.checkpoint.locate import locate, store_of
 from dlrover_lite.cli.main import main
+from dlrover_lite.jobs.statuses import starting
 from dlrover_lite.jobs.store import Job, create_job
 from dlrover_lite.recipe.load import parse_recipe
+from dlrover_lite.wire.messages import CheckpointsStatus, CheckpointStall, to_builtins
 from tests.checkpoint.cuts import keys, write_cut
 from tests.cli import documented
 
@@ -55,6 +58,22 @@ def test_the_list(capsys: Capture) -> None:
     documented.check("### a checkpoint", value["checkpoints"][0])
     assert (value["job"], value["url"]) == (job.id, str(job.directory / "checkpoints"))
     assert [one["taken_at"] for one in value["checkpoints"]] == [1e9, 1e9 + 600]
+
+
+def test_how_long_they_held_training_up_is_in_the_list(capsys: Capture) -> None:
+    job = job_with_cuts()
+    stalls = CheckpointsStatus(stalls=[CheckpointStall(2, 1.25, 0.0142, 0.011)])
+    job.write_status(to_builtins(msgspec.structs.replace(starting(job), checkpoints=stalls)))
+    assert main(["checkpoints"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split()[-4:] == ["TOOK", "HELD", "UP", "STATE"]
+    assert first.split()[-3:] == ["-", "-", "complete"]
+    assert second.split()[-5:] == ["1.2", "s", "14", "ms", "complete"]
+    assert main(["checkpoints", "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["checkpoints"]
+    names = ("seconds", "stall_seconds", "usual_stall_seconds")
+    assert [one[name] for name in names] == [None] * 3
+    assert [two[name] for name in names] == [1.25, 0.0142, 0.011]
 
 
 def test_whole(capsys: Capture) -> None:

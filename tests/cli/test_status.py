@@ -6,14 +6,16 @@ import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.store import Result
 from dlrover_lite.units import MIB, format_bytes
-from dlrover_lite.wire.messages import to_builtins
+from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.messages import NextLook, to_builtins
 from tests.cli.documented import check
-from tests.cli.scripted_master import make_job, status_of
+from tests.cli.scripted_master import make_job, running_job, status_of
 
 Capture = pytest.CaptureFixture[str]
 ENFORCED = {"enforcement": "cgroup v1", "not_enforced": ["swap", "memory of the page cache"]}
@@ -87,3 +89,28 @@ def test_a_message_that_goes_on_in_lines_below(capsys: Capture) -> None:
         f"{job.id}: failed (the template has ended (killed by SIGKILL))",
         "last words",
     ]
+
+
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [
+        (NextLook(time.time() + 86_400, ""), "brain      next look in "),
+        (NextLook(1.0, ""), "brain      next look any moment\n"),
+        (
+            NextLook(None, "autoscaling is paused: by request"),
+            "no look for now: autoscaling is paused: by request",
+        ),
+    ],
+)
+def test_when_the_brain_looks_next(look: NextLook, says: str, capsys: Capture) -> None:
+    def refuse(_: msgspec.Struct) -> msgspec.Struct:
+        return Failure("refused", "nothing else is answered")
+
+    with running_job(refuse, status=lambda job: status_of(job, next_look=look)):
+        assert main(["status"]) == 0
+        assert says in capsys.readouterr().out
+        assert main(["status", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["next_look"] == {"at": look.at, "why": look.why}
+    ended(next_look=look)
+    assert main(["status"]) == 0
+    assert "brain " not in capsys.readouterr().out

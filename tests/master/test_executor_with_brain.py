@@ -21,7 +21,15 @@ from dlrover_lite.master import brain_link
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.brain_messages import Advice, BrainRequests, RegisterJob, Report
-from dlrover_lite.wire.messages import AutoscaleRequest, AutoscaleStatus, Scaled, ScaleRequest, StoryRequest
+from dlrover_lite.wire.messages import (
+    AutoscaleRequest,
+    AutoscaleStatus,
+    NextLook,
+    Scaled,
+    ScaleRequest,
+    StatusRequest,
+    StoryRequest,
+)
 from dlrover_lite.wire.server import Server
 from tests.backends.support import until
 from tests.brain.service_rig import registration
@@ -135,6 +143,11 @@ def ask(rig: Rig, what: Any = "status") -> AutoscaleStatus:
     return answer
 
 
+def looks(rig: Rig) -> NextLook | None:
+    found: NextLook | None = rig.ask("cli", StatusRequest()).next_look
+    return found
+
+
 def launched(rig: Rig) -> list[str]:
     return [spec.id for spec in rig.backend.launched]
 
@@ -144,6 +157,7 @@ def test_what_is_suggested_waits_for_a_word(brain: Brain, start: Callable[..., R
     advise(brain, 1, 2)
     until(lambda: ask(rig).decision == 1, "the suggestion")
     assert ask(rig) == AutoscaleStatus("suggest", "", 1, "2 workers are faster", False)
+    assert looks(rig) == NextLook(None, "decision 1 waits to be accepted or rejected")
     assert launched(rig) == ["ps-0", "worker-0"] and brain.done() == []
     assert ask(rig, "accept").under_way
     rig.up("worker-1")
@@ -164,6 +178,7 @@ def test_what_is_suggested_waits_for_a_word(brain: Brain, start: Callable[..., R
 def test_a_change_is_held_and_goes_on(brain: Brain, start: Callable[..., Rig]) -> None:
     rig = start(mode="on")
     assert ask(rig, "pause").paused == "by request"
+    assert looks(rig) == NextLook(None, "autoscaling is paused: by request")
     advise(brain, 1, 2)
     until(lambda: ask(rig).decision == 1, "the decision")
     assert launched(rig) == ["ps-0", "worker-0"]

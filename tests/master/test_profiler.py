@@ -127,6 +127,17 @@ def test_an_interval_holds_what_was_done_in_it() -> None:
     assert profile.relative_sd == pytest.approx(0, abs=1e-9)
 
 
+def test_when_an_interval_ends_is_known_before() -> None:
+    world = World()
+    assert world.profiler.ends is None
+    world.change(0.0, plan())
+    assert (world.profiler.ends, world.profiler.has_measured) == (13.0, False)
+    evenly(world, 14.0)
+    assert (world.profiler.ends, world.profiler.has_measured) == (23.0, True)
+    world.change(15.0, plan(disturbed="a worker starts"))
+    assert (world.profiler.ends, world.profiler.has_measured) == (None, False)
+
+
 def test_what_servers_hold_is_known_at_once_and_whatever_goes_on() -> None:
     """Within a second of the first work, though an interval would begin later, if at all; and as of one moment."""
     world = World()

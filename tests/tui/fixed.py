@@ -6,6 +6,19 @@ import math
 
 import msgspec
 
+from dlrover_lite.brain.shown import (
+    Coefficient,
+    Explained,
+    Fact,
+    FitPoint,
+    Limit,
+    MemoryAhead,
+    MemoryCurve,
+    ModelShown,
+    Peer,
+    PlanFit,
+    Used,
+)
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.errors import JobError
 from dlrover_lite.tui.model import (
@@ -19,6 +32,7 @@ from dlrover_lite.tui.model import (
     JobRow,
     JobsView,
     LastDecision,
+    Look,
     NodeRow,
     PsStrip,
     Rate,
@@ -56,6 +70,7 @@ ADS = JobRow(
         3, NOW - 240, "change", "it changes to 3 worker x 0.5, 1 ps x 0.5 cores: 54,635 samples/s, 92 s to go"
     ),
     directory="/state/jobs/ads-7f3k2m1p",
+    look=Look(NOW + 7.0),
 )
 FEED = JobRow(
     id="feed-7f3k2q8d",
@@ -131,6 +146,15 @@ def _decision(number: int, seconds_ago: float, action: str, before: str, choice:
     )
 
 
+MEMORY = MemoryCurve(
+    node="ps-0",
+    used=tuple(Used(NOW - 880 + 20 * i, int((52 + 96 * (i / 44) ** 0.7) * MIB)) for i in range(45)),
+    ahead=tuple(
+        MemoryAhead(NOW + 7 * i, (148 + 2 * i) * MIB, (148 + i) * MIB, (149 + 3 * i) * MIB) for i in range(1, 17)
+    ),
+    limits=(Used(NOW - 890, 96 * MIB), Used(NOW - 700, 151 * MIB), Used(NOW - 60, 210 * MIB)),
+)
+
 ONE, TWO = "1 worker x 0.25, 1 ps x 0.25", "3 worker x 0.5, 1 ps x 0.5"
 DETAIL = JobDetail(
     row=ADS,
@@ -190,7 +214,11 @@ DETAIL = JobDetail(
     shards=Shards(8_223, 160, 11_149),
     slots=(PsStrip("ps-0", 4096, 0.31, tuple(0.02 + 0.98 * (i % 16 == 3) for i in range(128))),),
     slot_map_version=1,
-    cuts=Cuts(newest=Cut(12, NOW - 130, 2.31, 310_000, 84 * MIB), under_way="checkpoint 13 taking, 12 MiB written"),
+    cuts=Cuts(
+        newest=Cut(12, NOW - 130, 2.31, 310_000, 84 * MIB, 0.0142, 0.0113),
+        under_way="checkpoint 13 taking, 12 MiB written",
+    ),
+    memory=MEMORY,
     epoch=1,
     epochs=3,
     auc=0.7812,
@@ -207,6 +235,69 @@ def _weighed(mark: str, workers: int, each: float, rate: float, verdict: str) ->
     return WeighedPlan(mark, workers, each, 1, 0.25, cores, GIB, rate, rate * 0.8, rate * 1.2, 5e6 / rate, verdict)
 
 
+MODEL = ModelShown(
+    form="bottleneck",
+    formula="samples/s = batch size / time of a minibatch; that is as long as the slowest of four limits lets it be",
+    exponent=6.0,
+    intervals=34,
+    error=0.021,
+    noise=0.06,
+    coefficients=(
+        Coefficient("worker_sample", 1.62e-5, "CPU of a worker for each sample", ""),
+        Coefficient(
+            "worker_minibatch", 9.1e-4, "CPU of a worker for each minibatch", "measured in one with worker_request"
+        ),
+        Coefficient(
+            "latency", 2e-3, "time from pull to push beside CPU", "from past jobs, or a guess: nothing measured says it"
+        ),
+    ),
+    identifiable="Only sums of these were measured, since no plan told them apart: worker_minibatch + worker_request.",
+    plan="3 worker x 0.25, 1 ps x 0.25 cores",
+    limits=(
+        Limit("workers", "the cores of all workers", 55_900.0),
+        Limit("ps", "the cores of the busiest parameter server", 93_000.0),
+        Limit("host", "the free cores of the machine, for all nodes together", 148_000.0),
+        Limit("pipeline", "minibatches that workers have under way at once", 310_000.0),
+    ),
+    points=(
+        *(FitPoint(12_000.0 + 90 * i, 12_205.0, 9_000.0, 16_400.0) for i in range(6)),
+        *(FitPoint(29_000.0 + 300 * i, 30_900.0, 24_000.0, 38_000.0) for i in range(7)),
+        FitPoint(21_000.0, 30_900.0, 24_000.0, 38_000.0),
+    ),
+    plans=(
+        PlanFit("1 worker x 0.25, 1 ps x 0.25 cores", 6, 12_225.0, 12_205.0, 9_000.0, 16_400.0),
+        PlanFit("2 worker x 0.25, 1 ps x 0.25 cores", 8, 28_800.0, 30_900.0, 24_000.0, 38_000.0),
+    ),
+)
+RESTS_ON = Explained(
+    facts=(
+        Fact("plan", "2 worker x 0.25, 1 ps x 0.25 cores"),
+        Fact(
+            "measured",
+            "28,800 samples/s (80% band 27,900 to 29,700), in 8 intervals since it had 1 worker x 0.25, 1 ps x 0.25 cores",
+        ),
+        Fact("left", "7,100,000 samples; it has run for 5 min 2 s"),
+        Fact("CPU", "its nodes used 0.72 cores, others 0.31, of 4"),
+        Fact("other jobs", "feed-7f3k2q8d waits"),
+    ),
+    model=MODEL,
+    memory=(MEMORY,),
+)
+TREATED = Explanation(
+    ADS.id,
+    4,
+    ("ads-7f3k2m1p: heal worker-1. It does 31% of the minibatches that its peers' rates let expect, for 12 s.",),
+    rests_on=Explained(
+        facts=(Fact("node", "worker-1: 0.5 cores, 440 MiB"),),
+        cause="slow worker",
+        peers=(
+            Peer(node="worker-1", treated=True, cores=0.5, rate=6.2, expected=0.31, held=0.02),
+            Peer(node="worker-0", treated=False, cores=0.5, rate=19.6, expected=1.0, held=0.31),
+            Peer(node="worker-3", treated=False, cores=0.5, rate=20.1, expected=1.02, held=0.0),
+        ),
+        missing=("What was measured before isn't kept any more.",),
+    ),
+)
 EXPLANATION = Explanation(
     ADS.id,
     2,
@@ -221,6 +312,7 @@ EXPLANATION = Explanation(
         _weighed("*", 3, 0.25, 54_635.0, "chosen"),
         _weighed("", 4, 0.5, 61_100.0, "ends 8.2 s sooner for 1.25 cores more, which are worth more to other jobs"),
     ),
+    RESTS_ON,
 )
 
 
@@ -251,7 +343,7 @@ class FixedSource:
         self.view = msgspec.structs.replace(self.view, jobs={**self.view.jobs, job: row})
 
     def explain(self, job: str, number: int) -> Explanation | None:
-        return EXPLANATION if (job, number) == (ADS.id, 2) else None
+        return {(ADS.id, 2): EXPLANATION, (ADS.id, 4): TREATED}.get((job, number))
 
     def forget(self) -> None:
         pass

@@ -16,6 +16,7 @@ from dlrover_lite.wire.messages import (
     CheckpointStatus,
     CheckpointUnderWay,
     HotSlot,
+    NextLook,
     NodeStatus,
     PsSlots,
     ShardsStatus,
@@ -120,3 +121,18 @@ def test_strips_show_where_slots_are_and_how_busy() -> None:
     assert two.heat[0] == 0.0
     assert two.heat[-1] == 0.25
     assert strips_of(report, Topology(0)) == ()
+
+
+def test_when_the_brain_looks_next_is_in_the_row() -> None:
+    from dlrover_lite.tui.detail import status_of_master
+    from dlrover_lite.tui.model import Look
+
+    assert status_of_master(_status(next_look=NextLook(7.0, "why"))).next_look == Look(7.0, "why")
+    assert status_of_master(_status()).next_look is None
+
+
+def test_how_long_a_cut_held_training_up() -> None:
+    newest = CheckpointStatus(3, 10.0, 100, 5, 2048, 1.5, 0.014, 0.011)
+    cuts = cuts_of(_status(checkpoints=CheckpointsStatus(newest)))
+    assert cuts is not None and cuts.newest is not None
+    assert (cuts.newest.held_up, cuts.newest.usual) == (0.014, 0.011)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -376,3 +378,72 @@ def test_a_job_can_be_the_first_screen() -> None:
         assert list(_jobs(pilot).grid.table.rows) == list(VIEW.jobs)
 
     drive(steps, the_app(job=ADS.id))
+
+
+def _copied(pilot: Pilot[None]) -> list[str]:
+    """What the terminal is asked to copy from now on, as it decodes it."""
+    found: list[str] = []
+    driver = pilot.app._driver
+    assert driver is not None
+    write_on = driver.write
+
+    def write(data: str) -> None:
+        found.extend(base64.b64decode(one).decode() for one in re.findall(r"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07", data))
+        write_on(data)
+
+    driver.write = write  # type: ignore[method-assign]
+    return found
+
+
+def _told(pilot: Pilot[None]) -> list[str]:
+    return [one.message for one in pilot.app._notifications]
+
+
+def test_y_copies_what_is_chosen(with_logs: FixedSource) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        copied = _copied(pilot)
+        await pilot.press("down", "y")
+        await _open_ads_here(pilot)
+        await pilot.press("y")
+        assert copied == [ADS.id, "ps-0"]
+        assert _told(pilot) == [f"copied {ADS.id}", "copied ps-0"]
+        await pilot.press("v", "down", "down", "y")
+        await until(pilot, lambda: len(copied) == 3)
+        assert "-31%" in copied[2] and "What was known" in copied[2] and "◉ chosen" in copied[2]
+        assert max(map(len, copied[2].splitlines())) <= 100
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+        await write(pilot, "slash", "cores of", "enter")
+        await pilot.press("y")
+        assert len(copied) == 4 and "the busiest parameter server" in copied[3] and "-31%" not in copied[3]
+
+    drive(steps, the_app(with_logs), size=(120, 40))
+
+
+async def _open_ads_here(pilot: Pilot[None]) -> None:
+    await pilot.press("enter")
+    await opened(pilot)
+
+
+def test_y_copies_the_lines_of_a_log_that_are_in_sight(with_logs: FixedSource) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        copied = _copied(pilot)
+        await pilot.press("down")
+        await _open_ads_here(pilot)
+        await pilot.press("down", "l")
+        await until(pilot, lambda: "line 99" in _text(pilot))
+        await pilot.press("y")
+        lines = copied[0].splitlines()
+        assert lines[-1] == "line 99" and 5 < len(lines) < 24
+        assert _told(pilot) == [f"copied {len(lines)} lines"]
+
+    drive(steps, the_app(with_logs))
+
+
+def test_nothing_is_copied_where_nothing_is_chosen() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        copied = _copied(pilot)
+        await pilot.press("y")
+        assert copied == [] and _told(pilot) == []
+
+    drive(steps, the_app(FixedSource(JobsView())))

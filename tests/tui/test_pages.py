@@ -7,11 +7,12 @@ import pytest
 
 from dlrover_lite.errors import JobError
 from dlrover_lite.tui import explanation_page, job_page, jobs_page
-from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Problem, Shards
+from dlrover_lite.tui.memory_chart import memory_chart
+from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Look, Problem, Shards
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.table import text_of
-from dlrover_lite.tui.text import length
-from tests.tui.fixed import ADS, BROKEN, DETAIL, EXPLANATION, NOW, VIEW, FixedSource
+from dlrover_lite.tui.text import length, plain
+from tests.tui.fixed import ADS, BROKEN, DETAIL, EXPLANATION, MEMORY, NOW, RESTS_ON, TREATED, VIEW, FixedSource
 
 
 def test_a_frame_of_all_jobs_has_what_is_known_of_each() -> None:
@@ -31,7 +32,9 @@ def test_a_frame_of_one_job_has_its_nodes_and_decisions() -> None:
     text = frame(FixedSource(), job=ADS.id, width=220, now=NOW)
     for part in (
         "8,223 done, 160 leased, 11,149 left",
-        "checkpoint 12 at 13:57, 84 MiB in 2.3 s",
+        "checkpoint 12 at 13:57, 84 MiB in 2.3 s, held up 14 ms (11 ms without)",
+        "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end, limit 210 MiB",
+        "decided next look in 7 s",
         "checkpoint 13 taking",
         "◆ 13:58 heal worker-1",
         "-31% came",
@@ -49,20 +52,21 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     lines = [
         *job_page.headline(DETAIL, width),
         *job_page.chart(DETAIL, width, 9)[:-1],
-        *job_page.facts(DETAIL, width, 20),
+        *job_page.facts(DETAIL, width, 20, NOW),
+        *job_page.memory(DETAIL, width, 10)[:-1],
     ]
     assert max(map(length, lines)) <= width
 
 
 def test_facts_keep_within_their_height() -> None:
     for height in range(12):
-        assert len(job_page.facts(DETAIL, 60, height)) <= height
+        assert len(job_page.facts(DETAIL, 60, height, NOW)) <= height
 
 
 def test_of_a_job_that_has_just_begun_it_says_what_it_waits_for() -> None:
     detail = JobDetail(row=msgspec.structs.replace(ADS, expected=None, rate=None))
     assert "Nothing is measured yet" in text_of(job_page.chart(detail, 80, 8))
-    assert "nothing so far" in text_of(job_page.facts(detail, 80, 8))
+    assert "nothing so far" in text_of(job_page.facts(detail, 80, 8, NOW))
     over = JobDetail(row=BROKEN)
     assert "Nothing was measured of it" in text_of(job_page.chart(over, 80, 8))
     assert "shapes differ" in text_of(job_page.headline(over, 120))
@@ -70,7 +74,7 @@ def test_of_a_job_that_has_just_begun_it_says_what_it_waits_for() -> None:
 
 def test_quarantined_minibatches_are_told() -> None:
     detail = msgspec.structs.replace(DETAIL, shards=Shards(5, 1, 0, 2))
-    assert "2 minibatchs" not in (text := text_of(job_page.facts(detail, 80, 8)))
+    assert "2 minibatchs" not in (text := text_of(job_page.facts(detail, 80, 8, NOW)))
     assert "2 failed twice, left out" in text
 
 
@@ -92,7 +96,7 @@ def test_what_is_old_is_said_in_words() -> None:
 
 def test_an_end_on_another_day_says_which() -> None:
     row = msgspec.structs.replace(ADS, expected=Expected(NOW + 86_400, 7200.0))
-    assert "23 Nov 14:00 ±2h00" in text_of([jobs_page.describe(row, 80)[4]])
+    assert "23 Nov 14:00 ±2h00" in text_of([jobs_page.describe(row, 80, NOW)[4]])
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,109 @@ def test_an_explanation_has_all_plans_and_why_they_lost(width: int) -> None:
     for part in ("-31%", "◉ chosen", "= until then", "4 x 0.5, 1 x 0.25", "54.6 k", "ends 117 s later"):
         assert part in text, part
     assert "WHY" not in text_of(explanation_page.lines_of(msgspec.structs.replace(EXPLANATION, plans=()), width))
+
+
+@pytest.mark.parametrize("width", [76, 116, 200])
+def test_an_explanation_says_what_it_rests_on(width: int) -> None:
+    text = " ".join(text_of(explanation_page.lines_of(EXPLANATION, width)).split())
+    for part in (
+        "What was known",
+        "28,800 samples/s (80% band",
+        "its nodes used 0.72 cores, others 0.31, of 4",
+        "● within the model's band",
+        "○ not",
+        "2 worker x 0.25, 1 ps x 0.25 cores",
+        "+7.3%",
+        "half of them are within 2.1% of it, 13 of 14 within its 80% band",
+        "What limits 3 worker x 0.25",
+        "55,900",
+        "16.2 us",
+        *(["measured in one with worker_request"] if width > 100 else []),
+        "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end",
+        "░",
+    ):
+        assert part in text, part
+    order = [text.index(part) for part in ("-31%", "◉ chosen", "What was known", "○ not", "The model", "Its costs")]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("width", [76, 116, 200])
+def test_a_treatment_shows_the_node_beside_its_peers(width: int) -> None:
+    lines = explanation_page.lines_of(TREATED, width)
+    assert max(map(length, lines)) <= width
+    text = text_of(lines)
+    slow, fast = (next(one for one in text.splitlines() if name in one) for name in ("* worker-1", "  worker-3"))
+    assert slow.split()[:5] == ["*", "worker-1", "0.5", "6.2", "31%"] or slow.split()[:4] == [
+        "*",
+        "worker-1",
+        "6.2",
+        "31%",
+    ]
+    assert "102%" in fast
+    assert "What was measured before isn't kept any more." in text
+
+
+def test_an_explanation_of_old_has_what_it_had() -> None:
+    one = msgspec.json.decode(
+        msgspec.json.encode({"job": "a", "number": 1, "text": ["why"], "plans": []}), type=type(EXPLANATION)
+    )
+    assert text_of(explanation_page.lines_of(one, 80)) == "why\n"
+    again = msgspec.json.decode(msgspec.json.encode(EXPLANATION), type=type(EXPLANATION))
+    assert again.rests_on == RESTS_ON
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 8), (76, 9), (116, 10), (190, 14)])
+def test_a_memory_curve_has_what_was_used_what_is_foreseen_and_the_limits(width: int, height: int) -> None:
+    lines = memory_chart(MEMORY, width, height, ends=("13:45", "14:01"))
+    assert len(lines) == height
+    assert max(map(length, lines[1:])) <= width
+    rows = [plain(one)[8:] for one in lines[1:-2]]
+    now = plain(lines[-2])[8:].index("┴")
+    used, ahead = ("".join(row[:now] for row in rows), "".join(row[now + 1 :] for row in rows))
+    assert any("\u2800" < one < "\u28ff" for one in used) and "░" not in used
+    assert "░" in ahead and any("\u2800" < one < "\u28ff" for one in ahead)
+    limits = [at for at, row in enumerate(rows) if "─" in row]
+    assert limits[0] < limits[-1]  # it was lower once
+    assert plain(lines[-1]).split() == ["13:45", "14:01"]
+
+
+def test_a_memory_curve_without_a_forecast_is_what_was_used() -> None:
+    curve = msgspec.structs.replace(MEMORY, ahead=())
+    text = text_of(memory_chart(curve, 76, 9, ends=("a", "b"))[1:])
+    assert "░" not in text and "┴" not in text
+    assert memory_chart(msgspec.structs.replace(MEMORY, used=()), 76, 9, ends=("a", "b")) == []
+    assert memory_chart(MEMORY, 12, 9, ends=("a", "b")) == []
+
+
+def test_memory_that_will_be_full_says_when() -> None:
+    detail = msgspec.structs.replace(DETAIL, memory=msgspec.structs.replace(MEMORY, full_at=NOW + 60))
+    assert "limit 210 MiB, full at 14:01:00" in text_of(job_page.facts(detail, 90, 8, NOW))
+
+
+# --- the next look --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("look", "now", "text"),
+    [
+        (Look(NOW + 7.0), NOW, "next look in 7 s"),
+        (Look(NOW + 7.0), NOW + 6.2, "next look in 1 s"),
+        (Look(NOW + 7.0), NOW + 8, "next look any moment"),
+        (Look(NOW + 7.0, "it is measured"), NOW, "next look in 7 s, when it is measured"),
+        (
+            Look(None, "autoscaling is paused: by request"),
+            NOW,
+            "no look for now: autoscaling is paused: by request",
+        ),
+    ],
+)
+def test_when_the_brain_looks_next(look: Look, now: float, text: str) -> None:
+    row = msgspec.structs.replace(ADS, look=look)
+    detail = msgspec.structs.replace(DETAIL, row=row)
+    assert f"decided {text}" in text_of(job_page.facts(detail, 90, 9, now))
+    assert f"brain      {text}" in text_of(jobs_page.describe(row, 90, now))
+    silent = msgspec.structs.replace(ADS, look=None)
+    assert "brain  " not in text_of(jobs_page.describe(silent, 90, now))

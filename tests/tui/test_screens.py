@@ -9,7 +9,10 @@ from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.model import JobsView, Problem
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
+from dlrover_lite.tui.text import plain
 from dlrover_lite.tui.widgets.grid import Grid
+from dlrover_lite.tui.widgets.pager import Pager
+from dlrover_lite.tui.widgets.toned import Lines
 from tests.tui.driving import drive, head, opened, stale, the_app, until
 from tests.tui.fixed import ADS, DETAIL, FEED, NOW, OLD, VIEW, FixedSource
 
@@ -140,3 +143,37 @@ def test_a_job_that_fails_is_told_on_every_screen_and_once() -> None:
         assert [one.message for one in pilot.app._notifications] == [f"{FEED.id} has failed: no such column"]
 
     drive(steps, the_app(source, job=ADS.id))
+
+
+def test_the_next_look_counts_down_without_anything_being_read() -> None:
+    now = [NOW]
+    source = FixedSource()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+        facts = pilot.app.screen.query_one("#facts", Lines)
+        await until(pilot, lambda: "next look in 7 s" in facts.text)
+        source.fails = "nothing is read any more"
+        now[0] = NOW + 3
+        await until(pilot, lambda: "next look in 4 s" in facts.text)
+        await pilot.press("escape", "down", "d")
+        pager = pilot.app.screen.query_one(Pager)
+        await until(pilot, lambda: any("next look in 4 s" in plain(one) for one in pager.shown))
+        now[0] = NOW + 5
+        await until(pilot, lambda: any("next look in 2 s" in plain(one) for one in pager.shown))
+
+    drive(steps, the_app(source, job=ADS.id, clock=lambda: now[0]))
+
+
+def test_what_is_foreseen_is_a_curve_where_there_is_room() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await opened(pilot)
+        memory = pilot.app.screen.query_one("#memory", Lines)
+        assert not memory.display
+        assert "ps-0: 148 MiB now" in pilot.app.screen.query_one("#facts", Lines).text
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: memory.display and "░" in memory.text)
+        await pilot.resize_terminal(120, 30)
+        await until(pilot, lambda: not memory.display)
+
+    drive(steps, the_app(job=ADS.id))

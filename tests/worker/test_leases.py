@@ -102,9 +102,10 @@ def test_the_next_lease_is_asked_for_when_the_last_minibatch_is_handed_out(scrip
 
 def test_progress_is_reported_now_and_then(script: Script) -> None:
     script.begin(train(1, 0, 1000))
-    for expected in ([(0, 2)], [(2, 4)]):
+    for expected, longest in (([(0, 2)], 0.5), ([(2, 4)], 0.25)):
         for _ in range(2):
             held, k = script.take()
+            held.work.stepped(longest)
             held.work.add_scores(np.array([0.5], np.float32), np.array([1.0], np.float32))
             held.consumed(k)
         assert script.silent()
@@ -114,6 +115,7 @@ def test_progress_is_reported_now_and_then(script: Script) -> None:
         assert (request.consumed, request.want) == (expected, False)
         assert request.report is not None
         assert (request.report.samples, request.report.minibatches) == (2, 2)
+        assert request.report.longest_step_seconds == longest
         script.says(Ack())
 
 
@@ -127,12 +129,15 @@ def test_metrics_and_bad_lines_are_told(script: Script) -> None:
     held.work.add_seconds("read", 0.5)
     held.work.add_seconds("read", 0.25)
     held.work.staleness[3] = 2
+    for seconds in (0.01, 0.25, 0.02):
+        held.work.stepped(seconds)
     held.consumed(k)
     script.says(Wait(0.0))
     report = script.asked().report
     assert report is not None
     assert (report.samples, report.bad_lines, len(report.bad_examples)) == (3, 9, 5)
     assert (report.seconds, report.staleness) == ({"read": 0.75}, {3: 2})
+    assert report.longest_step_seconds == 0.25
     metrics, expected = BinaryMetrics.from_bytes(report.metrics), BinaryMetrics()
     expected.add(logits, labels)
     assert (metrics.auc, metrics.log_loss) == (expected.auc, expected.log_loss)

@@ -131,13 +131,15 @@ def _conditions(which: JobFilter) -> tuple[list[str], list[Any]]:
     return conditions, values
 
 
-def profiles(store: ConfigStore, job: str, *, since: float = 0.0, newest: int | None = None) -> list[ProfileRecord]:
+def profiles(
+    store: ConfigStore, job: str, *, since: float = 0.0, until: float = 1e18, newest: int | None = None
+) -> list[ProfileRecord]:
     """Oldest first; of the ``newest`` only."""
     question = (
         "select job, at, seconds, samples_per_second, workers, servers, data from profiles "
-        f"where job = ? and at >= ? order by at desc{_limit(newest)}"
+        f"where job = ? and at >= ? and at <= ? order by at desc{_limit(newest)}"
     )
-    rows = _rows(store, question, (job, since))
+    rows = _rows(store, question, (job, since, until))
     names = ProfileRecord.__struct_fields__
     found = [
         ProfileRecord(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))

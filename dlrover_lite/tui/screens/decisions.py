@@ -76,5 +76,9 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         if not self.refused("describe") and (one := self.grid.row) is not None:
             self.tui.read(f"Decision {one.number} for {self.detail.row.id}", self._described(one))
 
+    def action_copy(self) -> None:
+        if (one := self.grid.row) is not None:
+            self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one), copy=True)
+
     def _described(self, one: Chosen) -> list[Line]:
         return decisions_page.describe(one, max(20, self.size.width - 8))

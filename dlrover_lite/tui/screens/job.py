@@ -20,16 +20,21 @@ from dlrover_lite.tui.widgets.toned import Lines
 
 __all__ = ["JobScreen"]
 
+_TALL = 40
+"""Lines that a screen has to have for a second curve."""
+
 
 class JobScreen(ActingPage, inherit_bindings=False):
-    """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve."""
+    """The curve above the facts above the nodes; on a wide terminal the facts are beside the curve, and on a high one the memory that is
+    foreseen is below them."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - textual has it so
     VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - textual has it so
     DEFAULT_CSS = """
     #above { height: auto; padding: 0 1; }
     #chart { height: 7; }
-    #facts { height: 7; }
+    #facts { height: 8; }
+    #memory { height: 10; padding: 0 1; display: none; }
     #nodes { height: 1fr; min-height: 3; }
     JobScreen.-high #chart { height: 12; }
     JobScreen.-high #facts { height: 9; }
@@ -37,6 +42,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
     JobScreen.-wide #chart { width: 55%; height: 100%; margin-right: 2; }
     JobScreen.-wide #facts { width: 1fr; height: 100%; }
     JobScreen.-wide.-low #above { height: 9; }
+    JobScreen.-foreseen #memory { display: block; }
     """
     KEYS = (JOB, EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
@@ -47,7 +53,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         self.job = job
         self.columns = [column.name for column in table.columns if column.sort is not None]
         self.grid: Grid[NodeRow] = Grid(table, id="nodes")
-        self.chart, self.facts = Lines(id="chart"), Lines(id="facts")
+        self.chart, self.facts, self.memory = Lines(id="chart"), Lines(id="facts"), Lines(id="memory")
         self.detail = JobDetail(row=row) if row is not None else None
         self._drawn: tuple[JobDetail | None, tuple[int, ...]] | None = None
 
@@ -55,6 +61,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         with Container(id="above"):
             yield self.chart
             yield self.facts
+        yield self.memory
         yield self.grid
 
     def main(self) -> Widget:
@@ -73,22 +80,36 @@ class JobScreen(ActingPage, inherit_bindings=False):
             self.detail = detail
             self.grid.put({row.id: row for row in detail.nodes})
         self._draw()
-        self.tell_age()
+        super().tell_age()
         self.tell_keys()
 
     def _draw(self) -> None:
         if self.detail is None:
             self.head([line((self.job, "title"), ("  reading…", "dim"))])
             return
-        chart, facts = self.chart, self.facts
+        chart, facts, memory = self.chart, self.facts, self.memory
         width = max(20, self.size.width - 2)
-        seen = (self.detail, (width, *chart.size, *facts.size))
+        seen = (self.detail, (width, *chart.size, *facts.size, *memory.size))
         if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
             return
         self._drawn = seen
+        foreseen = self.detail.memory is not None and self.size.height >= _TALL
+        if foreseen != self.has_class("-foreseen"):
+            self.set_class(foreseen, "-foreseen")
+            self.call_after_refresh(self._draw)  # it has a place then
         self.head(job_page.headline(self.detail, width))
         chart.show(job_page.chart(self.detail, chart.size.width, chart.size.height))
-        facts.show(job_page.facts(self.detail, facts.size.width, facts.size.height))
+        self._draw_facts()
+        memory.show(job_page.memory(self.detail, memory.size.width, memory.size.height) if foreseen else [])
+
+    def _draw_facts(self) -> None:
+        if self.detail is not None and (size := self.facts.size).width:
+            self.facts.show(job_page.facts(self.detail, size.width, size.height, self.tui.now()))
+
+    def tell_age(self) -> None:
+        """Once a second: what counts down goes on."""
+        super().tell_age()
+        self._draw_facts()
 
     def stale(self) -> Line:
         return self.job_stale(self.detail)
@@ -113,6 +134,10 @@ class JobScreen(ActingPage, inherit_bindings=False):
     def action_decisions(self) -> None:
         if self.detail is not None:
             self.tui.open_decisions(self.detail)
+
+    def to_copy(self) -> tuple[str, str] | None:
+        found = self.grid.row.id if self.grid.row is not None else self.job
+        return found, found
 
     def action_logs(self) -> None:
         if self.detail is not None:

@@ -87,7 +87,16 @@ class JobsScreen(ActingPage, inherit_bindings=False):
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:
-            self.tui.read(row.id, jobs_page.describe(row, max(20, self.size.width - 8)))
+            self.tui.read(row.id, self._described(row.id, row), again=lambda: self._described(row.id, row))
+
+    def _described(self, job: str, row: JobRow) -> list[Line]:
+        """As it is now; ``row``: as it was when it was asked for, in case it has gone."""
+        now = self.view.jobs.get(job, row) if self.view is not None else row
+        return jobs_page.describe(now, max(20, self.size.width - 8), self.tui.now())
+
+    def to_copy(self) -> tuple[str, str] | None:
+        row = self.grid.row
+        return (row.id, row.id) if row is not None else None
 
     def action_logs(self) -> None:
         if not self.refused("logs") and (row := self.grid.row) is not None:

@@ -220,6 +220,14 @@ class Page(Screen[None]):
         elif len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 
+    def to_copy(self) -> tuple[str, str] | None:
+        """What is chosen as text, and what to call it; None: nothing is."""
+        return None
+
+    def action_copy(self) -> None:
+        if (found := self.to_copy()) is not None:
+            self.tui.copy(*found)
+
     def action_leave(self) -> None:
         self.app.exit()
 

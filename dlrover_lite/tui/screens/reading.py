@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -13,24 +13,27 @@ from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS
 from dlrover_lite.tui.log_tail import LogTail
 from dlrover_lite.tui.screens.page import Page, bindings, old
+from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.pager import Pager
+from dlrover_lite.words import plural
 
 __all__ = ["LogScreen", "ReadingScreen", "help_lines"]
 
 
 class ReadingScreen(Page, inherit_bindings=False):
-    """Lines that stay as they are."""
+    """Lines that stay as they are, or, with ``again``, are made again every second."""
 
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
     """
-    KEYS = (READING[:1], EVERYWHERE)
+    KEYS = (READING[:2], EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
-    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+    def __init__(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> None:
         super().__init__()
         self._title = title
+        self._lines, self._again = list(lines), again
         self.pager = Pager(lines)
 
     def body(self) -> ComposeResult:
@@ -52,10 +55,21 @@ class ReadingScreen(Page, inherit_bindings=False):
             )
         self.head([tuple(span for part in parts for span in part)])
 
+    def tell_age(self) -> None:
+        super().tell_age()
+        if self._again is not None and (lines := list(self._again())) != self._lines:
+            self._lines = lines
+            self.pager.put(lines)
+
     def filter_changed(self, text: str) -> None:
         self.pager.look_for(text)
         self.tell_head()
         self.tell_keys()
+
+    def to_copy(self) -> tuple[str, str] | None:
+        """All of it; with a filter, what that leaves."""
+        lines = self.pager.shown
+        return text_of(lines), plural(len(lines), "line")
 
 
 class LogScreen(ReadingScreen, inherit_bindings=False):
@@ -89,6 +103,11 @@ class LogScreen(ReadingScreen, inherit_bindings=False):
 
     def stale(self) -> Line:
         return old("this", self._feed.age_seconds or 0.0, self._feed.problem) if self._feed.problem else ()
+
+    def to_copy(self) -> tuple[str, str] | None:
+        """A log may be long: what is in sight."""
+        lines = self.pager.in_sight
+        return text_of(lines), plural(len(lines), "line")
 
     def action_follow(self) -> None:
         self.pager.follow = not self.pager.follow

@@ -54,6 +54,16 @@ class Pager(ScrollView, Toned, can_focus=True):
         """Lines that are shown, and all."""
         return len(self._shown), len(self._all)
 
+    @property
+    def shown(self) -> list[Line]:
+        """Those that a filter leaves."""
+        return list(self._shown)
+
+    @property
+    def in_sight(self) -> list[Line]:
+        top = self.scroll_offset.y
+        return self._shown[top : top + self.size.height]
+
     def _choose(self) -> None:
         words = self._words
         self._shown = (

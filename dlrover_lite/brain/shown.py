@@ -1,0 +1,208 @@
+"""What a decision rests on, as data to be shown: light, so that whoever only shows it imports nothing else. ``explained`` makes it.
+
+Times are seconds since the epoch, memory is in bytes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+__all__ = [
+    "Coefficient",
+    "Explained",
+    "Fact",
+    "FitPoint",
+    "Like",
+    "Limit",
+    "MemoryAhead",
+    "MemoryCurve",
+    "ModelShown",
+    "Peer",
+    "PlanFit",
+    "Used",
+]
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """Something that was known."""
+
+    name: str
+    text: str
+
+
+# --- the throughput model -------------------------------------------------------------------------------------------
+
+
+class FitPoint(msgspec.Struct, frozen=True, array_like=True):
+    """An interval: samples/s that were measured, and what the model says of it, with the ends of its 80% band."""
+
+    measured: float
+    predicted: float
+    lower: float
+    upper: float
+
+    @property
+    def inside(self) -> bool:
+        return self.lower <= self.measured <= self.upper
+
+
+class PlanFit(msgspec.Struct, frozen=True):
+    """A plan that was measured: the mean of its intervals."""
+
+    plan: str
+    intervals: int
+    measured: float
+    predicted: float
+    lower: float
+    upper: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted / self.measured - 1 if self.measured else math.inf
+
+
+class Coefficient(msgspec.Struct, frozen=True):
+    """A cost that was fitted."""
+
+    name: str
+    seconds: float
+    meaning: str
+    known: str
+    """Where it comes from, in words; empty: it was measured."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """One of the things that can be the slowest."""
+
+    name: str
+    meaning: str
+    samples_per_second: float
+    """That it alone would allow, under the plan that the limits are of."""
+
+
+class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A fitted throughput model."""
+
+    form: str
+    formula: str
+    exponent: float
+    intervals: int
+    """It was fitted to; 0: to none of this job."""
+    error: float
+    """Median of how far it is off where it was fitted."""
+    noise: float
+    """Standard deviation of an interval about it, relative."""
+    coefficients: tuple[Coefficient, ...] = ()
+    identifiable: str = ""
+    """What measurements could tell apart, in words."""
+    plan: str = ""
+    """That ``limits`` are of."""
+    limits: tuple[Limit, ...] = ()
+    """The nearest first."""
+    points: tuple[FitPoint, ...] = ()
+    """The oldest first; none where what was measured isn't kept any more."""
+    plans: tuple[PlanFit, ...] = ()
+    """By measured samples/s."""
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+class Used(msgspec.Struct, frozen=True, array_like=True):
+    at: float
+    bytes: int
+
+
+class MemoryAhead(msgspec.Struct, frozen=True, array_like=True):
+    """The most that a parameter server is expected to need until then; ``lower`` to ``upper`` holds 80%."""
+
+    at: float
+    expected: int
+    lower: int
+    upper: int
+
+
+class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a parameter server: as it was, as it is foreseen, and its limits."""
+
+    node: str
+    used: tuple[Used, ...] = ()
+    ahead: tuple[MemoryAhead, ...] = ()
+    """Until the job's end, or as far as is looked where that isn't known; empty: nothing can be foreseen so far."""
+    limits: tuple[Used, ...] = ()
+    """Each from then on."""
+    to_the_end: bool = True
+    """The last of ``ahead`` is the job's end."""
+    full_at: float | None = None
+    """When it is as likely as not to have crossed its limit; None: it isn't."""
+
+    @property
+    def now(self) -> int:
+        return self.used[-1].bytes if self.used else 0
+
+    @property
+    def limit(self) -> int:
+        """As of now; 0: not known."""
+        return self.limits[-1].bytes if self.limits else 0
+
+    @property
+    def most(self) -> MemoryAhead | None:
+        """What it comes to."""
+        return self.ahead[-1] if self.ahead else None
+
+
+# --- nodes and jobs -------------------------------------------------------------------------------------------------
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the role that a treatment is about, over the intervals that it rests on. None: not known, or nothing to do with it."""
+
+    node: str
+    treated: bool
+    cores: float
+    rate: float | None = None
+    """Minibatches/s of a worker."""
+    expected: float | None = None
+    """Its rate over what its peers' let expect."""
+    busy: float | None = None
+    """Share of the time that a parameter server worked on requests."""
+    waiting: float | None = None
+    """Requests that waited for it, on average."""
+    minibatch_seconds: float | None = None
+    """That it worked on each minibatch."""
+    held: float | None = None
+    """Share of the time in which its CPU limit held it back."""
+    used: int | None = None
+    """Bytes."""
+    limit: int | None = None
+
+
+class Like(msgspec.Struct, frozen=True):
+    """A past job that a first plan was made from."""
+
+    job: str
+    distance: float
+    """0: the same in all that is compared; 1: different in all of it."""
+    weight: float
+    """Of all that were pooled."""
+    intervals: int
+    """That its costs were fitted to."""
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision follows from, as far as it is kept."""
+
+    facts: tuple[Fact, ...] = ()
+    model: ModelShown | None = None
+    memory: tuple[MemoryCurve, ...] = ()
+    """Of the parameter servers that it is about, the fullest first."""
+    peers: tuple[Peer, ...] = ()
+    cause: str = ""
+    """Of a treatment: what ``peers`` are compared for."""
+    like: tuple[Like, ...] = ()
+    """The nearest first."""
+    missing: tuple[str, ...] = ()
+    """What isn't kept any more, a sentence each."""
