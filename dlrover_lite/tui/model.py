@@ -282,6 +282,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """How the brain's changes of it stand, in words."""
     master_restarts: int = 0
     problem: Problem | None = None
+    missing: str = ""
+    """What its source hasn't got of it, in words: that it is empty then says nothing."""
 
 
 def expected_end(rates: Sequence[Rate], left: float, *, now: float) -> Expected | None:

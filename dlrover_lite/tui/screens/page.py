@@ -73,6 +73,7 @@ class Page(Screen[None]):
         yield self._head_lines
         yield self._stale_lines
         yield from self.body()
+        yield from self.tui.below()
         yield self.prompt
         yield Footer(show_command_palette=False)
 
@@ -150,6 +151,8 @@ class Page(Screen[None]):
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in self.tui.WITHOUT:
+            return False
         if action in self.ACTING:
             if self.tui.readonly:
                 return False
