@@ -14,7 +14,7 @@ import msgspec
 
 from dlrover_lite import __version__
 from dlrover_lite.errors import DlroverLiteError, HistoryError
-from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, look
+from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
 from dlrover_lite.tui.job_page import ACTING, mark_of
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
 from dlrover_lite.tui.source import Source
@@ -93,9 +93,9 @@ class Recorder:
         detail = self._source.job(job)
         with self._lock:
             self._leave(unless=job)
-            self._looked = job
-            if detail is not None and detail is not self._details.get(job):
-                self._put_detail(detail)
+            again, self._looked = self._looked != job, job
+            if detail is not None and (again or detail is not self._details.get(job)):
+                self._put_detail(detail, again=again)
         return detail
 
     def explain(self, job: str, number: int) -> Explanation | None:
@@ -149,10 +149,11 @@ class Recorder:
         self._marked.add((job, one.number, False))
         return Decided(job, one.number, _SYMBOLS.get(one.action, CHANGED))
 
-    def _put_detail(self, detail: JobDetail) -> None:
+    def _put_detail(self, detail: JobDetail, *, again: bool) -> None:
+        """``again``: it wasn't looked at until now; that is told even if nothing of it is new."""
         job = detail.row.id
         before, self._details[job] = self._details.get(job), detail
-        new = look(before, detail)
+        new = look(before, detail) or (Look(job) if again else None)
         if new is None:
             return
         decided = []
@@ -165,10 +166,11 @@ class Recorder:
             self._explainer.ask(job, [one.number for one in new.decisions[::-1]])
 
     def _leave(self, *, unless: str | None = None) -> None:
-        if self._looked not in (None, unless):
-            if self._looked in self._details:
-                self._put(Frame(self._now(), left=(self._looked,)))
+        left = self._looked
+        if left is not None and left != unless:
             self._looked = None
+            if left in self._details:
+                self._put(Frame(self._now(), left=(left,)))
 
     def put_explained(self, one: Explanation) -> None:
         """As it is from now on."""
