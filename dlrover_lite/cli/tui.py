@@ -197,8 +197,8 @@ def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
     from dlrover_lite.units import format_bytes
 
     whole = io.BytesIO()
+    write(past, whole, explain, hidden=_hidden())
     with create(path) as file:
-        write(past, whole, explain, hidden=_hidden())
         file.write(whole.getvalue())
     note(
         f"{path}: the history of {job}, {format_bytes(len(whole.getvalue()))}. Play it: dlrover-lite tui --replay {path}"

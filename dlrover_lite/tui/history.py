@@ -55,10 +55,13 @@ def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
     begun = msgspec.structs.replace(
         job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
     )
-    news: list[tuple[float, _News]] = [(job.created_at, begun)]
+    happened: list[tuple[float, _News]] = [
+        (one.at, one) for one in (*past.nodes, *past.plans, *past.measured, *past.decisions)
+    ]
+    news: list[tuple[float, _News]] = [(min([job.created_at, *(at for at, _ in happened)]), begun)]
     if job.started_at is not None:
         news.append((job.started_at, msgspec.structs.replace(begun, state="running", started_at=job.started_at)))
-    news += [(one.at, one) for one in (*past.nodes, *past.plans, *past.measured, *past.decisions)]
+    news += happened
     if job.state in OVER:
         news.append((max(at for at, _ in news) if job.ended_at is None else job.ended_at, job))
     news.sort(key=lambda pair: pair[0])
@@ -111,7 +114,7 @@ class _Past:
     # --- what has happened ------------------------------------------------------------------------------------------
 
     def take(self, at: float, news: list[_News]) -> None:
-        since, self.at = at - self.at, at
+        since, self.at = max(0.0, at - self.at), at
         for one in news:
             match one:
                 case JobNews():
