@@ -22,7 +22,7 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.reading import ReadingScreen
 
 HERE = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-RECORDING = HERE / "criteo.jsonl"
+RECORDING = HERE / "ads.jsonl"
 MOMENT = "70s"
 SIZE = (120, 34)
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)

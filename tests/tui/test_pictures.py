@@ -20,5 +20,5 @@ def test_pictures_are_current() -> None:
 
 
 def test_the_recording_tells_nothing_of_the_machine() -> None:
-    text = (ROOT / "docs" / "pictures" / "criteo.jsonl").read_text("utf-8")
+    text = (ROOT / "docs" / "pictures" / "ads.jsonl").read_text("utf-8")
     assert not [part for part in ('"directory"', "/root", "/tmp", "/work", "/home") if part in text]
