@@ -137,17 +137,18 @@ def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: s
 
         if record is not None:
             raise click.UsageError(f"{what} is a file already: --record goes with the history of a job.")
-        source, first = _source(read(path), speed), None
+        first: str | None = None
+        source = _source(read(path), speed)
         if job is not None:
             first = _named(job, source.known(), f"All: dlrover-lite tui --once --replay {what}")
     else:
         from dlrover_lite.tui.history import recorded
 
-        first, past, explain = _history(what)
+        name, past, explain = _history(what)
         if record is not None:
-            _write(first, past, explain, Path(record))
+            _write(name, past, explain, Path(record))
             return
-        source = _source(recorded(past), speed, explain)
+        first, source = name, _source(recorded(past), speed, explain)
     if at is not None:
         source.player.go(source.player.time_of(at))
     if once:

@@ -108,6 +108,8 @@ class Differences(Generic[S]):
 
     def between(self, before: S | None, after: S) -> Change:
         """What ``after`` has that ``before`` hasn't; before None: all that isn't as by default."""
+        if before is after:
+            return {}
         if before is None:
             return {
                 name: value for name, default in self._defaults.items() if (value := getattr(after, name)) != default

@@ -158,7 +158,8 @@ class _State:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._told = 0
+        self._told: int | None = 0
+        """None: it broke off at a line that is damaged."""
         self._rows: dict[str, JobRow] = {}
         self.view = JobsView()
         self.details: dict[str, JobDetail] = {}
@@ -167,11 +168,12 @@ class _State:
 
     def go(self, count: int) -> None:
         """To the first ``count`` frames: on from where it is, or from the last key before."""
-        if count == self._told:
+        told = self._told
+        if count == told:
             return
         key = self._recording.key_before(count)
-        anew = count < self._told or (key > self._told and count - self._told > _MANY)
-        start, self._told = key if anew else self._told, count
+        anew = told is None or count < told or (key > told and count - told > _MANY)
+        start, self._told = key if told is None or anew else told, None
         if anew:
             self._rows, self.details, self.left = {}, {}, {}
         changes: dict[str, Change] = {}
@@ -192,6 +194,7 @@ class _State:
             self._look(one)
         if changes or moved:
             self._put(changes, brain, problem)
+        self._told = count
 
     def _look(self, one: Frame) -> None:
         for new in one.looks:

@@ -29,7 +29,7 @@ _KEY_SHARE = 4
 """Between two keys there is so much more than in a key: a quarter of the file is keys, and to go anywhere takes little."""
 _PAUSE_SECONDS = 0.05
 """Between two explanations, which take the processor from those who watch."""
-_LAST_SECONDS = 3.0
+_LAST_SECONDS = 2.0
 """For what is still to be explained at the end."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.store.news import Chosen
@@ -258,6 +258,7 @@ def _recorded(changes: list[tuple[str, int]], file: io.BytesIO) -> list[tuple[fl
     return shown
 
 
+@settings(max_examples=40)
 @given(changes=_CHANGES, order=st.randoms(use_true_random=False))
 def test_whatever_was_shown_is_shown_from_wherever_one_comes(
     changes: list[tuple[str, int]], order: Callable[..., None]
