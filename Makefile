@@ -1,7 +1,7 @@
 # make demo     trains a small model on this machine      make test    runs the tests
 # make lint     ruff, mypy, import contracts              make bench   measures, and compares with the targets
 # make chaos    kills, stops and slows down jobs for as long as you like: docs/reliability.md
-# make clean    removes everything that make made
+# make clean    removes everything that make made           make pictures    makes the pictures in the docs
 #
 # Each sets up .venv first if it has to. PYTHON=/path/to/python3.12 chooses the Python it is made with.
 
@@ -10,7 +10,7 @@ READY := .venv/.ready
 
 export DLROVER_LITE_HOME = $(CURDIR)/.home
 
-.PHONY: demo test lint bench chaos clean again
+.PHONY: demo test lint bench chaos pictures clean again
 
 demo: $(READY)
 	@.venv/bin/dlrover-lite run recipes/quickstart.yaml
@@ -31,6 +31,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	@CHAOS=long .venv/bin/python -m pytest -n 2 --timeout=900 tests/chaos
+
+pictures: $(READY)
+	@.venv/bin/python tools/pictures.py
 
 clean:
 	rm -rf .venv .home build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

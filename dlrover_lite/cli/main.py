@@ -45,6 +45,7 @@ COMMANDS = {
         "dlrover_lite.cli.checkpoints:checkpoint", "Take a checkpoint, or check those there are."
     ),
     "tui": LazyCommand("dlrover_lite.cli.tui:tui", "Watch jobs and decisions as they are made."),
+    "top": LazyCommand("dlrover_lite.cli.top:top", "Watch one job in a small terminal."),
     "history": LazyCommand("dlrover_lite.cli.history:history", "List past jobs, and what came of them."),
     "evaluate": LazyCommand("dlrover_lite.cli.models:evaluate", "Evaluate a trained model on data."),
     "export": LazyCommand("dlrover_lite.cli.models:export_", "Write a job's model to files."),

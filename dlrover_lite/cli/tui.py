@@ -1,9 +1,11 @@
-"""``tui``: jobs, and the decisions that are made for them, on a screen that stays up to date."""
+"""``tui``: jobs, and the decisions that are made for them, on a screen that stays up to date; or a recording of that."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,10 +13,12 @@ import click
 from dlrover_lite.errors import JobError, UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.tui.app import TuiApp
+    from dlrover_lite.brain.store.timeline import Timeline
+    from dlrover_lite.tui.model import Explanation
+    from dlrover_lite.tui.recorded import Explain, RecordedSource, Recording
     from dlrover_lite.tui.source import Source
 
-__all__ = ["tui"]
+__all__ = ["job_found", "tui"]
 
 _WIDTH = 160
 """Characters of a line where there is no terminal to ask."""
@@ -24,41 +28,98 @@ _WIDTH = 160
 @click.option("--job", metavar="JOB", help='Begin with this job: its id, the start of one, or "last".')
 @click.option("--readonly", is_flag=True, help="Without the keys that change something.")
 @click.option("--once", is_flag=True, help="Print one frame as plain text, and end; needs no terminal.")
-def tui(job: str | None, readonly: bool, once: bool) -> None:
+@click.option("--record", metavar="FILE", help="Write what is shown to FILE, too. With --replay JOB: only that.")
+@click.option(
+    "--replay",
+    metavar="FILE|JOB",
+    help="Play a recording, or the history of a job. FILE, if there is one of that name.",
+)
+@click.option("--at", metavar="TIME", help="Begin the replay there: 12:30, 90s, 1h5m, start or end.")
+@click.option("--speed", type=click.FloatRange(0, 64), help="Play so many times as fast (default: 1); 0: stand still.")
+def tui(
+    job: str | None,
+    readonly: bool,
+    once: bool,
+    record: str | None,
+    replay: str | None,
+    at: str | None,
+    speed: float | None,
+) -> None:
     """Watch all jobs of this machine, and one of them in detail: how fast it is, what its nodes use, which decisions were made and
     what they brought. ? lists the keys, q leaves.
 
     It needs textual: pip install 'dlrover-lite[tui]'. --once doesn't. With NO_COLOR set it has no colours.
 
-    Exit codes: 0 done; 1 no such job; 2 no terminal, or no textual.
+    With --record FILE, what is shown is kept in a file, of the jobs that are opened in detail, with the explanations of their
+    decisions. --replay FILE plays it, here or elsewhere; --replay JOB plays what the brain's database keeps of a job that runs
+    or has ended. --replay JOB --record FILE makes a file of that, and ends. Recordings have no logs, and not where files are.
+    With --once, a replay's frame is that of --at, or of its end.
+
+    Exit codes: 0 done; 1 no such job or recording; 2 no terminal, or no textual.
     """
+    if replay is not None:
+        _replay(replay, job, once=once, record=record, at=at, speed=1.0 if speed is None else speed)
+        return
+    if at is not None or speed is not None:
+        raise click.UsageError("--at and --speed are about a replay: give --replay, too.")
+    if once and record is not None:
+        raise click.UsageError("--once shows nothing that would be worth a recording: give one of --once and --record.")
     from dlrover_lite.tui.live import LiveSource
 
-    source = LiveSource()
+    source: Source = LiveSource()
+    first = job_found(source, job) if job is not None else None
     if once:
-        from dlrover_lite.cli.output import terminal_width
         from dlrover_lite.tui.once import frame
 
-        name = _found(source, job) if job is not None else None
-        click.echo(frame(source, job=name, width=terminal_width() or _WIDTH), nl=False)
+        click.echo(frame(source, job=first, width=_width()), nl=False)
         source.close()
         return
-    _check_terminal()
-    app_class = _app_class()
+    _check_screen()
+    if record is not None:
+        from dlrover_lite.tui.recorder import Recorder, create
+
+        source = Recorder(source, create(Path(record)), hidden=_hidden())
     from dlrover_lite.tui.actions import LocalActions
+    from dlrover_lite.tui.app import TuiApp
 
-    first = _found(source, job) if job is not None else None
-    app_class(source, job=first, actions=None if readonly else LocalActions(source.look_again)).run()
+    TuiApp(source, job=first, actions=None if readonly else LocalActions(source.look_again)).run()
 
 
-def _found(source: Source, reference: str) -> str:
+def job_found(source: Source, reference: str) -> str:
     """Raises JobError naming the nearest ids."""
+    return _named(reference, tuple(source.jobs().jobs), "All: dlrover-lite tui --once")
+
+
+def _named(reference: str, jobs: Sequence[str], hint: str) -> str:
     from dlrover_lite.tui.commands import job_named
 
     try:
-        return job_named(reference, tuple(source.jobs().jobs))
+        return job_named(reference, jobs)
     except UsageError as error:
-        raise JobError(error.message, hint="All: dlrover-lite tui --once") from error
+        raise JobError(error.message, hint=hint) from error
+
+
+def _width() -> int:
+    from dlrover_lite.cli.output import terminal_width
+
+    return terminal_width() or _WIDTH
+
+
+def _hidden() -> list[Path]:
+    """Directories that aren't for others."""
+    from dlrover_lite.jobs.paths import state_directory
+
+    return [state_directory(), Path.home()]
+
+
+def _check_screen() -> None:
+    """Raises UsageError where there is no terminal, or textual isn't installed."""
+    _check_terminal()
+    if find_spec("textual") is None:
+        raise UsageError(
+            "The TUI needs textual, which isn't installed.",
+            hint="Run: pip install 'dlrover-lite[tui]'. One frame as text needs nothing: dlrover-lite tui --once",
+        )
 
 
 def _check_terminal() -> None:
@@ -66,13 +127,80 @@ def _check_terminal() -> None:
         raise UsageError("There is no terminal to show anything on", hint="One frame as text: dlrover-lite tui --once")
 
 
-def _app_class() -> type[TuiApp]:
-    """Raises UsageError where textual isn't installed."""
-    if find_spec("textual") is None:
-        raise UsageError(
-            "The TUI needs textual, which isn't installed.",
-            hint="Run: pip install 'dlrover-lite[tui]'. One frame as text needs nothing: dlrover-lite tui --once",
-        )
-    from dlrover_lite.tui.app import TuiApp
+# --- replay -------------------------------------------------------------------------------------------------------------
 
-    return TuiApp
+
+def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: str | None, speed: float) -> None:
+    path = Path(what)
+    if path.is_file():
+        from dlrover_lite.tui.recorded import read
+
+        if record is not None:
+            raise click.UsageError(f"{what} is a file already: --record goes with the history of a job.")
+        first: str | None = None
+        source = _source(read(path), speed)
+        if job is not None:
+            first = _named(job, source.known(), f"All: dlrover-lite tui --once --replay {what}")
+    else:
+        from dlrover_lite.tui.history import recorded
+
+        name, past, explain = _history(what)
+        if record is not None:
+            _write(name, past, explain, Path(record))
+            return
+        first, source = name, _source(recorded(past), speed, explain)
+    if at is not None:
+        source.player.go(source.player.time_of(at))
+    if once:
+        from dlrover_lite.tui.once import frame
+
+        source.player.stand(None if at is not None else source.player.end)
+        click.echo(frame(source, job=first, width=_width(), replay=source.player), nl=False)
+        return
+    _check_screen()
+    from dlrover_lite.tui.replay_app import ReplayApp
+
+    ReplayApp(source, job=first).run()
+
+
+def _source(recording: Recording, speed: float, explain: Explain | None = None) -> RecordedSource:
+    from dlrover_lite.tui.recorded import RecordedSource
+
+    return RecordedSource(recording, recording.player(speed=speed), explain=explain)
+
+
+def _history(reference: str) -> tuple[str, Timeline, Explain]:
+    """Raises JobError for what is neither a file nor a job that the brain knows."""
+    from dlrover_lite.brain.store.timeline import jobs_known, timeline
+    from dlrover_lite.jobs.brain_files import BrainFiles
+
+    database = BrainFiles().database
+    hint = "A job of: dlrover-lite history. Or a file, made by: dlrover-lite tui --record FILE"
+    job = _named(reference, jobs_known(database), hint)
+    past = timeline(database, job)
+    if past is None:  # it was pruned just now
+        raise JobError(f"There is no job {job!r} any more", hint=hint)
+
+    def explain(job: str, number: int, at: float) -> Explanation | None:
+        from dlrover_lite.tui.live_explained import explanation
+
+        return explanation(database, job, number, until=at)
+
+    return job, past, explain
+
+
+def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
+    import io
+
+    from dlrover_lite.cli.output import note
+    from dlrover_lite.tui.history import write
+    from dlrover_lite.tui.recorder import create
+    from dlrover_lite.units import format_bytes
+
+    whole = io.BytesIO()
+    write(past, whole, explain, hidden=_hidden())
+    with create(path) as file:
+        file.write(whole.getvalue())
+    note(
+        f"{path}: the history of {job}, {format_bytes(len(whole.getvalue()))}. Play it: dlrover-lite tui --replay {path}"
+    )

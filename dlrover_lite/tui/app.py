@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from textual.app import App, SystemCommand
 from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
@@ -43,6 +44,8 @@ class TuiApp(App[None]):
     TITLE = "dlrover-lite"
     BINDINGS: ClassVar[list[Any]] = []
     ENABLE_COMMAND_PALETTE = True
+    WITHOUT: ClassVar[frozenset[str]] = frozenset()
+    """Actions of screens that there aren't."""
 
     class Arrived(Message):
         """Something new was read, of all jobs or of one."""
@@ -149,6 +152,10 @@ class TuiApp(App[None]):
         """The newest first."""
         return tuple(self.view.jobs) if self.view else ()
 
+    def below(self) -> Iterable[Widget]:
+        """What is at the bottom of each screen, above the keys."""
+        return ()
+
     # --- screens ----------------------------------------------------------------------------------------------------
 
     def open_job(self, job: str) -> None:
@@ -208,6 +215,8 @@ class TuiApp(App[None]):
                 self._open_decisions()
             case "theme":
                 self.theme = DARK if argument == "dark" else LIGHT
+            case "at":
+                self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
             case "help":
                 from dlrover_lite.tui.screens.reading import help_lines
 

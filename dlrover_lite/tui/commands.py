@@ -25,6 +25,7 @@ COMMANDS = (
     Command("decisions", "", "all decisions for the job that is open"),
     Command("sort", "COLUMN", "another order of the rows"),
     Command("theme", "dark|light", "other colours"),
+    Command("at", "TIME", "in a replay, go there: 12:30, 90s, 1h5m, start, end"),
     Command("help", "", "the keys"),
     Command("quit", "", "leave"),
     Command("pause", "", "leave the job's plan as it is for now", acts=True),
@@ -81,6 +82,9 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
             argument = _one_of(argument, _THEMES, "theme")
         case "resize" | "drain" | "kill":
             _check_node(argument, nodes)
+        case "at":
+            if not argument:
+                raise UsageError(":at needs a time, such as 12:30, 90s, start or end")
         case _ if argument:
             raise UsageError(f":{command.name} takes no {argument!r}")
     return command.name, argument

@@ -33,7 +33,7 @@ class Feed(Generic[T]):
     ) -> None:
         self._read = read
         self._arrived = arrived
-        self._period = period_seconds
+        self.period_seconds = period_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._newest: T | None = None
@@ -85,7 +85,7 @@ class Feed(Generic[T]):
                     self._bug = bug
                 self._arrived()
                 return
-            self._wake.wait(self._period)
+            self._wake.wait(self.period_seconds)
 
     def _look(self) -> None:
         problem = ""

@@ -15,9 +15,9 @@ from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, w
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import compact, count, metric, plural
 
-__all__ = ["chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
+__all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
 
-_ACTING = ("start", "change", "explore", "preempt", "heal")
+ACTING = ("start", "change", "explore", "preempt", "heal")
 _LABEL = 8
 """Characters of a name before a bar or strip."""
 
@@ -86,11 +86,12 @@ def mark_of(decision: Chosen) -> tuple[str, Tone]:
 def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     """Samples/s over all its time; the decisions that changed something are marked on the axis."""
     points = [(rate.at, rate.value) for rate in detail.rates]
-    acting = [one for one in detail.decisions if one.action in _ACTING]
+    acting = [one for one in detail.decisions if one.action in ACTING]
     if not points:
         waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
         over = "Nothing was measured of it, or that is no longer kept."
-        return [line(("samples/s", "title")), *wrapped(over if detail.row.over else waits, width, "dim")]
+        why = _NOT_HERE if detail.row.rates else over if detail.row.over else waits
+        return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
     low = min(points[0][0], detail.row.started_at or points[0][0])
     high = max(points[-1][0], max((one.at for one in acting), default=0.0), low + 1)
     marks = [Mark(one.at, *mark_of(one)) for one in acting]
@@ -102,6 +103,7 @@ def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     return [padded(head, width), *curve(points, width, height - 1, marks=marks, span=(low, high), ends=ends)]
 
 
+_NOT_HERE = "What was measured of it isn't known here."
 _MEANINGS = {"●": "start", "▲": "more", "▼": "less", "◆": "node treated", "?": "a try", "‖": "gives way"}
 
 
@@ -119,8 +121,11 @@ def _legend(acting: list[Chosen]) -> Line:
 
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
-    """As many of these as there is room for: shards, checkpoints, memory, decisions, slots."""
+    """As many of these as there is room for: shards, checkpoints, memory, decisions, slots; and what isn't known."""
     blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _memory(detail.memory, width)]
+    if detail.missing:
+        blocks[1] = [] if detail.cuts is None else blocks[1]
+        blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
     if len(slots) >= room:
@@ -183,9 +188,14 @@ def memory(detail: JobDetail, width: int, height: int) -> list[Line]:
 
 def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Line]:
     """When the brain looks next; then the newest first, a line each."""
-    acting = [one for one in detail.decisions if one.action in _ACTING] or list(detail.decisions)
+    acting = [one for one in detail.decisions if one.action in ACTING] or list(detail.decisions)
     look = phrases.look(detail.row.look, now)
     found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
+    if not acting and (last := detail.row.decision) is not None:
+        told = line(
+            _name("" if found else "decided"), (f"{phrases.clock(last.at)} ", "dim"), f"{last.action}: {last.reason}"
+        )
+        return [*found, padded(told, width)]
     if not acting:
         return [*found, line(_name("" if found else "decided"), ("nothing so far", "dim"))]
     for one in acting[::-1][: most - len(found)]:
@@ -255,7 +265,9 @@ def _work(row: NodeRow, _width: int) -> Line:
     """What a node does: samples/s of a worker, slots of a parameter server."""
     if not row.alive:
         return ()
-    return line(f"{row.slots:,} slots") if row.slots is not None else line(f"{compact(row.rate)}/s")
+    if row.role == "ps":
+        return phrases.DASH if row.slots is None else line(f"{row.slots:,} slots")
+    return line(f"{compact(row.rate)}/s")
 
 
 def _share(row: NodeRow, width: int) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "SCREENS", "WRITING", "Key"]
+__all__ = ["DECISIONS", "EVERYWHERE", "JOB", "JOBS", "READING", "REPLAY", "SCREENS", "WRITING", "Key"]
 
 
 class Key(NamedTuple):
@@ -148,5 +148,17 @@ WRITING = {
     ":": (Key("enter", "", "Do it", ""), Key("tab", "", "Complete", ""), Key("escape", "", "Back", "", "esc")),
 }
 """While something is written into the prompt that begins so."""
+REPLAY = (
+    Key("space", "replay_toggle", "", "play, or stand still", "space"),
+    Key("full_stop,right", "replay_step(1)", "", "on to the next moment at which something is new", ". right"),
+    Key("comma,left", "replay_step(-1)", "", "back to the one before", ", left"),
+    Key("n,greater_than_sign,shift+right", "replay_decision(1)", "", "on to the next decision", "n >"),
+    Key("p,less_than_sign,shift+left", "replay_decision(-1)", "", "back to the decision before", "p <"),
+    Key("plus,equals_sign", "replay_speed(1)", "", "twice as fast, up to 64 times as it was", "+ ="),
+    Key("minus", "replay_speed(-1)", "", "half as fast, down to a quarter", "-"),
+    Key("left_square_bracket", "replay_go('start')", "", "to the beginning", "["),
+    Key("right_square_bracket", "replay_go('end')", "", "to the end", "]"),
+)
+"""Of a replay, on all its screens, before all other keys."""
 SCREENS = {"Everywhere": EVERYWHERE, "Jobs": JOBS, "A job": JOB, "Decisions": DECISIONS, "Logs": READING}
 """By the heading that they have in the help."""

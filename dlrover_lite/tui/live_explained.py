@@ -14,8 +14,8 @@ from dlrover_lite.tui.text import clean
 __all__ = ["explanation"]
 
 
-def explanation(database: Path, job: str, number: int) -> Explanation | None:
-    """None where it isn't kept any more. Raises HistoryError for what can't be read."""
+def explanation(database: Path, job: str, number: int, *, until: float | None = None) -> Explanation | None:
+    """None where it isn't kept any more. What became known later than ``until`` is left out. Raises HistoryError for what can't be read."""
     if not database.exists():
         return None
     with ConfigStore(database) as store:
@@ -24,7 +24,8 @@ def explanation(database: Path, job: str, number: int) -> Explanation | None:
             return None
         one = found[0]
         rests_on, policy = read(store, one)
-    text = explain(one.decision, one.effect, policy=policy)
+    effect = one.effect if one.effect is not None and (until is None or one.effect.at <= until) else None
+    text = explain(one.decision, effect, policy=policy)
     paragraphs = tuple(clean(line) for line in text.partition("\n\n")[0].splitlines())
     plans = tuple(WeighedPlan(*line) for line in lines_of(one.decision, policy=policy, most=None))
     return Explanation(job, number, paragraphs, plans, rests_on)

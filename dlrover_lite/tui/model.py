@@ -344,6 +344,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The same; None: its master hasn't said so far."""
     master_restarts: int = 0
     problem: Problem | None = None
+    missing: str = ""
+    """What its source hasn't got of it, in words: that it is empty then says nothing."""
 
 
 def expected_end(rates: Sequence[Rate], left: float, *, now: float) -> Expected | None:

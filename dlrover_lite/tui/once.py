@@ -7,6 +7,8 @@ import time
 from dlrover_lite.errors import JobError
 from dlrover_lite.tui import job_page, jobs_page
 from dlrover_lite.tui.model import Problem
+from dlrover_lite.tui.player import Player
+from dlrover_lite.tui.replay_page import replay_line
 from dlrover_lite.tui.source import Source
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line, side_by_side
@@ -15,10 +17,18 @@ from dlrover_lite.words import duration
 __all__ = ["frame"]
 
 
-def frame(source: Source, *, job: str | None, width: int, now: float | None = None) -> str:
-    """What the first screen would show of all jobs, or of one, with all its rows. Raises JobError for a job that isn't known."""
-    now = time.time() if now is None else now
+def frame(
+    source: Source, *, job: str | None, width: int, now: float | None = None, replay: Player | None = None
+) -> str:
+    """What the first screen would show of all jobs, or of one, with all its rows. Raises JobError for a job that isn't known.
+
+    ``replay``: where the source is.
+    """
+    if now is None:
+        now = time.time() if replay is None else replay.at
     lines = _jobs(source, width, now) if job is None else _job(source, job, width, now)
+    if replay is not None:
+        lines += [(), replay_line(replay.now, [one for one in replay.marks if job in (None, one.job)], width)]
     return text_of(lines)
 
 

@@ -1,158 +1,270 @@
-"""What was shown, kept in a file, and shown again from there.
-
-A recording is a text file of JSON lines: first a ``_Head``, then a ``_Frame`` for each time that something was new, with what was new only.
-It is whole up to any line, so one that was cut off, or is still being written, can be shown as far as it goes.
-"""
+"""A recording, shown again (``frames`` has the format)."""
 
 from __future__ import annotations
 
+import gzip
+import mmap
+import threading
 import time
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import msgspec
 
-from dlrover_lite import __version__
 from dlrover_lite.errors import HistoryError
+from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
-from dlrover_lite.tui.source import Source
+from dlrover_lite.tui.player import Mark, Player
+from dlrover_lite.tui.recorder import CHANGED
 
-__all__ = ["FORMAT", "RecordedSource", "Recorder"]
+__all__ = ["Explain", "RecordedSource", "Recording", "read"]
 
-FORMAT = 1
+Explain = Callable[[str, int, float], Explanation | None]
+"""Of a decision (job and number), as of a time."""
+NOT_OPEN = "this recording has no more of it than the list: it wasn't open then"
+NOT_THERE = "not there yet"
+_MANY = 200
+"""Frames: to go on over more of them takes longer than to begin with the last key."""
 
 
-class _Head(msgspec.Struct, frozen=True):
-    recording: int
-    """FORMAT."""
-    version: str
-    """Of dlrover-lite, that wrote it."""
+def read(path: Path) -> Recording:
+    """Of a file, or one that gzip has compressed. Raises HistoryError for one that is no recording, or of another version."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                return Recording(gzip.decompress(path.read_bytes()), str(path))
+            empty = file.seek(0, 2) == 0
+            return Recording(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise HistoryError(f"Can't read {path}: {error}") from error
+
+
+class _Which(msgspec.Struct):
+    job: str
+    number: int
+
+
+class _Glance(msgspec.Struct):
+    """As much of a frame as is to be known of all of them: the rest is skipped unread."""
+
     at: float
+    key: bool = False
+    decided: tuple[Decided, ...] = ()
+    explained: _Which | None = None
 
 
-class _Frame(msgspec.Struct, frozen=True, omit_defaults=True):
-    at: float
-    jobs: tuple[JobRow, ...] = ()
-    """Those that are new or have changed."""
-    gone: tuple[str, ...] = ()
-    brain: str | None = None
-    """None: as it was."""
-    problem: Problem | None = None
-    detail: JobDetail | None = None
-    """Of a job that was looked at, where that has changed."""
+class Recording:
+    """Its lines, found by time. ``data``: all of them; ``name``: for messages."""
 
+    def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
+        self.name = name
+        self._data = data
+        self._lines: list[tuple[int, int]] = []
+        self.times: list[float] = []
+        """Of each frame, in order."""
+        self._keys: list[int] = []
+        self._decided: dict[tuple[str, int], Mark] = {}
+        self._explained: dict[tuple[str, int], list[int]] = {}
+        """Frames with explanations of a decision."""
+        self._decoder = msgspec.json.Decoder(Frame)
+        self.begin = self._head()
+        self._glance()
 
-_decoder = msgspec.json.Decoder(_Frame)
-
-
-class Recorder:
-    """A source that writes down what another one tells. Raises HistoryError when the file is there already or can't be written."""
-
-    def __init__(self, source: Source, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._source = source
-        self._path = path
-        self._clock = clock
-        self._view = JobsView()
-        self._detail: JobDetail | None = None
+    def _head(self) -> float:
+        stop = self._data.find(b"\n")
+        first = self._data[: stop if stop >= 0 else len(self._data)]
         try:
-            self._file: IO[bytes] = path.open("xb")
-        except FileExistsError as error:
-            raise HistoryError(f"{path} is there already", hint="Record to another file, or remove it.") from error
-        except OSError as error:
-            raise self._unwritable(error) from error
-        self._put(_Head(FORMAT, __version__, clock()))
+            head = msgspec.json.decode(first, type=Head)
+        except msgspec.MsgspecError as error:
+            raise HistoryError(
+                f"{self.name} is no recording", hint="One is made by: dlrover-lite tui --record FILE"
+            ) from error
+        if head.recording != FORMAT:
+            raise HistoryError(f"{self.name} was recorded by another version of dlrover-lite ({head.version})")
+        return head.at
 
-    def jobs(self) -> JobsView:
-        view, before = self._source.jobs(), self._view
-        if view is before:
-            return view
-        changed = tuple(row for job, row in view.jobs.items() if before.jobs.get(job) is not row)
-        gone = tuple(job for job in before.jobs if job not in view.jobs)
-        self._put(_Frame(self._clock(), changed, gone, view.brain, view.problem))
-        self._view = view
-        return view
+    def _glance(self) -> None:
+        data, decode = self._data, msgspec.json.Decoder(_Glance).decode
+        start, at = data.find(b"\n") + 1 or len(data), self.begin
+        while start < len(data):
+            stop = data.find(b"\n", start)
+            if stop < 0:
+                break  # it was cut off, or is just being written
+            try:
+                one = decode(data[start:stop])
+            except msgspec.MsgspecError as error:
+                raise self._damaged(len(self._lines), error) from error
+            at = max(at, one.at)
+            self._note(one, at)
+            self._lines.append((start, stop))
+            self.times.append(at)
+            start = stop + 1
 
-    def job(self, job: str) -> JobDetail | None:
-        detail = self._source.job(job)
-        if detail is not None and detail is not self._detail:
-            self._put(_Frame(self._clock(), detail=detail))
-            self._detail = detail
-        return detail
+    def _note(self, one: _Glance, at: float) -> None:
+        if one.key:
+            self._keys.append(len(self._lines))
+        for mark in one.decided:
+            before = self._decided.get((mark.job, mark.number))
+            if before is None or before.symbol == CHANGED:  # the list has told of it before it was known in full
+                told = Mark(before.at if before else at, mark.job, mark.number, mark.symbol)
+                self._decided[mark.job, mark.number] = told
+        if one.explained is not None:
+            self._explained.setdefault((one.explained.job, one.explained.number), []).append(len(self._lines))
 
-    def explain(self, job: str, number: int) -> Explanation | None:
-        return self._source.explain(job, number)
+    def _damaged(self, number: int, error: msgspec.MsgspecError) -> HistoryError:
+        return HistoryError(f"{self.name}, line {number + 2}, can't be understood: {error}")
 
-    def forget(self) -> None:
-        self._source.forget()
-
-    def close(self) -> None:
-        self._source.close()
-        self._file.close()
-
-    def _put(self, what: _Head | _Frame) -> None:
-        """In one write: two threads may have something to tell."""
+    def frame(self, number: int) -> Frame:
+        """Raises HistoryError for a damaged one."""
+        start, stop = self._lines[number]
         try:
-            self._file.write(msgspec.json.encode(what) + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise self._unwritable(error) from error
+            return self._decoder.decode(self._data[start:stop])
+        except msgspec.MsgspecError as error:
+            raise self._damaged(number, error) from error
 
-    def _unwritable(self, error: OSError) -> HistoryError:
-        return HistoryError(f"The recording {self._path} can't be written: {error.strerror}")
+    def key_before(self, count: int) -> int:
+        """Of the first ``count`` frames the number of the last one from which on all can be told; 0 if all are needed."""
+        at = bisect_right(self._keys, count - 1)
+        return self._keys[at - 1] if at else 0
+
+    def player(self, *, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> Player:
+        marks = sorted(self._decided.values())
+        return Player([self.begin, *self.times], marks, speed=speed, clock=clock)
+
+    def explanation(self, job: str, number: int, at: float) -> Explanation | None:
+        """As it was then; the first one, if that was written later."""
+        found: Explanation | None = None
+        for line in self._explained.get((job, number), ()):
+            if found is not None and self.times[line] > at:
+                break
+            one = self.frame(line).explained
+            if one is not None:
+                change = one.change if found else {"job": job, "number": number, **one.change}
+                found = self.fitting(EXPLANATIONS.after, found, change)
+        return found
+
+    def fitting(self, after: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return after(*arguments)
+        except msgspec.MsgspecError as error:
+            raise HistoryError(f"{self.name} can't be understood: {error}") from error
+
+
+class _State:
+    """What was known once so many frames were told."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._told: int | None = 0
+        """None: it broke off at a line that is damaged."""
+        self._rows: dict[str, JobRow] = {}
+        self.view = JobsView()
+        self.details: dict[str, JobDetail] = {}
+        self.left: dict[str, float] = {}
+        """Jobs that aren't looked at any more, and since when."""
+
+    def go(self, count: int) -> None:
+        """To the first ``count`` frames: on from where it is, or from the last key before."""
+        told = self._told
+        if count == told:
+            return
+        key = self._recording.key_before(count)
+        anew = told is None or count < told or (key > told and count - told > _MANY)
+        start, self._told = key if told is None or anew else told, None
+        if anew:
+            self._rows, self.details, self.left = {}, {}, {}
+        changes: dict[str, Change] = {}
+        brain, problem = ("", None) if anew else (self.view.brain, self.view.problem)
+        moved = anew
+        for number in range(start, count):
+            one = self._recording.frame(number)
+            if one.key and not (anew and number == start):
+                continue  # it says once more what is known
+            for job, change in one.jobs.items():
+                changes[job] = {**changes[job], **change} if job in changes else change
+            for job in one.gone:
+                changes.pop(job, None)
+                self._rows.pop(job, None)
+            if one.brain is not None:
+                brain, problem = one.brain, one.problem
+            moved = moved or bool(one.gone) or one.brain is not None
+            self._look(one)
+        if changes or moved:
+            self._put(changes, brain, problem)
+        self._told = count
+
+    def _look(self, one: Frame) -> None:
+        for new in one.looks:
+            self.left.pop(new.job, None)
+            self.details[new.job] = self._recording.fitting(applied, self.details.get(new.job), new)
+        for job in one.left:
+            self.left[job] = one.at
+
+    def _put(self, changes: dict[str, Change], brain: str, problem: Problem | None) -> None:
+        """Rows that are as they were stay the same objects."""
+        before = self.view.jobs
+        for job, change in changes.items():
+            row = self._recording.fitting(ROWS.after, self._rows.get(job), change)
+            self._rows[job] = before[job] if before.get(job) == row else row
+        order = sorted(self._rows, key=lambda job: (-self._rows[job].created_at, job))
+        self.view = JobsView({job: self._rows[job] for job in order}, brain, problem)
 
 
 class RecordedSource:
-    """A recording, as of ``position`` seconds since its beginning, which goes on ``speed`` times as fast as time does.
+    """A recording, as of where its ``player`` is. Raises HistoryError for a line that is damaged.
 
-    Raises HistoryError for a file that is no recording, or of another version.
+    ``explain`` is asked for explanations that the recording hasn't.
     """
 
-    def __init__(self, path: Path, *, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._frames = _read(path)
-        self._times = [frame.at for frame in self._frames]
-        self._begin = self._times[0]
-        self.seconds = self._times[-1] - self._begin
-        """Its length."""
-        self._speed = speed
-        self._position, self._set_at = 0.0, clock()
-        self._applied = 0
-        """Frames that the views are made of."""
-        self._view = JobsView()
-        self._details: dict[str, JobDetail] = {}
-
-    @property
-    def position(self) -> float:
-        return min(self.seconds, self._position + (self._clock() - self._set_at) * self._speed)
-
-    def go(self, position: float, *, speed: float | None = None) -> None:
-        """To that second, and on from there; with ``speed`` 0 it stands still."""
-        self._position, self._set_at = max(0.0, min(self.seconds, position)), self._clock()
-        self._speed = self._speed if speed is None else speed
-
-    def step(self) -> None:
-        """To the next moment at which something is new, and stand still there."""
-        at = self._begin + self.position
-        later = next((time - self._begin for time in self._times if time > at), self.seconds)
-        self.go(later, speed=0.0)
+    def __init__(self, recording: Recording, player: Player | None = None, *, explain: Explain | None = None) -> None:
+        self._recording = recording
+        self.player = player or recording.player()
+        self._explain = explain
+        self._lock = threading.Lock()
+        self._state = _State(recording)
+        self._given: tuple[tuple[object, ...], JobDetail] | None = None
+        """The last detail, and what it was made of."""
 
     def jobs(self) -> JobsView:
-        self._apply()
-        return self._view
+        with self._lock:
+            self._go()
+            return self._state.view
 
-    def job(self, job: str) -> JobDetail | None:
-        """A recording has details of those jobs only that were looked at; of others, what the list has."""
-        self._apply()
-        detail, row = self._details.get(job), self._view.jobs.get(job)
-        if detail is None and row is not None:
-            detail = self._details[job] = JobDetail(row=row)
-        return detail
+    def known(self) -> list[str]:
+        """Ids of the jobs that there are at its end, the newest first."""
+        with self._lock:
+            self._state.go(len(self._recording.times))
+            return list(self._state.view.jobs)
+
+    def job(self, job: str) -> JobDetail:
+        """A recording has details of those jobs only that were looked at; of others, what the list has. One that isn't there yet is
+        said to be so: what was shown of it later mustn't stay."""
+        with self._lock:
+            self._go()
+            state = self._state
+            made_of = job, state.details.get(job), state.view.jobs.get(job), state.left.get(job)
+            if self._given is None or any(one is not other for one, other in zip(self._given[0], made_of, strict=True)):
+                self._given = made_of, self._detail(*made_of)
+            return self._given[1]
+
+    def _detail(self, job: str, detail: JobDetail | None, row: JobRow | None, left_at: float | None) -> JobDetail:
+        if detail is None and row is None:
+            return JobDetail(row=JobRow(id=job, state=NOT_THERE, created_at=self._recording.begin))
+        if detail is None:
+            assert row is not None
+            return JobDetail(row=row, missing=NOT_OPEN)
+        if left_at is None or row is None or detail.row.over:
+            return detail
+        problem = Problem("this recording", "the job wasn't open then", left_at)
+        return msgspec.structs.replace(detail, row=row, problem=problem)
 
     def explain(self, job: str, number: int) -> Explanation | None:
-        """Recordings have none."""
-        return None
+        at = self.player.at
+        found = self._recording.explanation(job, number, at)
+        return found if found is not None or self._explain is None else self._explain(job, number, at)
 
     def forget(self) -> None:
         pass
@@ -160,44 +272,5 @@ class RecordedSource:
     def close(self) -> None:
         pass
 
-    def _apply(self) -> None:
-        wanted = bisect_right(self._times, self._begin + self.position)
-        if wanted < self._applied:
-            self._applied, self._view = 0, JobsView()
-            self._details.clear()
-        if wanted == self._applied:
-            return
-        jobs, brain, problem = dict(self._view.jobs), self._view.brain, self._view.problem
-        for frame in self._frames[self._applied : wanted]:
-            jobs.update((row.id, row) for row in frame.jobs)
-            for job in frame.gone:
-                jobs.pop(job, None)
-            if frame.brain is not None:
-                brain, problem = frame.brain, frame.problem
-            if frame.detail is not None:
-                self._details[frame.detail.row.id] = frame.detail
-        order = sorted(jobs, key=lambda job: (-jobs[job].created_at, job))
-        self._view = JobsView({job: jobs[job] for job in order}, brain, problem)
-        self._applied = wanted
-
-
-def _read(path: Path) -> list[_Frame]:
-    try:
-        first, *lines = path.read_bytes().splitlines() or [b""]
-    except OSError as error:
-        raise HistoryError(f"Can't read {path}: {error.strerror}") from error
-    try:
-        head = msgspec.json.decode(first, type=_Head)
-    except msgspec.MsgspecError as error:
-        raise HistoryError(f"{path} is no recording", hint="One is made by: dlrover-lite tui --record FILE") from error
-    if head.recording != FORMAT:
-        raise HistoryError(f"{path} was recorded by another version of dlrover-lite ({head.version})")
-    frames: list[_Frame] = [_Frame(head.at)]
-    for number, text in enumerate(lines, 2):
-        try:
-            frames.append(_decoder.decode(text))
-        except msgspec.MsgspecError as error:
-            if number == len(lines) + 1:
-                break  # it was cut off
-            raise HistoryError(f"{path}, line {number}, can't be understood: {error}") from error
-    return sorted(frames, key=lambda frame: frame.at)  # two threads have written it
+    def _go(self) -> None:
+        self._state.go(bisect_right(self._recording.times, self.player.at))

@@ -7,11 +7,15 @@ import pty
 import select
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.cli import tui
 from dlrover_lite.cli.main import main
+from dlrover_lite.jobs.brain_files import BrainFiles
 from tests.cli.conftest import start
 
 PATIENCE_SECONDS = 100.0
@@ -74,3 +78,90 @@ def _read_until(terminal: int, wanted: bytes | None) -> None:
         except OSError:  # the other end is closed
             assert wanted is None, shown
             return
+
+
+# --- recordings and replays ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def past(home: Path) -> str:
+    """A job that the brain knows and that has ended."""
+    files = BrainFiles()
+    files.make()
+    with ConfigStore(files.database) as store:
+        ended: dict[str, Any] = {"state": "failed", "ended_at": 1e9 + 90, "message": f"{home}/x.py broke"}
+        store.put_job(JobEntry(id="ads-1", name="ads", created_at=1e9, started_at=1e9 + 1, **ended))
+        store.add_profile(
+            ProfileRecord(job="ads-1", at=1e9 + 60, seconds=10.0, samples_per_second=1234.0, workers=1, servers=1)
+        )
+        store.commit()
+    return "ads-1"
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_history_of_a_job_is_replayed(past: str, capsys: Capture) -> None:
+    assert main(["tui", "--replay", "last", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "✗ failed" in out
+    assert "■ ended   1x    1:30 of 1:30" in out
+    assert "keeps no shards" in out
+    assert main(["tui", "--replay", "ads", "--once", "--at", "59s"]) == 0
+    assert "Nothing is measured yet" in capsys.readouterr().out
+    assert main(["tui", "--replay", "ads", "--once", "--at", "60s"]) == 0
+    assert "1.23 k" in capsys.readouterr().out
+
+
+def test_a_history_becomes_a_file_without_a_terminal_and_that_is_replayed(
+    past: str, home: Path, capsys: Capture
+) -> None:
+    file = home / "ads.jsonl"
+    assert main(["tui", "--replay", past, "--record", str(file)]) == 0
+    assert f"--replay {file}" in capsys.readouterr().err
+    assert str(home) not in file.read_text()
+    assert main(["tui", "--replay", str(file), "--once", "--job", "ads"]) == 0
+    assert "1:30 of 1:30" in capsys.readouterr().out
+    assert main(["tui", "--replay", str(file), "--once"]) == 0
+    assert "0 running, 1 in all" in capsys.readouterr().out
+    assert main(["tui", "--replay", past, "--record", str(file)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_file_wins_over_a_job_of_its_name(
+    past: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(past).write_text("something else")
+    assert main(["tui", "--replay", past, "--once"]) == 1
+    assert "ads-1 is no recording" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--replay", "none"], 1, "There is no job 'none'"),
+        (["--replay", "ads-1", "--once", "--at", "noon"], 2, "'noon' is no time"),
+        (["--replay", "ads-1", "--once", "--at", "2h"], 2, "1:30 long"),
+        (["--replay", "ads-1", "--speed", "100"], 2, "--speed"),
+        (["--replay", "ads-1"], 2, "There is no terminal"),
+        (["--at", "1m"], 2, "give --replay, too"),
+        (["--once", "--record", "x"], 2, "one of --once and --record"),
+        (["--record", "x"], 2, "There is no terminal"),
+        (["--replay", __file__, "--record", "x"], 2, "is a file already"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_can_not_be_replayed_is_said(
+    past: str,
+    arguments: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tui", *arguments]) == code
+    assert said in capsys.readouterr().err
+    assert not Path("x").exists()

@@ -1,29 +1,53 @@
+"""What was shown is shown again, at any moment, from wherever one comes."""
+
 from __future__ import annotations
 
+import gzip
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.errors import HistoryError
-from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.recorded import RecordedSource, Recorder
-from tests.tui.fixed import ADS, DETAIL, FEED, OLD, VIEW, FixedSource
+from dlrover_lite.tui import recorder as recorder_module
+from dlrover_lite.tui.frames import applied, look
+from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate
+from dlrover_lite.tui.player import Player
+from dlrover_lite.tui.recorded import NOT_OPEN, NOT_THERE, RecordedSource, Recording, read
+from dlrover_lite.tui.recorder import Recorder, create
+from tests.tui.fixed import ADS, DETAIL, EXPLANATION, FEED, NOW, OLD, VIEW, FixedSource
 
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = NOW
 
     def __call__(self) -> float:
         return self.now
+
+
+def _shown(row: object) -> object:
+    """As others see it: without where its files are."""
+    return msgspec.structs.replace(row, directory="")  # type: ignore[type-var]
+
+
+def _rows(view: JobsView) -> dict[str, object]:
+    return {job: _shown(row) for job, row in view.jobs.items()}
+
+
+SHOWN = msgspec.structs.replace(DETAIL, row=_shown(DETAIL.row))
 
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     """Three moments: all jobs; after 10 s more samples, and a look at a job; after 20 s one job less."""
     path, clock, source = tmp_path / "a.jsonl", Clock(), FixedSource()
-    recorder = Recorder(source, path, clock=clock)
+    recorder = Recorder(source, create(path), clock=clock)
     recorder.jobs()
     clock.now += 10
     source.change(ADS.id, samples=5_000_000)
@@ -37,63 +61,288 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
+def _played(recording: Path | Recording) -> tuple[RecordedSource, Player]:
+    """It stands at its beginning."""
+    one = read(recording) if isinstance(recording, Path) else recording
+    player = one.player(speed=0)
+    return RecordedSource(one, player), player
+
+
 def test_what_was_shown_is_shown_again(recording: Path) -> None:
-    clock = Clock()
-    source = RecordedSource(recording, clock=clock)
-    assert source.seconds == 20
-    assert source.jobs().jobs == VIEW.jobs
+    source, player = _played(recording)
+    assert (player.begin, player.end) == (NOW, NOW + 20)
+    assert source.jobs().jobs == _rows(VIEW)
     assert list(source.jobs().jobs) == list(VIEW.jobs)
-    assert source.job(ADS.id) == JobDetail(row=ADS)
-    clock.now += 10
+    assert source.jobs().brain == "listens"
+    assert source.job(FEED.id) == JobDetail(row=_shown(FEED), missing=NOT_OPEN)
+    player.stand(NOW + 10)
     assert source.jobs().jobs[ADS.id].samples == 5_000_000
-    assert source.job(ADS.id) == DETAIL
-    clock.now += 1000
+    assert source.job(ADS.id) == SHOWN
+    assert OLD.id in source.jobs().jobs
+    player.stand(player.end)
     assert OLD.id not in source.jobs().jobs
-    assert source.job(OLD.id) is None
-    assert source.position == 20
+    assert source.known() == [FEED.id, ADS.id, *(job for job in VIEW.jobs if job not in (FEED.id, ADS.id, OLD.id))]
+
+
+def test_going_back_nothing_of_what_came_later_stays(recording: Path) -> None:
+    source, player = _played(recording)
+    player.stand(player.end)
+    source.jobs()
+    player.stand(NOW + 5)
+    assert source.jobs().jobs == _rows(VIEW)
+    assert source.job(ADS.id).missing == NOT_OPEN
+    early = source.job("another")
+    assert (early.row.state, early.decisions) == (NOT_THERE, ())
+    assert source.job("another") is early
 
 
 def test_what_has_not_changed_is_the_same_object(recording: Path) -> None:
-    source = RecordedSource(recording, speed=0)
+    source, player = _played(recording)
     first = source.jobs()
     assert source.jobs() is first
-    source.step()
+    player.step()
     assert source.jobs() is not first
     assert source.jobs().jobs[FEED.id] is first.jobs[FEED.id]
-
-
-def test_it_can_be_stepped_sped_up_and_turned_back(recording: Path) -> None:
-    clock = Clock()
-    source = RecordedSource(recording, speed=5.0, clock=clock)
-    clock.now += 2
-    assert source.position == 10
-    source.go(0.0)
-    assert source.jobs().jobs[ADS.id].samples == ADS.samples
-    source.step()
-    assert source.position == 10
-    clock.now += 50
-    assert source.position == 10
-    source.step()
-    source.step()
-    assert source.position == 20
+    detail = source.job(ADS.id)
+    assert source.job(ADS.id) is detail
+    player.step()
+    assert source.job(ADS.id) is detail
+    player.step(-1)
+    assert source.jobs().jobs[FEED.id] is first.jobs[FEED.id]
 
 
 def test_only_what_is_new_is_written(recording: Path) -> None:
     lines = [msgspec.json.decode(line) for line in recording.read_bytes().splitlines()]
     assert [len(line.get("jobs", ())) for line in lines[1:]] == [4, 1, 0, 0]
+    assert lines[2]["jobs"] == {ADS.id: {"samples": 5_000_000}}
     assert lines[-1]["gone"] == [OLD.id]
+
+
+def test_a_detail_that_was_closed_is_told_with_its_age() -> None:
+    clock, source, file = Clock(), FixedSource(), io.BytesIO()
+    recorder = Recorder(source, file, clock=clock, explains=False)
+    recorder.jobs()
+    recorder.job(ADS.id)
+    clock.now += 5
+    recorder.forget()
+    recorder.forget()
+    clock.now += 5
+    source.change(ADS.id, samples=7_000_000)
+    recorder.jobs()
+    clock.now += 5
+    recorder.job(ADS.id)
+    played, player = _played(Recording(file.getvalue(), "it"))
+    assert played.job(ADS.id) == SHOWN
+    player.stand(NOW + 10)
+    old = played.job(ADS.id)
+    assert old.problem == Problem("this recording", "the job wasn't open then", NOW + 5)
+    assert (old.row.samples, old.nodes) == (7_000_000, SHOWN.nodes)
+
+
+def test_decisions_are_marked_once_where_they_became_known() -> None:
+    clock, source, file = Clock(), FixedSource(), io.BytesIO()
+    recorder = Recorder(source, file, clock=clock, explains=False)
+    recorder.jobs()  # their decisions are from before it began
+    recorder.job(ADS.id)
+    clock.now += 5
+    one = Chosen(9, NOW + 4, "scale", "change", "why", "a", "b", True, 1.0, 1.0, 1.0, 1.0, None, None)
+    source.change(ADS.id, decision=LastDecision(9, NOW + 4, "change", "why"))
+    source.change(FEED.id, decision=LastDecision(1, NOW + 4, "start", "why"))
+    source.details[ADS.id] = msgspec.structs.replace(DETAIL, decisions=(*DETAIL.decisions, one))
+    recorder.jobs()
+    clock.now += 1
+    recorder.job(ADS.id)
+    source.change(ADS.id, decision=LastDecision(10, NOW + 6, "stay", "why"))
+    recorder.jobs()
+    marks = Recording(file.getvalue(), "it").player().marks
+    assert [(mark.at - NOW, mark.job, mark.symbol) for mark in marks] == [(5, ADS.id, "▲"), (5, FEED.id, "●")]
+
+
+# --- explanations -------------------------------------------------------------------------------------------------------
+
+
+def test_decisions_that_were_looked_at_are_explained_as_they_were_then(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    recorder = Recorder(FixedSource(), create(path))
+    recorder.job(ADS.id)
+    recorder.close()
+    source, _ = _played(path)
+    assert source.explain(ADS.id, 2) == EXPLANATION
+    assert source.explain(ADS.id, 3) is None
+
+
+def test_an_explanation_grows() -> None:
+    clock, file = Clock(), io.BytesIO()
+    recorder = Recorder(FixedSource(), file, clock=clock, explains=False)
+    clock.now += 10
+    recorder.put_explained(EXPLANATION)
+    clock.now += 10
+    later = msgspec.structs.replace(EXPLANATION, text=("now", "known"))
+    recorder.put_explained(later)
+    recorder.put_explained(later)
+    recording = Recording(file.getvalue(), "it")
+    assert file.getvalue().count(b"plans") == 1
+    assert recording.explanation(ADS.id, 2, NOW) == EXPLANATION
+    assert recording.explanation(ADS.id, 2, NOW + 19) == EXPLANATION
+    assert recording.explanation(ADS.id, 2, NOW + 20) == later
+    asked: list[float] = []
+
+    def explain(job: str, number: int, at: float) -> Explanation:
+        asked.append(at)
+        return later
+
+    source = RecordedSource(recording, recording.player(speed=0), explain=explain)
+    assert source.explain(ADS.id, 2) == EXPLANATION
+    assert source.explain(ADS.id, 1) == later
+    assert asked == [NOW]
+
+
+# --- any history --------------------------------------------------------------------------------------------------------
+
+_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["rate", "samples", "gone", "back", "node", "ended", "decision", "anew", "look", "forget", "problem"]
+        ),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def _change(source: FixedSource, what: str, number: int) -> None:
+    job = list(VIEW.jobs)[number]
+    detail = source.details[ADS.id]
+    change = msgspec.structs.replace
+    match what:
+        case "samples" if job in source.view.jobs:
+            source.change(job, samples=source.view.jobs[job].samples + number)
+        case "gone":
+            source.view = change(source.view, jobs={k: v for k, v in source.view.jobs.items() if k != job})
+        case "back":
+            jobs = {**source.view.jobs, job: VIEW.jobs[job]}
+            source.view = change(source.view, jobs={k: jobs[k] for k in VIEW.jobs if k in jobs})
+        case "rate":
+            detail = change(detail, rates=(*detail.rates, Rate(NOW + len(detail.rates), 7.0)), epoch=number)
+        case "node":
+            node = NodeRow(id=f"worker-{10 + number}", role="worker", state="up", cores=number + 0.5, memory=1)
+            detail = change(detail, nodes=(node, *(one for one in detail.nodes if one.id != node.id)))
+        case "ended":
+            detail = change(detail, nodes=detail.nodes[number:])
+        case "decision":
+            told = change(detail.decisions[number % len(detail.decisions)], measured=float(number))
+            detail = change(
+                detail, decisions=tuple(told if one.number == told.number else one for one in detail.decisions)
+            )
+        case "anew":
+            detail = change(detail, rates=detail.rates[:number], decisions=detail.decisions[: 1 + number])
+        case "problem":
+            source.view = change(source.view, problem=Problem("the brain", "why", NOW) if number % 2 else None)
+    source.details[ADS.id] = detail
+
+
+def _recorded(changes: list[tuple[str, int]], file: io.BytesIO) -> list[tuple[float, JobsView, JobDetail | None]]:
+    """What was shown after each change, and when; no detail: it wasn't open."""
+    clock, source = Clock(), FixedSource()
+    recorder = Recorder(source, file, clock=clock, explains=False)
+    shown, looking = [], False
+    for what, number in changes:
+        clock.now += 1
+        looking = what != "forget" and (looking or what == "look")
+        _change(source, what, number)
+        view, detail = recorder.jobs(), recorder.job(ADS.id) if looking else None
+        if not looking:
+            recorder.forget()
+        shown.append((clock.now, view, detail))
+    return shown
+
+
+@settings(max_examples=40)
+@given(changes=_CHANGES, order=st.randoms(use_true_random=False))
+def test_whatever_was_shown_is_shown_from_wherever_one_comes(
+    changes: list[tuple[str, int]], order: Callable[..., None]
+) -> None:
+    file = io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder_module, "_LEAST_BETWEEN_KEYS", 300)
+        shown = _recorded(changes, file)
+    source, player = _played(Recording(file.getvalue(), "it"))
+    order.shuffle(shown)  # type: ignore[attr-defined]
+    for at, view, detail in shown:
+        player.stand(at)
+        told = source.jobs()
+        assert (told.jobs, list(told.jobs)) == (_rows(view), list(view.jobs))
+        assert (told.brain, told.problem) == (view.brain, view.problem)
+        if detail is not None:
+            assert source.job(ADS.id) == msgspec.structs.replace(detail, row=_shown(detail.row))
+
+
+def test_nothing_new_is_nothing() -> None:
+    assert look(DETAIL, DETAIL) is None
+    assert look(DETAIL, msgspec.structs.replace(DETAIL, rates=tuple(DETAIL.rates))) is None
+    whole = look(None, DETAIL)
+    assert whole is not None
+    assert whole.anew
+
+
+def test_what_comes_is_added() -> None:
+    later = msgspec.structs.replace(DETAIL, rates=(*DETAIL.rates, Rate(NOW, 1.0)), loss=None)
+    new = look(DETAIL, later)
+    assert new is not None
+    assert (new.rates, new.fields, new.nodes, new.decisions) == ((Rate(NOW, 1.0),), {"loss": None}, {}, ())
+    assert applied(DETAIL, new) == later
+
+
+def test_a_long_one_is_not_read_from_its_beginning_to_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, source, file = Clock(), FixedSource(), io.BytesIO()
+    recorder = Recorder(source, file, clock=clock, explains=False)
+    for second in range(4000):
+        clock.now += 1
+        source.change(ADS.id, samples=second)
+        recorder.jobs()
+    recording = Recording(file.getvalue(), "it")
+    source_, player = _played(recording)
+    player.stand(player.end)
+    source_.jobs()
+    decoded: list[int] = []
+    frame = recording.frame
+    monkeypatch.setattr(recording, "frame", lambda number: (decoded.append(number), frame(number))[1])
+    for at in (NOW + 3000, NOW + 2999):
+        player.stand(at)
+        assert source_.jobs().jobs[ADS.id].samples == at - NOW - 1
+    assert len(decoded) < 3000
+    assert len(file.getvalue()) < 2 * 4000 * 70
+
+
+# --- files --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_compressed_one_is_read_too(recording: Path) -> None:
+    other = recording.with_suffix(".gz")
+    other.write_bytes(gzip.compress(recording.read_bytes()))
+    source, _ = _played(other)
+    assert source.jobs().jobs == _rows(VIEW)
+    other.write_bytes(other.read_bytes()[:-20])
+    with pytest.raises(HistoryError, match="Can't read"):
+        read(other)
 
 
 def test_one_that_was_cut_off_is_shown_as_far_as_it_goes(recording: Path) -> None:
     recording.write_bytes(recording.read_bytes()[:-20])
-    assert RecordedSource(recording, speed=0).seconds == 10
+    assert read(recording).player().end == NOW + 10
 
 
 def test_damage_is_said_with_its_line(recording: Path) -> None:
-    lines = recording.read_bytes().splitlines()
-    recording.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
+    lines = recording.read_bytes().splitlines(keepends=True)
+    recording.write_bytes(b"".join([lines[0], b"{\n", *lines[2:]]))
     with pytest.raises(HistoryError, match="line 2"):
-        RecordedSource(recording)
+        read(recording)
+    recording.write_bytes(b"".join([lines[0], lines[1].replace(b'"samples":', b'"samples":"x","was":'), *lines[2:]]))
+    source, player = _played(recording)
+    player.stand(player.end)
+    with pytest.raises(HistoryError, match="can't be understood"):
+        source.jobs()
 
 
 @pytest.mark.parametrize("text", [b"", b"no recording", b'{"recording": 1}'])
@@ -101,21 +350,56 @@ def test_other_files_are_no_recordings(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text)
     with pytest.raises(HistoryError, match="is no recording"):
-        RecordedSource(path)
+        read(path)
 
 
 def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"recording": 99, "version": "9.9", "at": 1}\n')
     with pytest.raises(HistoryError, match=r"another version .*9\.9"):
-        RecordedSource(path)
+        read(path)
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("mine")
     with pytest.raises(HistoryError, match="is there already"):
-        Recorder(FixedSource(), path)
+        create(path)
     assert path.read_text() == "mine"
     with pytest.raises(HistoryError, match="can't be written"):
-        Recorder(FixedSource(), tmp_path / "none" / "a.jsonl")
+        create(tmp_path / "none" / "a.jsonl")
+
+
+class _Full(io.BytesIO):
+    full = False
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_where_it_can_not_be_written_any_more_watching_goes_on_and_says_so() -> None:
+    clock, source, file = Clock(), FixedSource(), _Full()
+    recorder = Recorder(source, file, clock=clock)
+    recorder.jobs()
+    file.full = True
+    clock.now += 1
+    source.change(ADS.id, samples=1)
+    view = recorder.jobs()
+    assert view.jobs is source.view.jobs
+    why = "it can't be written any more: No space left on device"
+    assert view.problem == Problem("the recording", why, NOW + 1)
+    assert recorder.jobs() is view
+    assert recorder.job(ADS.id) is source.details[ADS.id]
+    recorder.close()
+
+
+def test_home_directories_are_not_told() -> None:
+    source, file = FixedSource(), io.BytesIO()
+    source.change(ADS.id, state="failed", message="/home/ada/state/x: No such file")
+    Recorder(source, file, hidden=[Path("/home/ada/state"), Path("/home/ada"), Path("/")], explains=False).jobs()
+    text = file.getvalue().decode()
+    assert "~/x: No such file" in text
+    assert "ada" not in text
+    assert "directory" not in text

@@ -14,7 +14,7 @@ from dlrover_lite.brain.store.news import Chosen, JobNews, NodeNews, PlanNews, R
 from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
 from dlrover_lite.errors import HistoryError
 
-__all__ = ["DECISIONS", "JobWatch"]
+__all__ = ["DECISIONS", "JobWatch", "chosen"]
 
 DECISIONS = 200
 """Newest decisions of a job that are told."""
@@ -132,7 +132,7 @@ class JobWatch(Reader):
             question = "select number, data, effect, done from decisions where job = ? and number = ?"
             for row in self.all(question, (self.job, number)):
                 with suppress(HistoryError):  # stored by another version
-                    yield _chosen(*row)
+                    yield chosen(*row)
 
     def _happened(self) -> Iterator[NodeNews]:
         question = "select id, at, node, event, reason, data from node_events where job = ? and id > ? order by id"
@@ -141,7 +141,8 @@ class JobWatch(Reader):
             yield NodeNews(at, node, event, reason, decoded(data, _Follows).follows)
 
 
-def _chosen(number: int, data: str, effect: str | None, done: str | None) -> Chosen:
+def chosen(number: int, data: str, effect: str | None, done: str | None) -> Chosen:
+    """Of a row of the table. Raises HistoryError for one that another version has stored."""
     one = decoded(data, _Decision)
     rate = one.predicted.throughput if one.predicted else (None, None, None)
     brought = decoded(effect, _Effect) if effect is not None else None

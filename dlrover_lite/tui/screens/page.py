@@ -75,6 +75,7 @@ class Page(Screen[None]):
         yield self._head_lines
         yield self._stale_lines
         yield from self.body()
+        yield from self.tui.below()
         yield self.prompt
         yield self._key_bar
         self.tell_keys()
@@ -165,6 +166,8 @@ class Page(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether it is there at all. Textual passes over keys of what can't be done; here they are to say why (``refused``)."""
+        if action in self.tui.WITHOUT:
+            return False
         if action in self.ACTING:
             return not self.tui.readonly
         if action == "back":

@@ -1,0 +1,196 @@
+"""The lines of a recording: what was shown of jobs, each line with what was new then only.
+
+A recording is a text file of JSON lines: first a ``Head``, then ``Frame``s in order of their times. It is whole up to any line, so one that
+was cut off, or is still being written, can be shown as far as it goes. Now and then a line is a key: it has everything, so that who begins
+there needs nothing of what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, NodeRow, Problem, Rate
+
+__all__ = [
+    "EXPLANATIONS",
+    "FORMAT",
+    "ROWS",
+    "Change",
+    "Decided",
+    "Explained",
+    "Frame",
+    "Head",
+    "Look",
+    "applied",
+    "look",
+]
+
+FORMAT = 2
+
+S = TypeVar("S", bound=msgspec.Struct)
+Change = dict[str, Any]
+"""Fields of a struct that differ from those before, by name."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    recording: int
+    """FORMAT."""
+    version: str
+    """Of dlrover-lite, that wrote it."""
+    at: float
+
+
+class Look(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is new of a job that is looked at: a ``JobDetail`` against the one before."""
+
+    job: str
+    anew: bool = False
+    """Nothing of it that was told before holds."""
+    row: Change = {}
+    fields: Change = {}
+    """Of all others that aren't here by name."""
+    rates: tuple[Rate, ...] = ()
+    """Those that have come."""
+    decisions: tuple[Chosen, ...] = ()
+    """New ones, and those of which more is known."""
+    nodes: dict[str, Change] = {}
+    order: tuple[str, ...] | None = None
+    """Ids of all nodes; None: as before."""
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True):
+    """A decision that changed something, for a mark on the time axis."""
+
+    job: str
+    number: int
+    symbol: str
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """An explanation, against the one of the same decision before."""
+
+    job: str
+    number: int
+    change: Change = {}
+
+
+class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
+    at: float
+    """Seconds since the epoch."""
+    key: bool = False
+    """It has everything: whatever isn't here isn't there."""
+    jobs: dict[str, Change] = {}
+    """Those that are new or have changed."""
+    gone: tuple[str, ...] = ()
+    brain: str | None = None
+    """None: it, and the problem, are as before."""
+    problem: Problem | None = None
+    looks: tuple[Look, ...] = ()
+    left: tuple[str, ...] = ()
+    """Jobs that aren't looked at any more."""
+    decided: tuple[Decided, ...] = ()
+    explained: Explained | None = None
+
+
+class Differences(Generic[S]):
+    """Structs of a kind, as what differs between two of them."""
+
+    def __init__(self, kind: type[S], *, but: Iterable[str] = ()) -> None:
+        """``but``: fields that aren't compared."""
+        self._kind = kind
+        fields = [field for field in msgspec.structs.fields(kind) if field.name not in set(but)]
+        self._types = {field.name: field.type for field in fields}
+        self._defaults = {field.name: field.default for field in fields}
+
+    def between(self, before: S | None, after: S) -> Change:
+        """What ``after`` has that ``before`` hasn't; before None: all that isn't as by default."""
+        if before is after:
+            return {}
+        if before is None:
+            return {
+                name: value for name, default in self._defaults.items() if (value := getattr(after, name)) != default
+            }
+        return {name: value for name in self._types if (value := getattr(after, name)) != getattr(before, name)}
+
+    def after(self, before: S | None, change: Mapping[str, Any]) -> S:
+        """``before`` with a change that was read from a file. Raises msgspec.ValidationError for one that doesn't fit."""
+        if before is None:
+            return msgspec.convert(change, self._kind)
+        if not change:
+            return before
+        known = {name: msgspec.convert(change[name], kind) for name, kind in self._types.items() if name in change}
+        return msgspec.structs.replace(before, **known)
+
+
+ROWS = Differences(JobRow, but=("directory",))
+"""Where a job's files are is nothing to others."""
+EXPLANATIONS = Differences(Explanation, but=("job", "number"))
+_NODES = Differences(NodeRow)
+_OTHERS = Differences(JobDetail, but=("row", "rates", "decisions", "nodes"))
+
+
+# --- a job that is looked at --------------------------------------------------------------------------------------------
+
+
+def look(before: JobDetail | None, after: JobDetail) -> Look | None:
+    """What is new of it; None: nothing."""
+    if before is None or not _goes_on(before, after):
+        return Look(
+            after.row.id,
+            anew=True,
+            row=ROWS.between(None, after.row),
+            fields=_OTHERS.between(None, after),
+            rates=after.rates,
+            decisions=after.decisions,
+            nodes={node.id: _NODES.between(None, node) for node in after.nodes},
+            order=tuple(node.id for node in after.nodes),
+        )
+    known = set(after.decisions if before.decisions == after.decisions else before.decisions)
+    nodes = {node.id: node for node in before.nodes}
+    order = tuple(node.id for node in after.nodes)
+    found = Look(
+        after.row.id,
+        row=ROWS.between(before.row, after.row),
+        fields=_OTHERS.between(before, after),
+        rates=after.rates[len(before.rates) :],
+        decisions=tuple(one for one in after.decisions if one not in known),
+        nodes={node.id: change for node in after.nodes if (change := _NODES.between(nodes.get(node.id), node))},
+        order=None if order == tuple(nodes) else order,
+    )
+    return found if found != Look(after.row.id) else None
+
+
+def _goes_on(before: JobDetail, after: JobDetail) -> bool:
+    """Rates and decisions have only come, none has gone."""
+    rates, numbers = len(before.rates), [one.number for one in before.decisions]
+    return after.rates[:rates] == before.rates and [one.number for one in after.decisions[: len(numbers)]] == numbers
+
+
+def applied(before: JobDetail | None, new: Look) -> JobDetail:
+    """The detail that ``look`` was made of. Raises msgspec.ValidationError for one that doesn't fit what was before."""
+    if before is None or new.anew:
+        whole = msgspec.convert({**new.fields, "row": new.row}, JobDetail)
+        nodes = _with_changes((), new)
+        return msgspec.structs.replace(whole, rates=new.rates, decisions=new.decisions, nodes=nodes)
+    decisions = {one.number: one for one in (*before.decisions, *new.decisions)} if new.decisions else None
+    return msgspec.structs.replace(
+        _OTHERS.after(before, new.fields),
+        row=ROWS.after(before.row, new.row),
+        rates=(*before.rates, *new.rates),
+        decisions=before.decisions if decisions is None else tuple(decisions.values()),
+        nodes=_with_changes(before.nodes, new),
+    )
+
+
+def _with_changes(before: tuple[NodeRow, ...], new: Look) -> tuple[NodeRow, ...]:
+    if not new.nodes and new.order is None:
+        return before
+    known = {node.id: node for node in before}
+    for name, change in new.nodes.items():
+        known[name] = _NODES.after(known.get(name), change)
+    order = tuple(known) if new.order is None else new.order
+    return tuple(known[name] for name in order if name in known)

@@ -1,0 +1,230 @@
+"""A job's history as a recording: what a screen would have shown of it at each moment, as far as the brain's database keeps that."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
+from dlrover_lite.tui.fold import JobsFold, LocalNode, LocalStatus
+from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
+from dlrover_lite.tui.recorded import Explain, Recording
+from dlrover_lite.tui.recorder import Recorder
+
+__all__ = ["MISSING", "recorded", "write"]
+
+MISSING = "the brain's database keeps no shards, slots, checkpoints and losses, and no memory of workers: recordings have them"
+_MOST_MOMENTS = 20_000
+"""What happens closer together than a so-manieth of a history is told at once."""
+
+_News = Measured | PlanNews | Known | Happened | JobNews
+
+
+def recorded(past: Timeline) -> Recording:
+    """To be played; without explanations, which are many."""
+    file = io.BytesIO()
+    write(past, file)
+    return Recording(file.getvalue(), past.job.id)
+
+
+def write(past: Timeline, file: IO[bytes], explain: Explain | None = None, *, hidden: Iterable[Path] = ()) -> None:
+    """With ``explain``, the explanation of each decision too, as it was when that was made and when it was known what it brought.
+    ``hidden``: as of ``Recorder``."""
+    job = _Past(past)
+    recorder = Recorder(job, file, clock=lambda: job.at, hidden=hidden, explains=False)
+    for at, news in _moments(past):
+        job.take(at, news)
+        recorder.jobs()
+        recorder.job(past.job.id)
+        for one in news:
+            if explain is not None and isinstance(one, Known):
+                found = explain(past.job.id, one.decision.number, at)
+                if found is not None:
+                    recorder.put_explained(found)
+
+
+def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
+    """What has happened, in order of times; what has at the same time, together."""
+    job = past.job
+    begun = msgspec.structs.replace(
+        job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
+    )
+    happened: list[tuple[float, _News]] = [
+        (one.at, one) for one in (*past.nodes, *past.plans, *past.measured, *past.decisions)
+    ]
+    news: list[tuple[float, _News]] = [(min([job.created_at, *(at for at, _ in happened)]), begun)]
+    if job.started_at is not None:
+        news.append((job.started_at, msgspec.structs.replace(begun, state="running", started_at=job.started_at)))
+    news += happened
+    if job.state in OVER:
+        news.append((max(at for at, _ in news) if job.ended_at is None else job.ended_at, job))
+    news.sort(key=lambda pair: pair[0])
+    apart = (news[-1][0] - news[0][0]) / _MOST_MOMENTS
+    together: list[_News] = []
+    since = news[0][0]
+    for number, (at, one) in enumerate(news):
+        together.append(one)
+        following = news[number + 1][0] if number + 1 < len(news) else None
+        if following is None or (following > at and following - since > apart):
+            yield at, together
+            together, since = [], following or at
+
+
+class _Past:
+    """A job as it was at the moment that it was told of last: a source for a recorder."""
+
+    def __init__(self, past: Timeline) -> None:
+        self.at = past.job.created_at
+        self._job = past.job.id
+        self._total = past.total_samples or 0
+        self._fold = JobsFold()
+        self._nodes: dict[str, NodeRow] = {}
+        self._decisions: dict[int, Chosen] = {}
+        self._rates: list[Rate] = []
+        self._samples, self._rate, self._waits = 0, 0.0, ""
+        self._elapsed, self._cpu, self._used = 0.0, 0.0, 0.0
+        """Seconds since something was measured first, CPU seconds in them, cores used now."""
+        self._auc: float | None = None
+        self._view = JobsView()
+        self._detail: JobDetail | None = None
+
+    # --- as a source ------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> JobsView:
+        return self._view
+
+    def job(self, job: str) -> JobDetail | None:
+        return self._detail
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        return None
+
+    def forget(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    # --- what has happened ------------------------------------------------------------------------------------------
+
+    def take(self, at: float, news: list[_News]) -> None:
+        since, self.at = max(0.0, at - self.at), at
+        for one in news:
+            match one:
+                case JobNews():
+                    self._fold.put(one)
+                    self._auc = one.outcome.auc
+                case PlanNews():
+                    self._fold.take(WatchedJobs(plans=(one,)))
+                case Measured():
+                    self._measure(one, since)
+                    since = 0.0
+                case Known():
+                    self._decide(one.decision)
+                case Happened():
+                    self._happen(one)
+        if self._elapsed:
+            self._elapsed += since
+            self._cpu += self._used * since
+        self._fold.hear(self._job, self._status(), at)
+        self._show()
+
+    def _measure(self, one: Measured, since: float) -> None:
+        self._rate = one.samples_per_second
+        self._samples = one.samples_so_far if one.samples_so_far is not None else self._samples
+        self._rates.append(Rate(one.at, one.samples_per_second))
+        self._fold.take(WatchedJobs(rates=(RateNews(self._job, one.at, one.seconds, one.samples_per_second),)))
+        if not one.seconds:
+            return
+        uses = [*one.ps, *one.workers]
+        self._used = sum(use.cpu_seconds for use in uses) / one.seconds
+        seconds = since if self._elapsed else one.seconds
+        self._elapsed += seconds
+        self._cpu += self._used * seconds
+        minibatches = sum(use.minibatches for use in one.workers)
+        for use in uses:
+            self._use(use, one, minibatches, "ps" if use in one.ps else "worker")
+
+    def _use(self, use: Used, one: Measured, minibatches: int, role: str) -> None:
+        node = self._nodes.get(use.node) or NodeRow(id=use.node, role=role, state="up", cores=use.cores, memory=0)
+        ready = use.throttled_seconds + use.cpu_seconds
+        self._nodes[use.node] = msgspec.structs.replace(
+            node,
+            cores=use.cores,
+            used_cores=round(use.cpu_seconds / one.seconds, 2),
+            used_memory=use.used_bytes,
+            peak_memory=max(node.peak_memory, use.peak_bytes),
+            rate=round(use.minibatches * one.batch_size / one.seconds, 1) if role == "worker" else 0.0,
+            share=round(use.minibatches / minibatches, 3) if role == "worker" and minibatches else None,
+            throttled=round(use.throttled_seconds / ready, 3) if ready else None,
+        )
+
+    def _decide(self, one: Chosen) -> None:
+        if one.number not in self._decisions:
+            news = DecisionNews(self._job, one.number, one.at, one.action, one.reason)
+            self._fold.take(WatchedJobs(decisions=(news,)))
+            self._waits = one.reason if one.action in ("queue", "preempt") else ""
+        self._decisions[one.number] = one
+
+    def _happen(self, one: Happened) -> None:
+        node = self._nodes.get(one.node)
+        if one.event == "launched" or node is None:
+            before = self._nodes.get(one.follows)
+            node = NodeRow(
+                id=one.node,
+                role=one.role or one.node.partition("-")[0],
+                state="launched",
+                cores=one.cores or 0.0,
+                memory=one.memory or 0,
+                restarts=before.restarts + 1 if before else 0,
+            )
+        if one.event == "up":
+            node = msgspec.structs.replace(node, state="up")
+        elif one.event == "resized":
+            node = msgspec.structs.replace(node, cores=one.cores or node.cores, memory=one.memory or node.memory)
+        elif one.event == "ended":
+            node = msgspec.structs.replace(
+                node, state=f"ended ({one.reason})", used_cores=None, used_memory=0, rate=0.0, share=None
+            )
+        self._nodes[one.node] = node
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def _status(self) -> LocalStatus:
+        """What its master might have said. CPU seconds are known of all its nodes together: one has them. The job's memory isn't."""
+        alive = [node for node in self._nodes.values() if node.alive]
+        state = "training" if any(node.role == "worker" and node.state == "up" for node in alive) else "starting"
+        if not alive and self._waits:
+            state = "queued"
+        nodes = [
+            LocalNode(node.role, node.state, node.cores, node.memory, 0.0 if number else self._cpu)
+            for number, node in enumerate(alive)
+        ]
+        return LocalStatus(
+            state=state,
+            samples=self._samples,
+            total_samples=self._total,
+            samples_per_second=self._rate if alive else 0.0,
+            elapsed_seconds=self._elapsed,
+            nodes=tuple(nodes),
+            message=self._waits if state == "queued" else "",
+        )
+
+    def _show(self) -> None:
+        rows = self._fold.rows(0.0)  # as if it were long ago: its master isn't silent
+        if rows is not self._view.jobs:
+            self._view = JobsView(rows)
+        self._detail = JobDetail(
+            row=rows[self._job],
+            rates=tuple(self._rates),
+            decisions=tuple(self._decisions.values()),
+            nodes=tuple(sorted(self._nodes.values(), key=lambda node: (not node.alive, node.role != "ps"))),
+            auc=self._auc,
+            missing=MISSING,
+        )

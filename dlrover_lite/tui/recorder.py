@@ -1,0 +1,258 @@
+"""What is shown, written down as it comes (``frames`` has the format)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import msgspec
+
+from dlrover_lite import __version__
+from dlrover_lite.errors import DlroverLiteError, HistoryError
+from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
+from dlrover_lite.tui.job_page import ACTING, mark_of
+from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem
+from dlrover_lite.tui.source import Source
+
+__all__ = ["CHANGED", "Recorder", "create"]
+
+CHANGED = "±"
+"""Mark of a change of which only that is known."""
+_SYMBOLS = {"start": "●", "heal": "◆", "explore": "?", "preempt": "‖"}
+_LEAST_BETWEEN_KEYS = 64 * 1024
+_KEY_SHARE = 4
+"""Between two keys there is so much more than in a key: a quarter of the file is keys, and to go anywhere takes little."""
+_PAUSE_SECONDS = 0.05
+"""Between two explanations, which take the processor from those who watch."""
+_LAST_SECONDS = 2.0
+"""For what is still to be explained at the end."""
+
+
+def create(path: Path) -> IO[bytes]:
+    """Raises HistoryError when the file is there already or can't be made."""
+    try:
+        return path.open("xb")
+    except FileExistsError as error:
+        raise HistoryError(f"{path} is there already", hint="Record to another file, or remove it.") from error
+    except OSError as error:
+        raise HistoryError(f"The recording {path} can't be written: {error.strerror}") from error
+
+
+class Recorder:
+    """A source that writes down what another one tells: all jobs, those that are looked at in detail, and the explanations of their
+    decisions, which a thread of its own asks for.
+
+    When the file can't be written any more, what is told has a ``problem`` that says so, and all else goes on.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        file: IO[bytes],
+        *,
+        clock: Callable[[], float] = time.time,
+        hidden: Iterable[Path] = (),
+        explains: bool = True,
+    ) -> None:
+        """``hidden``: directories that are written as ``~``."""
+        self._source = source
+        self._file: IO[bytes] | None = file
+        self._clock = clock
+        self._hidden = [str(path).encode() for path in hidden if len(str(path)) > 2]
+        self._lock = threading.Lock()
+        """All below is written by two threads that read, and one that explains."""
+        self._at = clock()
+        self._begin = self._at
+        self._view = JobsView()
+        self._details: dict[str, JobDetail] = {}
+        self._looked: str | None = None
+        self._marked: set[tuple[str, int, bool]] = set()
+        self._explained: dict[tuple[str, int], Explanation] = {}
+        self._since_key, self._key_size = 0, 0
+        self._failed: tuple[str, float] | None = None
+        """Why it can't be written any more, and since when."""
+        self._told: tuple[JobsView, JobsView] | None = None
+        self._explainer = _Explainer(source.explain, self.put_explained) if explains else None
+        self._write(msgspec.json.encode(Head(FORMAT, __version__, self._at)))
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def jobs(self) -> JobsView:
+        view = self._source.jobs()
+        if view is not self._view:
+            with self._lock:
+                self._put_view(view)
+        return view if self._failed is None or view.problem is not None else self._with_problem(view, self._failed)
+
+    def job(self, job: str) -> JobDetail | None:
+        detail = self._source.job(job)
+        with self._lock:
+            self._leave(unless=job)
+            again, self._looked = self._looked != job, job
+            if detail is not None and (again or detail is not self._details.get(job)):
+                self._put_detail(detail, again=again)
+        return detail
+
+    def explain(self, job: str, number: int) -> Explanation | None:
+        return self._source.explain(job, number)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._leave()
+        self._source.forget()
+
+    def close(self) -> None:
+        if self._explainer is not None:
+            self._explainer.close()
+        self._source.close()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _with_problem(self, view: JobsView, failed: tuple[str, float]) -> JobsView:
+        """The same object for the same view."""
+        if self._told is None or self._told[0] is not view:
+            self._told = view, msgspec.structs.replace(view, problem=Problem("the recording", *failed))
+        return self._told[1]
+
+    # --- what is written --------------------------------------------------------------------------------------------
+
+    def _put_view(self, view: JobsView) -> None:
+        before, self._view = self._view, view
+        rows = before.jobs
+        changed = [row for job, row in view.jobs.items() if rows.get(job) is not row]
+        changes = {row.id: change for row in changed if (change := ROWS.between(rows.get(row.id), row))}
+        gone = tuple(job for job in rows if job not in view.jobs)
+        other = view.brain != before.brain or view.problem != before.problem
+        if changes or gone or other:
+            decided = (mark for row in changed if (mark := self._mark(row.id, row.decision)))
+            self._put(
+                Frame(
+                    self._now(),
+                    jobs=changes,
+                    gone=gone,
+                    brain=view.brain if other else None,
+                    problem=view.problem if other else None,
+                    decided=tuple(decided),
+                )
+            )
+
+    def _mark(self, job: str, one: LastDecision | None) -> Decided | None:
+        if one is None or one.action not in ACTING or one.at < self._begin or (job, one.number, False) in self._marked:
+            return None
+        self._marked.add((job, one.number, False))
+        return Decided(job, one.number, _SYMBOLS.get(one.action, CHANGED))
+
+    def _put_detail(self, detail: JobDetail, *, again: bool) -> None:
+        """``again``: it wasn't looked at until now; that is told even if nothing of it is new."""
+        job = detail.row.id
+        before, self._details[job] = self._details.get(job), detail
+        new = look(before, detail) or (Look(job) if again else None)
+        if new is None:
+            return
+        decided = []
+        for one in new.decisions:
+            if one.action in ACTING and one.at >= self._begin and (job, one.number, True) not in self._marked:
+                self._marked.add((job, one.number, True))
+                decided.append(Decided(job, one.number, mark_of(one)[0]))
+        self._put(Frame(self._now(), looks=(new,), decided=tuple(decided)))
+        if self._explainer is not None:
+            self._explainer.ask(job, [one.number for one in new.decisions[::-1]])
+
+    def _leave(self, *, unless: str | None = None) -> None:
+        left = self._looked
+        if left is not None and left != unless:
+            self._looked = None
+            if left in self._details:
+                self._put(Frame(self._now(), left=(left,)))
+
+    def put_explained(self, one: Explanation) -> None:
+        """As it is from now on."""
+        with self._lock:
+            before = self._explained.get((one.job, one.number))
+            change = EXPLANATIONS.between(before, one)
+            self._explained[one.job, one.number] = one
+            if change or before is None:
+                self._put(Frame(self._now(), explained=Explained(one.job, one.number, change)))
+
+    def _put(self, frame: Frame) -> None:
+        self._since_key += self._write(msgspec.json.encode(frame))
+        if self._since_key >= max(_LEAST_BETWEEN_KEYS, _KEY_SHARE * self._key_size):
+            self._since_key, self._key_size = 0, self._write(msgspec.json.encode(self._key()))
+
+    def _key(self) -> Frame:
+        return Frame(
+            self._at,
+            key=True,
+            jobs={job: ROWS.between(None, row) for job, row in self._view.jobs.items()},
+            brain=self._view.brain,
+            problem=self._view.problem,
+            looks=tuple(new for one in self._details.values() if (new := look(None, one))),
+            left=tuple(job for job in self._details if job != self._looked),
+        )
+
+    def _now(self) -> float:
+        """Lines are in the order of their times, even if the clock is set back."""
+        self._at = max(self._at, self._clock())
+        return self._at
+
+    def _write(self, line: bytes) -> int:
+        """Bytes written."""
+        if self._file is None:
+            return 0
+        for directory in self._hidden:
+            line = line.replace(directory, b"~")
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+        except OSError as error:
+            self._failed = f"it can't be written any more: {error.strerror}", self._at
+            with suppress(OSError):  # what it still holds can't be written either
+                self._file.close()
+            self._file = None
+            return 0
+        return len(line) + 1
+
+
+class _Explainer:
+    """Asks for explanations, one after the other, on a thread that is there once there is something to ask for."""
+
+    def __init__(self, explain: Callable[[str, int], Explanation | None], put: Callable[[Explanation], None]) -> None:
+        self._explain = explain
+        self._put = put
+        self._asked: SimpleQueue[tuple[str, int] | None] = SimpleQueue()
+        self._ends_at: float | None = None
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="explainer", daemon=True)
+
+    def ask(self, job: str, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._asked.put((job, number))
+        if numbers and self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """What has been asked for is still explained, as far as that doesn't take long."""
+        if self._thread.ident is not None:
+            self._ends_at = time.monotonic() + _LAST_SECONDS
+            self._hurry.set()
+            self._asked.put(None)
+            self._thread.join(_LAST_SECONDS + 1.0)
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            if self._ends_at is not None and time.monotonic() >= self._ends_at:
+                return
+            try:
+                found = self._explain(*asked)
+            except DlroverLiteError:  # what it follows from can't be read any more: then there is none
+                found = None
+            if found is not None:
+                self._put(found)
+            self._hurry.wait(_PAUSE_SECONDS)

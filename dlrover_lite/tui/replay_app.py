@@ -1,0 +1,101 @@
+"""The application on a recording: nothing in it can be changed, and its time is the recording's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from textual.binding import Binding
+from textual.widget import Widget
+
+from dlrover_lite.errors import UsageError
+from dlrover_lite.tui.app import TuiApp
+from dlrover_lite.tui.keys import REPLAY
+from dlrover_lite.tui.model import JobRow
+from dlrover_lite.tui.recorded import RecordedSource
+from dlrover_lite.tui.screens.page import Page
+from dlrover_lite.tui.screens.reading import help_lines
+from dlrover_lite.tui.text import line
+from dlrover_lite.tui.widgets.replay_line import ReplayLine
+
+__all__ = ["ReplayApp"]
+
+_PERIOD_SECONDS = 0.1
+"""Between two looks at what is shown: to look takes next to nothing, and at 64 times the speed much happens in half a second."""
+
+
+class ReplayApp(TuiApp):
+    """Shows what ``source`` has where its player is."""
+
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding(key.key, key.action, key.what, show=False, key_display=key.label, priority=True) for key in REPLAY
+    ]
+    WITHOUT = frozenset({"logs"})
+
+    def __init__(
+        self, source: RecordedSource, *, job: str | None = None, period_seconds: float = _PERIOD_SECONDS
+    ) -> None:
+        self.player = source.player
+        self._begins_at = self.player.at
+        super().__init__(source, job=job, period_seconds=period_seconds, clock=lambda: self.player.at)
+
+    def on_mount(self) -> None:
+        """Until now nothing could be seen of it."""
+        self.player.go(self._begins_at)
+
+    def below(self) -> Iterable[Widget]:
+        yield ReplayLine(lambda: (self.player.now, [one for one in self.player.marks if self._job in (None, one.job)]))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While something is written, or chosen from a list, keys are for that."""
+        if action.startswith("replay_"):
+            return isinstance(self.screen, Page) and not self.screen.prompt.is_open
+        return super().check_action(action, parameters)
+
+    def command(self, name: str, argument: str) -> None:
+        match name:
+            case "at":
+                self.action_replay_go(argument)
+            case "help":
+                ours = [line((f"  {key.label:<14}", "accent"), key.what) for key in REPLAY]
+                others = help_lines(readonly=True)
+                self.read("Keys and commands", [line(("Replay", "title")), (), *ours, (), *others])
+            case _:
+                super().command(name, argument)
+
+    def open_log(self, row: JobRow, process: str) -> None:
+        self.notify("A replay has no logs", severity="warning")
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def action_replay_toggle(self) -> None:
+        self._moved(self.player.toggle)
+
+    def action_replay_step(self, steps: int) -> None:
+        self._moved(lambda: self.player.step(steps))
+
+    def action_replay_decision(self, steps: int) -> None:
+        if self.player.decision(steps, job=self._job) is None:
+            self.notify(f"There is no decision {'after' if steps > 0 else 'before'} this", timeout=2)
+        self._moved(lambda: None)
+
+    def action_replay_speed(self, steps: int) -> None:
+        self._moved(self.player.faster if steps > 0 else self.player.slower)
+
+    def action_replay_go(self, time: str) -> None:
+        try:
+            at = self.player.time_of(time)
+        except UsageError as error:
+            self.notify(error.message, severity="warning", markup=False)
+            return
+        self._moved(lambda: self.player.go(at))
+
+    def on_replay_line_asked(self, event: ReplayLine.Asked) -> None:
+        self._moved(lambda: self.player.go(event.at))
+
+    def _moved(self, move: Callable[[], object]) -> None:
+        move()
+        self.jobs_feed.read_now()
+        self.job_feed.read_now()
+        for shown in self.screen.query(ReplayLine):
+            shown.tell()

@@ -1,0 +1,53 @@
+"""Where a replay is, at the bottom of each screen; a click on its bar goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.message import Message
+
+from dlrover_lite.tui.player import Mark, Now
+from dlrover_lite.tui.replay_page import at_column, replay_line
+from dlrover_lite.tui.widgets.toned import Lines
+
+__all__ = ["ReplayLine"]
+
+_PERIOD_SECONDS = 0.25
+
+
+class ReplayLine(Lines):
+    """``ask``: for where it is, and for its marks, a few times a second."""
+
+    DEFAULT_CSS = """
+    ReplayLine { height: 1; padding: 0 1; background: $boost; }
+    """
+
+    class Asked(Message):
+        """To go to a time."""
+
+        def __init__(self, at: float) -> None:
+            super().__init__()
+            self.at = at
+
+    def __init__(self, ask: Callable[[], tuple[Now, Sequence[Mark]]]) -> None:
+        super().__init__(id="replay")
+        self._ask = ask
+
+    def on_mount(self) -> None:
+        self.set_interval(_PERIOD_SECONDS, self.tell)
+        self.call_after_refresh(self.tell)
+
+    def on_resize(self) -> None:
+        self.tell()
+
+    def tell(self) -> None:
+        now, marks = self._ask()
+        self.show([replay_line(now, marks, self.size.width)])
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        place = event.get_content_offset(self)
+        at = None if place is None else at_column(self._ask()[0], self.size.width, place.x)
+        if at is not None:
+            self.post_message(self.Asked(at))

@@ -1,0 +1,242 @@
+"""A job's rows in the database, played: at each moment what was known then, and nothing of later."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.timeline import Timeline, jobs_known, timeline
+from dlrover_lite.tui.history import MISSING, recorded, write
+from dlrover_lite.tui.model import JobDetail
+from dlrover_lite.tui.recorded import RecordedSource, Recording
+from dlrover_lite.units import GIB, Resources
+from tests.brain.models import load, view
+
+BEGIN = 1_000_000.0
+PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
+
+
+def _profile(at: float, samples: int, *, ps_bytes: int) -> ProfileRecord:
+    """10 s of two workers at half of their limits, and a server that was throttled a quarter of the time."""
+    workers = [
+        {"node": f"worker-{i}", "host": "h", "cores": 1.0, "minibatches": 10, "cpu_seconds": 5.0} for i in (0, 1)
+    ]
+    server = {
+        "node": "ps-0",
+        "host": "h",
+        "cores": 0.5,
+        "minibatches": 20,
+        "cpu_seconds": 3.0,
+        "throttled_seconds": 1.0,
+    }
+    data = {
+        "batch_size": 100,
+        "samples_so_far": samples,
+        "workers": workers,
+        "ps": [{**server, "used_bytes": ps_bytes}],
+    }
+    return ProfileRecord(
+        job="one", at=BEGIN + at, seconds=10.0, samples_per_second=200.0, workers=2, servers=1, data=data
+    )
+
+
+def _event(at: float, node: str, event: str, reason: str = "", **data: Any) -> NodeEvent:
+    return NodeEvent(job="one", at=BEGIN + at, node=node, event=event, reason=reason, data=data)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A job of 60 s: nodes after 2 s, a decision at 1 s that was judged at 40 s, a worker that is replaced at 30 s."""
+    path = tmp_path / "brain.sqlite"
+    size = {"cores": 1.0, "memory": GIB}
+    outcome = JobOutcome(seconds=60.0, samples_per_second=150.0, auc=0.77)
+    entry = JobEntry(
+        id="one",
+        name="ads",
+        owner="mira",
+        state="succeeded",
+        created_at=BEGIN,
+        started_at=BEGIN + 1,
+        ended_at=BEGIN + 60,
+        samples=9000,
+        outcome=outcome,
+        features={"model": "dcn", "demand": {"total_samples": 9000.0}},
+    )
+    with ConfigStore(path) as store:
+        store.put_job(entry)
+        store.put_job(JobEntry(id="two", name="two", state="running", created_at=BEGIN + 5))
+        store.add_plan(PlanRecord(job="one", at=BEGIN + 1, kind="granted", plan=PLAN))
+        store.add_profile(_profile(20, 2000, ps_bytes=1000))
+        store.add_profile(_profile(50, 8000, ps_bytes=2000))
+        store.add_node_event(_event(2, "ps-0", "launched", role="ps", cores=0.5, memory=GIB))
+        for node in ("worker-0", "worker-1"):
+            store.add_node_event(_event(2, node, "launched", role="worker", **size))
+            store.add_node_event(_event(3, node, "up"))
+        store.add_node_event(_event(30, "worker-1", "ended", "OOMKilled", detail="why"))
+        store.add_node_event(_event(30, "worker-2", "launched", role="worker", follows="worker-1", **size))
+        store.add_node_event(_event(31, "worker-2", "up"))
+        store.add_node_event(_event(32, "worker-2", "resized", cores=2.0, memory=2 * GIB))
+        store.commit()
+        inputs = RoundInputs(at=BEGIN + 1, capacity=Resources(16.0, 64 * GIB), jobs=(view("one"),))
+        number = store.add_round(decide(inputs, load), ["one"])["one"]
+        decision = queries.decisions(store, "one")[0].decision
+        store.put_done(Done(job="one", number=number, at=BEGIN + 5, state="done"))
+        store.put_effect("one", number, judge(decision, Band(500.0, 400.0, 600.0), windows=2, at=BEGIN + 40))
+        store.commit()
+    return path
+
+
+@pytest.fixture
+def past(path: Path) -> Timeline:
+    found = timeline(path, "one")
+    assert found is not None
+    return found
+
+
+class Played:
+    def __init__(self, recording: Recording) -> None:
+        self.player = recording.player(speed=0)
+        self.source = RecordedSource(recording, self.player)
+
+    def at(self, seconds: float) -> JobDetail:
+        self.player.stand(BEGIN + seconds)
+        return self.source.job("one")
+
+
+@pytest.fixture
+def played(past: Timeline) -> Played:
+    return Played(recorded(past))
+
+
+def test_jobs_are_known_and_others_are_not(path: Path, tmp_path: Path) -> None:
+    assert jobs_known(path) == ["two", "one"]
+    assert timeline(path, "none") is None
+    assert jobs_known(tmp_path / "none.sqlite") == []
+    assert timeline(tmp_path / "none.sqlite", "one") is None
+
+
+def test_a_job_begins_trains_and_ends(played: Played) -> None:
+    states = {at: played.at(at).row.state for at in (0, 2, 3, 20, 59, 60)}
+    assert states == {0: "starting", 2: "starting", 3: "training", 20: "training", 59: "training", 60: "succeeded"}
+    assert (played.player.begin, played.player.end) == (BEGIN, BEGIN + 60)
+    first, last = played.at(0).row, played.at(60).row
+    assert (first.samples, first.total_samples, first.ended_at, first.rate) == (0, 9000, None, 0.0)
+    assert (last.samples, last.ended_at, last.rate) == (9000, BEGIN + 60, 150.0)
+    assert (played.at(59).auc, played.at(60).auc) == (None, 0.77)
+    assert played.at(20).missing == MISSING
+
+
+def test_only_what_was_measured_until_then_is_told(played: Played) -> None:
+    assert played.at(19).rates == ()
+    assert [rate.at for rate in played.at(49).rates] == [BEGIN + 20]
+    assert [rate.value for rate in played.at(50).rates] == [200.0, 200.0]
+    row = played.at(20).row
+    assert (row.samples, row.rate, row.cores, row.used_cores) == (2000, 200.0, 2.5, 1.3)
+    assert (row.memory, row.used_memory, row.workers, row.servers) == (3 * GIB, 0, 2, 1)
+    assert row.expected is not None
+    assert row.expected.at == BEGIN + 20 + 35
+    assert played.at(25).row.used_cores == 1.3
+    assert row.cost is not None
+    assert row.cost.core_seconds == pytest.approx(19 * 2.5)
+
+
+def test_nodes_are_as_they_were(played: Played) -> None:
+    assert [(node.id, node.state) for node in played.at(2).nodes] == [
+        ("ps-0", "launched"),
+        ("worker-0", "launched"),
+        ("worker-1", "launched"),
+    ]
+    server, worker, _ = played.at(20).nodes
+    assert (server.used_cores, server.used_memory, server.throttled, server.slots) == (0.3, 1000, 0.25, None)
+    assert (worker.state, worker.used_cores, worker.rate, worker.share) == ("up", 0.5, 100.0, 0.5)
+    nodes = {node.id: node for node in played.at(32).nodes}
+    assert (nodes["worker-1"].state, nodes["worker-1"].used_cores) == ("ended (OOMKilled)", None)
+    assert (nodes["worker-2"].restarts, nodes["worker-2"].cores, nodes["worker-2"].memory) == (1, 2.0, 2 * GIB)
+    assert list(nodes)[-1] == "worker-1"
+
+
+def test_what_a_decision_brought_is_told_once_it_was_known(played: Played) -> None:
+    assert played.at(0).decisions == ()
+    told = {at: played.at(at).decisions[0] for at in (1, 5, 39, 40)}
+    assert [(one.measured, one.done) for one in told.values()] == [
+        (None, ""),
+        (None, "done"),
+        (None, "done"),
+        (500.0, "done"),
+    ]
+    last = played.at(1).row.decision
+    assert last is not None
+    assert last.action == told[1].action == "start"
+    assert [(mark.at, mark.symbol) for mark in played.player.marks] == [(BEGIN + 1, "●")]
+
+
+def test_a_file_of_it_has_the_explanations_as_they_were(path: Path, past: Timeline) -> None:
+    from dlrover_lite.tui.live_explained import explanation
+
+    file = io.BytesIO()
+    write(past, file, lambda job, number, at: explanation(path, job, number, until=at))
+    played = Played(Recording(file.getvalue(), "it"))
+    for at, brought in ((10, False), (40, True)):
+        played.at(at)
+        found = played.source.explain("one", 1)
+        assert found is not None
+        assert any("What it brought" in text for text in found.text) == brought
+        assert any(plan.mark == "*" for plan in found.plans)
+
+
+def test_what_another_version_has_stored_is_left_out(path: Path) -> None:
+    with ConfigStore(path) as store:
+        store.db.execute("update profiles set data = '{\"workers\": 3}'")
+        store.db.execute("update decisions set data = '{}'")
+        store.db.execute("update jobs set features = '[]'")
+    found = timeline(path, "one")
+    assert found is not None
+    detail = Played(recorded(found)).at(50)
+    assert [rate.value for rate in detail.rates] == [200.0, 200.0]
+    assert detail.decisions == ()
+    assert detail.row.total_samples is None
+
+
+def test_one_of_which_nothing_but_its_name_is_kept_is_played_too(path: Path) -> None:
+    found = timeline(path, "two")
+    assert found is not None
+    played = Played(recorded(found))
+    assert played.player.begin == played.player.end == BEGIN + 5
+    assert played.source.job("two").row.state == "starting"
+
+
+def test_of_a_very_long_one_what_is_close_together_is_told_at_once(
+    past: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlrover_lite.tui import history
+
+    monkeypatch.setattr(history, "_MOST_MOMENTS", 4)
+    recording = recorded(past)
+    assert len(set(recording.times)) <= 5
+    assert Played(recording).at(60).row.state == "succeeded"
+
+
+def test_a_job_that_waits_is_queued(path: Path) -> None:
+    with ConfigStore(path) as store:
+        store.db.execute("delete from node_events")
+        store.db.execute("delete from profiles")
+        store.db.execute(
+            "update decisions set data = json_set(data, '$.action', 'queue', '$.reason', 'it waits'), effect = null"
+        )
+    found = timeline(path, "one")
+    assert found is not None
+    row = Played(recorded(found)).at(10).row
+    assert (row.state, row.message) == ("queued", "it waits")

@@ -1,0 +1,191 @@
+"""A recording on the screens, played by keys."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from dlrover_lite.tui.keys import REPLAY
+from dlrover_lite.tui.model import LastDecision
+from dlrover_lite.tui.once import frame
+from dlrover_lite.tui.recorded import RecordedSource, Recording
+from dlrover_lite.tui.recorder import Recorder
+from dlrover_lite.tui.replay_app import ReplayApp
+from dlrover_lite.tui.screens.decisions import DecisionsScreen
+from dlrover_lite.tui.screens.job import JobScreen
+from dlrover_lite.tui.screens.reading import ReadingScreen
+from dlrover_lite.tui.widgets.pager import Pager
+from dlrover_lite.tui.widgets.replay_line import ReplayLine
+from tests.tui.driving import drive, footer, head, opened, until, write
+from tests.tui.fixed import ADS, DETAIL, EXPLANATION, FEED, NOW, FixedSource
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    """60 s: samples every 10 s, a decision for one job at 20 s, the third and fourth of another, which is open, at 30 and 50 s."""
+    now, source, file = NOW, FixedSource(), io.BytesIO()
+    recorder = Recorder(source, file, clock=lambda: now, explains=False)
+    decided = {
+        at: msgspec.structs.replace(one, at=NOW + at) for one, at in zip(DETAIL.decisions[2:], (30, 50), strict=True)
+    }
+    known = DETAIL.decisions[:2]
+    for second in range(0, 61, 10):
+        now = NOW + second
+        source.change(ADS.id, samples=second)
+        if second == 20:
+            source.change(FEED.id, decision=LastDecision(1, now, "start", "it is time"))
+        if second in decided:
+            known = (*known, decided[second])
+        source.details[ADS.id] = msgspec.structs.replace(DETAIL, row=source.view.jobs[ADS.id], decisions=known)
+        recorder.jobs()
+        recorder.job(ADS.id)
+    recorder.put_explained(EXPLANATION)
+    return Recording(file.getvalue(), "it")
+
+
+@pytest.fixture
+def app(recording: Recording) -> ReplayApp:
+    """It stands at its beginning."""
+    return ReplayApp(RecordedSource(recording, recording.player(speed=0)), period_seconds=0.02)
+
+
+def _line(pilot: Pilot[None]) -> str:
+    return pilot.app.screen.query_one(ReplayLine).text
+
+
+def _at(app: ReplayApp) -> float:
+    return app.player.at - NOW
+
+
+def test_keys_move_it_and_what_is_shown_follows(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        assert _line(pilot).startswith("■ stands 1x    0:00 of 1:00  14:00:00  ┃")
+        await pilot.press("full_stop", "right")
+        assert _at(app) == 20
+        await until(pilot, lambda: app.view is not None and app.view.jobs[ADS.id].samples == 20)
+        await pilot.press("comma")
+        assert _at(app) == 10
+        await pilot.press("n", "greater_than_sign")
+        assert _at(app) == 30
+        await pilot.press("shift+left")
+        assert _at(app) == 20
+        await pilot.press("right_square_bracket")
+        assert "■ ended" in _line(pilot)
+        assert app.now() == NOW + 60
+        await pilot.press("left_square_bracket", "plus", "plus", "minus", "equals_sign")
+        assert "■ stands 4x    0:00" in _line(pilot)
+        await pilot.press("p")
+        assert _at(app) == 0
+        assert len(app._notifications) == 1
+        await until(pilot, lambda: app.view is not None and app.view.jobs[ADS.id].samples == 0)
+
+    drive(steps, app)
+
+
+def test_it_plays_and_stands_still(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("space")
+        await until(pilot, lambda: _at(app) > 0)
+        assert app.player.now.playing
+        await pilot.press("space")
+        assert not app.player.now.playing
+
+    drive(steps, app)
+
+
+def test_on_a_job_its_own_decisions_count_and_later_ones_are_not_there(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter")
+        await opened(pilot)
+        screen = pilot.app.screen
+        assert isinstance(screen, JobScreen)
+        await pilot.press("n")
+        assert _at(app) == 30
+        await pilot.press("v")
+        decisions = pilot.app.screen
+        assert isinstance(decisions, DecisionsScreen)
+        await until(pilot, lambda: len(decisions.grid.table.rows) == 3)
+        await pilot.press("n")
+        await until(pilot, lambda: len(decisions.grid.table.rows) == 4)
+        await pilot.press("p", "p")
+        await until(pilot, lambda: len(decisions.grid.table.rows) == 3)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
+        assert EXPLANATION.text[0][:40] in "".join(pilot.app.screen.query_one(Pager).render_line(0).text)
+        await pilot.press("space")
+        assert app.player.now.playing
+
+    drive(steps, app)
+
+
+def test_commands_and_the_mouse_go_anywhere(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await write(pilot, "colon", "at 25s", "enter")
+        assert _at(app) == 25
+        await write(pilot, "colon", "at 14:00:45", "enter")
+        assert _at(app) == 45
+        await write(pilot, "colon", "at 2h", "enter")
+        assert _at(app) == 45
+        assert any("isn't in it" in one.message for one in app._notifications)
+        bar = pilot.app.screen.query_one(ReplayLine)
+        await pilot.click(bar, offset=(bar.size.width, 0))
+        assert _at(app) == 60
+        await pilot.click(bar, offset=(2, 0))
+        assert _at(app) == 60
+
+    drive(steps, app)
+
+
+def test_what_is_written_is_no_key(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", "n", "space", "f", "left", "p")
+        assert _at(app) == 0
+        assert not app.player.now.playing
+        assert app.screen.filter_text == "n pf"  # type: ignore[attr-defined]
+
+    drive(steps, app)
+
+
+def test_it_says_which_keys_there_are_and_has_none_that_change_something(app: ReplayApp) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        assert not {"Stop", "Logs"} & footer(app).keys()
+        await pilot.press("down", "l", "ctrl+d")
+        assert "in all" in head(app)
+        await pilot.press("question_mark")
+        pager = app.screen.query_one(Pager)
+        text = "\n".join(pager.render_line(y).text for y in range(pager.size.height))
+        for key in REPLAY:
+            assert key.label in text
+            assert key.what in text
+        assert "stop the job" not in text
+
+    drive(steps, app, size=(120, 100))
+
+
+def test_a_moment_is_printed(recording: Recording) -> None:
+    player = recording.player(speed=0)
+    source = RecordedSource(recording, player)
+    player.stand(NOW + 20)
+    text = frame(source, job=None, width=160, replay=player)
+    assert "14:00 start: it is time" in text
+    assert text.splitlines()[-1].startswith("■ stands 1x    0:20 of 1:00  14:00:20  ")
+    detail = frame(source, job=ADS.id, width=160, replay=player)
+    assert "heal worker-1" not in detail
+    player.stand(player.end)
+    assert "heal worker-1" in frame(source, job=ADS.id, width=160, replay=player)
+
+
+def test_elsewhere_there_is_nothing_to_go_to() -> None:
+    from tests.tui.driving import the_app
+
+    app: Any = the_app()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await write(pilot, "colon", "at 25s", "enter")
+        assert any("Nothing is replayed" in one.message for one in app._notifications)
+
+    drive(steps, app)
