@@ -166,11 +166,9 @@ def _count(label: str, text: str, now: int) -> int | None:
 
 def resize_fields(node: NodeRow) -> tuple[Field, ...]:
     used = f"{node.used_cores:.2g} used now" if node.used_cores is not None else ""
-    memory = (
-        f"{format_bytes(node.used_memory)} used now, {format_bytes(node.peak_memory)} at its peak"
-        if node.used_memory
-        else ""
-    )
+    memory = f"{format_bytes(node.used_memory)} used now" if node.used_memory else ""
+    if node.peak_memory:
+        memory += f"{', ' if memory else ''}{format_bytes(node.peak_memory)} at its peak"
     return (
         Field("cores", "cores", f"{node.cores:g}", used),
         Field("memory", "memory", _written(node.memory), memory),

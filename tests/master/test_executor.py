@@ -329,6 +329,7 @@ def test_only_the_decision_that_was_meant_is_answered() -> None:
         answer = job.executor.answer(AutoscaleRequest(what, 3))  # type: ignore[arg-type]
         assert isinstance(answer, Failure) and "decision 3 is suggested no more: decision 4 is" in answer.message
     assert job.ask("status").decision == 4
+    job.done.clear()
     assert job.executor.answer(AutoscaleRequest("accept", 4)).under_way
     assert job.until_done().number == 4
 

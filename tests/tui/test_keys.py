@@ -311,6 +311,7 @@ def test_readonly_has_no_keys_that_change_something() -> None:
 def test_the_footer_has_the_keys_that_work_now() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         app = _app(pilot)
+        await pilot.press("down")
         assert footer(app) == {
             "Open": True,
             "Filter": True,

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dlrover_lite.tui.commands import COMMANDS
 from dlrover_lite.tui.feed import Feed
-from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS
+from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS, Key
 from dlrover_lite.tui.log_tail import LogTail
 from dlrover_lite.tui.screens.page import Page, bindings, old
 from dlrover_lite.tui.table import text_of
@@ -27,7 +27,7 @@ class ReadingScreen(Page, inherit_bindings=False):
     DEFAULT_CSS = """
     ReadingScreen Pager { height: 1fr; padding: 1 2; }
     """
-    KEYS = (READING[:2], EVERYWHERE)
+    KEYS: ClassVar[tuple[Sequence[Key], ...]] = (READING[:2], EVERYWHERE)
     BINDINGS: ClassVar[list[Any]] = bindings(*KEYS)
 
     def __init__(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> None:
