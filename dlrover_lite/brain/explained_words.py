@@ -125,7 +125,7 @@ def peers_title(shown: Explained) -> str:
 def peers(shown: Explained) -> Rows:
     """Nodes beside each other, by what they are compared for; ``*`` is the one that is treated."""
     if shown.cause == "slow worker":
-        head = ("NODE", "CORES", "MINIBATCHES/S", "OF WHAT PEERS LET EXPECT", "HELD BACK")
+        head: tuple[str, ...] = ("NODE", "CORES", "MINIBATCHES/S", "OF WHAT PEERS LET EXPECT", "HELD BACK")
         return Rows(
             head, tuple((*_name(one), _number(one.rate), _share(one.expected), _share(one.held)) for one in shown.peers)
         )

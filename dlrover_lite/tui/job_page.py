@@ -120,7 +120,7 @@ def _legend(acting: list[Chosen]) -> Line:
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     """As many of these as there is room for: shards, checkpoints, memory, decisions, slots."""
-    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _memory(detail.memory, width)]
+    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _ahead(detail.memory, width)]
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
     if len(slots) >= room:
@@ -161,7 +161,7 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
     return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 
-def _memory(curve: MemoryCurve | None, width: int) -> list[Line]:
+def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
     """Of the parameter server that comes nearest to its limit, now and at the end."""
     if curve is None:
         return []
