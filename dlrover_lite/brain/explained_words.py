@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlrover_lite.brain.shown import Coefficient, Explained, Like, MemoryCurve, ModelShown, Peer
+from dlrover_lite.brain.shown import Explained, Like, MemoryCurve, ModelShown, Peer
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import at_time, count, plural
 
@@ -77,14 +77,10 @@ def limits(one: ModelShown) -> Rows:
 def costs(one: ModelShown) -> Rows:
     """The model's coefficients."""
     return Rows(
-        ("COST", "", "OF"),
-        tuple((each.name, _small(each.seconds), _meaning(each)) for each in one.coefficients),
-        (0, 2),
+        ("COST", "", "KNOWN BY", "OF"),
+        tuple((each.name, _small(each.seconds), each.known, each.meaning) for each in one.coefficients),
+        (0, 2, 3),
     )
-
-
-def _meaning(one: Coefficient) -> str:
-    return f"{one.meaning} ({one.known})" if one.known else one.meaning
 
 
 def _small(seconds: float) -> str:

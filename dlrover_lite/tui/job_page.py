@@ -152,8 +152,11 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
         return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
     found = []
     if (one := cuts.newest) is not None:
-        text = f"checkpoint {one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
-        found.append(line(_name("saved"), text, (phrases.held_up(one, width - _LABEL - len(text)), "dim")))
+        text = f"{one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
+        room = width - _LABEL - len(text)
+        word = "checkpoint "
+        held = phrases.held_up(one, room - len(word)) or phrases.held_up(one, room)
+        found.append(line(_name("saved"), word if len(word) + len(held) <= room else "", text, (held, "dim")))
     if cuts.under_way:
         found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
     if cuts.problem:

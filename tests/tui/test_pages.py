@@ -132,7 +132,7 @@ def test_an_explanation_says_what_it_rests_on(width: int) -> None:
         "What limits 3 worker x 0.25",
         "55,900",
         "16.2 us",
-        *(["measured in one with worker_request"] if width > 100 else []),
+        "910 us in a sum a worker's CPU, by minibatch",
         "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end",
         "░",
     ):
