@@ -173,9 +173,10 @@ def read(store: ConfigStore, stored: StoredDecision) -> tuple[Explained, Policy 
 
 
 def _profiles(store: ConfigStore, decision: Decision) -> list[Profile]:
-    """The newest that were known by then."""
+    """The newest that were known by then: an interval is told after its end."""
+    before = math.nextafter(decision.at, 0.0)
     found: list[Profile] = []
-    for record in queries.profiles(store, decision.job, until=decision.at, newest=max(_KEPT, NEWEST)):
+    for record in queries.profiles(store, decision.job, until=before, newest=max(_KEPT, NEWEST)):
         with suppress(HistoryError):  # of another version
             found.append(profile_of(record))
     return found

@@ -68,7 +68,7 @@ def _of_interval(last: Profile | None) -> Iterator[tuple[str, str]]:
     if rows:
         tables = f" in {plural(len(last.tables), 'table')}" if last.tables else ""
         yield "rows", f"{count(rows)}{tables}, {format_bytes(of_rows)}"
-    nodes = sum(use.cpu_seconds for use in (*last.workers, *last.ps)) / last.seconds
+    nodes = (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
     others = sum(host.other_cores for host in last.hosts)
     there = sum(host.cores for host in last.hosts)
     yield "CPU", f"its nodes used {nodes:.2f} cores, others {others:.2f}, of {there:g}"

@@ -21,23 +21,23 @@ NEWEST = 64
 _MOST_PLANS = 12
 
 _MEANINGS = {
-    "worker_sample": "CPU of a worker for each sample",
-    "worker_minibatch": "CPU of a worker for each minibatch",
-    "worker_request": "CPU of a worker for each parameter server that it asks",
-    "ps_sample": "CPU of all parameter servers for each sample",
-    "ps_request": "CPU of each parameter server for each minibatch",
-    "latency": "time from pull to push beside CPU",
-    "gradient": "CPU of a worker for each sample",
-    "update": "CPU of a parameter server for each minibatch of a worker",
+    "worker_sample": "a worker's CPU, by sample",
+    "worker_minibatch": "a worker's CPU, by minibatch",
+    "worker_request": "a worker's CPU, by server asked",
+    "ps_sample": "all servers' CPU, by sample",
+    "ps_request": "each server's CPU, by minibatch",
+    "latency": "from pull to push, beside CPU",
+    "gradient": "a worker's CPU, by sample",
+    "update": "a server's CPU, by minibatch",
     "synchronise": "exchange of dense parameters",
     "embed": "exchange of embedding rows",
     "constant": "whatever is done, for each minibatch",
 }
 _LIMITS = (
-    ("workers", "the cores of all workers"),
-    ("ps", "the cores of the busiest parameter server"),
-    ("pipeline", "minibatches that workers have under way at once"),
-    ("host", "the free cores of the machine, for all nodes together"),
+    ("workers", "cores of all workers"),
+    ("ps", "cores of the busiest server"),
+    ("pipeline", "minibatches under way at once"),
+    ("host", "free cores of the machine"),
 )
 _FORMULA = (
     "samples/s = batch size / time of a minibatch; that is as long as the slowest of workers, parameter servers, pipeline and host "
@@ -119,13 +119,10 @@ def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
 
 
 def _known(fitted: Fit, name: str) -> str:
+    """By what."""
     if name in fitted.unseen:
-        return "from past jobs, or a guess: nothing measured says it" if fitted.observations else "from past jobs"
-    together = next((group for group in fitted.merged if name in group), None)
-    if together is not None:
-        others = " and ".join(other for other in together if other != name)
-        return f"measured in one with {others}"
-    return ""
+        return "not measured" if fitted.observations else "past jobs"
+    return "in a sum" if any(name in group for group in fitted.merged) else "measured"
 
 
 def _identifiable(fitted: Fit) -> str:

@@ -48,7 +48,7 @@ def _windows(inputs: HealInputs) -> Sequence[Profile]:
 
 
 def _nodes(profile: Profile) -> set[str]:
-    return {use.node for use in (*profile.workers, *profile.ps)}
+    return {use.node for use in profile.workers} | {use.node for use in profile.ps}
 
 
 def _worker(name: str, windows: Sequence[Profile], treated: str) -> Peer:

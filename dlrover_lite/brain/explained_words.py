@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlrover_lite.brain.shown import Coefficient, Explained, Like, MemoryCurve, ModelShown, Peer
+from dlrover_lite.brain.shown import Explained, Like, MemoryCurve, ModelShown, Peer
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import at_time, count, plural
 
@@ -77,14 +77,10 @@ def limits(one: ModelShown) -> Rows:
 def costs(one: ModelShown) -> Rows:
     """The model's coefficients."""
     return Rows(
-        ("COST", "", "OF"),
-        tuple((each.name, _small(each.seconds), _meaning(each)) for each in one.coefficients),
-        (0, 2),
+        ("COST", "", "KNOWN BY", "OF"),
+        tuple((each.name, _small(each.seconds), each.known, each.meaning) for each in one.coefficients),
+        (0, 2, 3),
     )
-
-
-def _meaning(one: Coefficient) -> str:
-    return f"{one.meaning} ({one.known})" if one.known else one.meaning
 
 
 def _small(seconds: float) -> str:
@@ -125,7 +121,7 @@ def peers_title(shown: Explained) -> str:
 def peers(shown: Explained) -> Rows:
     """Nodes beside each other, by what they are compared for; ``*`` is the one that is treated."""
     if shown.cause == "slow worker":
-        head = ("NODE", "CORES", "MINIBATCHES/S", "OF WHAT PEERS LET EXPECT", "HELD BACK")
+        head: tuple[str, ...] = ("NODE", "CORES", "MINIBATCHES/S", "OF WHAT PEERS LET EXPECT", "HELD BACK")
         return Rows(
             head, tuple((*_name(one), _number(one.rate), _share(one.expected), _share(one.held)) for one in shown.peers)
         )

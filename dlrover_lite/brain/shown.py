@@ -71,7 +71,7 @@ class Coefficient(msgspec.Struct, frozen=True):
     seconds: float
     meaning: str
     known: str
-    """Where it comes from, in words; empty: it was measured."""
+    """By what: ``measured``, ``in a sum`` (with others, and divided as in past jobs), ``not measured`` or ``past jobs``."""
 
 
 class Limit(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ _COLUMNS: tuple[Column[WeighedPlan], ...] = (
         rank=5,
     ),
     Column("seconds", "TO GO", lambda plan, _: line(duration(plan.seconds)), least=11, wanted=11, right=True, rank=2),
-    Column("verdict", "WHY", lambda plan, _: line(plan.verdict), least=40, wanted=60, most=120, rank=1),
+    Column("verdict", "WHY", lambda plan, _: line(plan.verdict), least=36, wanted=60, most=120, rank=1),
 )
 
 

@@ -122,7 +122,7 @@ def _legend(acting: list[Chosen]) -> Line:
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     """As many of these as there is room for: shards, checkpoints, memory, decisions, slots; and what isn't known."""
-    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _memory(detail.memory, width)]
+    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _ahead(detail.memory, width)]
     if detail.missing:
         blocks[1] = [] if detail.cuts is None else blocks[1]
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
@@ -157,8 +157,11 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
         return [line(_name("saved"), ("no checkpoints are taken", "dim"))]
     found = []
     if (one := cuts.newest) is not None:
-        text = f"checkpoint {one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
-        found.append(line(_name("saved"), text, (phrases.held_up(one, width - _LABEL - len(text)), "dim")))
+        text = f"{one.number} at {phrases.clock(one.at)}, {format_bytes(one.bytes)} in {one.seconds:.1f} s"
+        room = width - _LABEL - len(text)
+        word = "checkpoint "
+        held = phrases.held_up(one, room - len(word)) or phrases.held_up(one, room)
+        found.append(line(_name("saved"), word if len(word) + len(held) <= room else "", text, (held, "dim")))
     if cuts.under_way:
         found.append(line(_name("" if found else "saved"), (cuts.under_way, "accent")))
     if cuts.problem:
@@ -166,7 +169,7 @@ def _cuts(cuts: Cuts | None, width: int) -> list[Line]:
     return [padded(one, width) for one in found] or [line(_name("saved"), ("no checkpoint so far", "dim"))]
 
 
-def _memory(curve: MemoryCurve | None, width: int) -> list[Line]:
+def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
     """Of the parameter server that comes nearest to its limit, now and at the end."""
     if curve is None:
         return []

@@ -29,7 +29,7 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
 )
 from tests.checkpoint.cuts import expected, keys, slot_of, state_of
-from tests.master.rig import PATIENCE, Rig, done, report_of
+from tests.master.rig import PATIENCE, Rig, done
 from tests.master.scripted_ps import ScriptedPs, until, until_ended
 
 PAIR = ("ps-0", "ps-1")
@@ -498,30 +498,3 @@ def test_a_job_that_ends_leaves_nothing_half_written(make: Any, how: str) -> Non
         rig.ask("cli", StopRequest(now=True))
     assert rig.ended().state == ("succeeded" if how == "by itself" else "stopped")
     assert list(rig.checkpoints.iterdir()) == []
-
-
-def test_how_long_a_cut_held_training_up_is_told_and_kept(make: Any) -> None:
-    rig, servers = begun(make)
-    lease = rig.lease("worker-0")
-
-    def train(longest: float) -> None:
-        nonlocal lease
-        report = report_of(4 * (lease.stop - lease.start), longest_step_seconds=longest)
-        lease = rig.lease("worker-0", **{**done(lease), "report": report})
-
-    for _ in range(3):
-        train(0.01)
-    ask(rig)
-    until(rig, servers, lambda _: all(server.taken for server in servers))
-    train(500.0)
-    until(rig, servers, has(1))
-    train(0.01)
-    status = until(rig, servers, lambda status: status.checkpoints.newest.stall_seconds is not None)
-    newest = status.checkpoints.newest
-    assert 400 < newest.stall_seconds <= 500  # less than a minute is usual
-    (stall,) = status.checkpoints.stalls
-    assert (stall.number, stall.seconds, stall.stall_seconds) == (1, newest.seconds, newest.stall_seconds)
-    rig.kill()
-    rig.start()
-    again = rig.ask("cli", StatusRequest()).checkpoints
-    assert (again.newest, again.stalls) == (newest, [stall])

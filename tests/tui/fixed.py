@@ -243,21 +243,17 @@ MODEL = ModelShown(
     error=0.021,
     noise=0.06,
     coefficients=(
-        Coefficient("worker_sample", 1.62e-5, "CPU of a worker for each sample", ""),
-        Coefficient(
-            "worker_minibatch", 9.1e-4, "CPU of a worker for each minibatch", "measured in one with worker_request"
-        ),
-        Coefficient(
-            "latency", 2e-3, "time from pull to push beside CPU", "from past jobs, or a guess: nothing measured says it"
-        ),
+        Coefficient("worker_sample", 1.62e-5, "a worker's CPU, by sample", "measured"),
+        Coefficient("worker_minibatch", 9.1e-4, "a worker's CPU, by minibatch", "in a sum"),
+        Coefficient("latency", 2e-3, "from pull to push, beside CPU", "not measured"),
     ),
     identifiable="Only sums of these were measured, since no plan told them apart: worker_minibatch + worker_request.",
     plan="3 worker x 0.25, 1 ps x 0.25 cores",
     limits=(
-        Limit("workers", "the cores of all workers", 55_900.0),
-        Limit("ps", "the cores of the busiest parameter server", 93_000.0),
-        Limit("host", "the free cores of the machine, for all nodes together", 148_000.0),
-        Limit("pipeline", "minibatches that workers have under way at once", 310_000.0),
+        Limit("workers", "cores of all workers", 55_900.0),
+        Limit("ps", "cores of the busiest server", 93_000.0),
+        Limit("host", "free cores of the machine", 148_000.0),
+        Limit("pipeline", "minibatches under way at once", 310_000.0),
     ),
     points=(
         *(FitPoint(12_000.0 + 90 * i, 12_205.0, 9_000.0, 16_400.0) for i in range(6)),

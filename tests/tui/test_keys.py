@@ -416,7 +416,7 @@ def test_y_copies_what_is_chosen(with_logs: FixedSource) -> None:
         await until(pilot, lambda: isinstance(pilot.app.screen, ReadingScreen))
         await write(pilot, "slash", "cores of", "enter")
         await pilot.press("y")
-        assert len(copied) == 4 and "the busiest parameter server" in copied[3] and "-31%" not in copied[3]
+        assert len(copied) == 4 and "cores of the busiest server" in copied[3] and "-31%" not in copied[3]
 
     drive(steps, the_app(with_logs), size=(120, 40))
 

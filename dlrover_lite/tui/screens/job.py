@@ -89,7 +89,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
             return
         chart, facts, memory = self.chart, self.facts, self.memory
         width = max(20, self.size.width - 2)
-        seen = (self.detail, (width, *chart.size, *facts.size, *memory.size))
+        seen = (self.detail, (width, self.size.height, *chart.size, *facts.size, *memory.size))
         if self._drawn is not None and self._drawn[0] is seen[0] and self._drawn[1] == seen[1]:
             return
         self._drawn = seen
