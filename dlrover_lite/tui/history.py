@@ -55,9 +55,13 @@ def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
     begun = msgspec.structs.replace(
         job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
     )
-    happened: list[tuple[float, _News]] = [
-        (one.at, one) for one in (*past.nodes, *past.plans, *past.measured, *past.decisions)
-    ]
+    known: tuple[Measured | PlanNews | Known | Happened, ...] = (
+        *past.nodes,
+        *past.plans,
+        *past.measured,
+        *past.decisions,
+    )
+    happened: list[tuple[float, _News]] = [(one.at, one) for one in known]
     news: list[tuple[float, _News]] = [(min([job.created_at, *(at for at, _ in happened)]), begun)]
     if job.started_at is not None:
         news.append((job.started_at, msgspec.structs.replace(begun, state="running", started_at=job.started_at)))

@@ -32,7 +32,7 @@ def test_commands(text: str, found: tuple[str, str]) -> None:
     ("text", "said"),
     [
         ("jbs", "did you mean :jobs?"),
-        ("what", "known are jobs, job, decisions"),
+        ("zzz", "known are jobs, job, decisions"),
         ("job ads", "2 jobs begin with 'ads'"),
         ("job fed-2", "did you mean feed-2?"),
         ("sort size", "known are job, state"),
