@@ -203,7 +203,9 @@ class _Past:
     def _status(self) -> LocalStatus:
         """What its master might have said. CPU seconds are known of all its nodes together: one has them. The job's memory isn't."""
         alive = [node for node in self._nodes.values() if node.alive]
-        state = "training" if any(node.role == "worker" and node.state == "up" for node in alive) else "starting"
+        trains = any(node.role == "worker" and node.state == "up" for node in alive)
+        trains = trains or (not self._nodes and bool(self._rates))  # what happened to nodes is forgotten sooner
+        state = "training" if trains else "starting"
         if not alive and self._waits:
             state = "queued"
         nodes = [
@@ -214,7 +216,7 @@ class _Past:
             state=state,
             samples=self._samples,
             total_samples=self._total,
-            samples_per_second=self._rate if alive else 0.0,
+            samples_per_second=self._rate if alive or not self._nodes else 0.0,
             elapsed_seconds=self._elapsed,
             nodes=tuple(nodes),
             message=self._waits if state == "queued" else "",
