@@ -1,17 +1,35 @@
-"""Master and nodes of ``bench/profiling.py``: the product's own, but with ``PROFILING_OFF`` in the environment they measure no profiles."""
+"""Master and nodes of ``bench/profiling.py``: the product's own, which measure profiles in every second slot of time only."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-OFF, MASTER_CPU = "PROFILING_OFF", "master_cpu_seconds"
+__all__ = ["SLOT_SECONDS"]
+
+SLOT_SECONDS = 0.7
+"""No part of the second after which nodes report, and masters make profiles: some of that falls into every slot in the end."""
 
 
-def _nothing(*_: object, **__: object) -> None:
-    pass
+def _profiled() -> bool:
+    """In this slot. The clock is the same for all processes of a machine."""
+    return int(time.monotonic() / SLOT_SECONDS) % 2 == 0
+
+
+def _switch(owner: Any, *names: str) -> None:
+    """Methods that do nothing in every second slot."""
+    for name in names:
+        setattr(owner, name, _switched(getattr(owner, name)))
+
+
+def _switched(real: Callable[..., Any]) -> Callable[..., Any]:
+    def method(*given: Any, **named: Any) -> Any:
+        return real(*given, **named) if _profiled() else None
+
+    return method
 
 
 def worker(spec: object, directory: Path) -> int:
@@ -20,11 +38,12 @@ def worker(spec: object, directory: Path) -> int:
     from dlrover_lite.worker.leases import Work
     from dlrover_lite.worker.loop import TrainingLoop
 
-    if os.environ.get(OFF):
-        Work.add_cpu = _nothing  # type: ignore[method-assign]
-        Work.add_seconds = _nothing  # type: ignore[method-assign]
-        begin = TrainingLoop.__init__
-        TrainingLoop.__init__ = lambda *given, **settings: begin(*given, **settings, cpu_clock=float)  # type: ignore[method-assign]
+    def clock() -> float:
+        return time.thread_time() if _profiled() else 0.0
+
+    _switch(Work, "add_cpu", "add_seconds")
+    begin = TrainingLoop.__init__
+    TrainingLoop.__init__ = lambda *given, **named: begin(*given, **named, cpu_clock=clock)  # type: ignore[method-assign]
     return _train_worker.main(spec, directory)  # type: ignore[arg-type]
 
 
@@ -33,10 +52,8 @@ def server(spec: object, directory: Path) -> int:
     from dlrover_lite.ps.meter import Meter
     from dlrover_lite.ps.service import PsService
 
-    if os.environ.get(OFF):
-        Meter.answered = _nothing  # type: ignore[method-assign]
-        Meter.found = _nothing  # type: ignore[method-assign]
-        PsService._counters = _nothing  # type: ignore[method-assign]
+    _switch(Meter, "answered", "found")
+    _switch(PsService, "_counters")
     return main.main(spec, directory)  # type: ignore[arg-type]
 
 
@@ -44,12 +61,8 @@ def master(directory: str) -> int:
     from dlrover_lite.master.__main__ import main
     from dlrover_lite.master.profiling import Profiling
 
-    if os.environ.get(OFF):
-        for name in ("worked", "served", "turn"):
-            setattr(Profiling, name, _nothing)
-    code = main([directory])
-    Path(directory, MASTER_CPU).write_text(str(time.process_time()))
-    return code
+    _switch(Profiling, "worked", "served", "turn")
+    return main([directory])
 
 
 if __name__ == "__main__":

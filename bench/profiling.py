@@ -1,38 +1,45 @@
-"""What profiling costs: ``profile.cost``, the throughput of a real job (1 PS, 1 worker) with it over without, in interleaved rounds.
+"""What profiling costs: ``profile.cost``, the throughput of a real job (1 PS, 1 worker) with it over without.
 
-Without, nodes measure and tell nothing for profiles, and the master makes none. ``profile.cpu_cost`` is the same of the CPU seconds that
-master, PS and worker take for a sample: other processes on the machine disturb it less.
+Both are measured in one job, in turn, for a moment each: in every second slot of time nodes measure and tell nothing for profiles, and the
+master makes none. How fast a machine is changes by more than profiling costs from minute to minute, but hardly from one slot to the next:
+the figure is the median of the ratios of neighbours, with its standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _profiling_nodes import MASTER_CPU, OFF
+import numpy as np
+from _profiling_nodes import SLOT_SECONDS
 from _train_worker import BATCH_SIZE, TIMES, make_batches
 from common import Figure, arguments, emit
+from numpy.typing import NDArray
 
 MIB = 1 << 20
-WARM_UP_SECONDS = 2.0
+WARM_UP_SECONDS = 5.0
 
 
-class Measured(NamedTuple):
+class Compared(NamedTuple):
+    ratio: float
+    """Throughput with profiling over that without."""
+    error: float
+    """Standard error of that."""
     samples_per_second: float
-    cpu_seconds_per_sample: float
+    """Without."""
+    pairs: int
 
 
-def measure(directory: Path, samples: int, *, profiled: bool) -> Measured:
+def read_times(directory: Path, samples: int) -> list[float]:
+    """When each minibatch of a job was read, on the monotonic clock."""
     from dlrover_lite.backends.local.options import KeeperOptions
     from dlrover_lite.jobs.handle import launch
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
@@ -51,25 +58,34 @@ def measure(directory: Path, samples: int, *, profiled: bool) -> Measured:
             "directory": str(directory),
         }
     )
-    os.environ[OFF] = "" if profiled else "1"
     options = KeeperOptions(
         master=[sys.executable, "-P", str(Path(__file__).with_name("_profiling_nodes.py"))],
         entries={"ps": "_profiling_nodes:server", "worker": "_profiling_nodes:worker"},
     )
     handle = launch(recipe, resolved_yaml(recipe), options=options)
     result = handle.wait()
-    if not result.ok or result.status is None:
+    if not result.ok:
         raise SystemExit(f"{result.message}\n{result.hint}\n{result.traceback}")
-    reads = json.loads((handle.directory / TIMES.format(node="worker-0")).read_text())
-    start, end = reads[0] + WARM_UP_SECONDS, reads[-1]
-    minibatches = sum(start <= at < end for at in reads)
-    nodes: list[dict[str, Any]] = result.status["nodes"]
-    cpu = sum(node["cpu_seconds"] for node in nodes) + float((handle.directory / MASTER_CPU).read_text())
-    return Measured(minibatches * BATCH_SIZE / (end - start), cpu / samples)
+    reads: list[float] = json.loads((handle.directory / TIMES.format(node="worker-0")).read_text())
+    return reads
+
+
+def compared(reads: list[float]) -> Compared:
+    """Minibatches in a slot are counted in parts: between two of them as many as of the time."""
+    first = math.ceil((reads[0] + WARM_UP_SECONDS) / SLOT_SECONDS)
+    slots = np.arange(first, math.floor(reads[-1] / SLOT_SECONDS) + 1)
+    if len(slots) < 4:
+        raise SystemExit("the job was too short to compare anything")
+    done: NDArray[np.float64] = np.diff(np.interp(slots * SLOT_SECONDS, reads, np.arange(len(reads))))
+    sign = np.where(slots[:-2] % 2 == 0, 1.0, -1.0)
+    logs = sign * np.diff(-np.log(np.maximum(done, 1e-9)))  # of a slot with profiling over its neighbour without
+    error = 1.253 * float(logs.std(ddof=1)) / math.sqrt(len(logs) / 2)  # of a median; neighbours share slots
+    without = float(done[slots[:-1] % 2 == 1].sum()) / (SLOT_SECONDS * int((slots[:-1] % 2 == 1).sum()))
+    return Compared(float(np.exp(np.median(logs))), error, without * BATCH_SIZE, len(logs))
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 7; 2 with --quick)")
+    parser.add_argument("--samples", type=int, help="of the job (default 8,000,000; 1,000,000 with --quick)")
 
 
 def main() -> None:
@@ -79,33 +95,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ.setdefault("DLROVER_LITE_HOME", home)
         make_batches(Path(home) / "batches.npz")
-        samples = 400_000 if options.quick else 1_200_000
-        subjects = {profiled: partial(measure, Path(home), samples, profiled=profiled) for profiled in (True, False)}
-        emit(options, figures(rounds_of(subjects, options.rounds or (2 if options.quick else 7))))
-
-
-def rounds_of(subjects: Mapping[bool, Callable[[], Measured]], rounds: int) -> dict[bool, list[Measured]]:
-    """One after the other, every second round the other way around; the first round doesn't count."""
-    found: dict[bool, list[Measured]] = {profiled: [] for profiled in subjects}
-    for number in range(-1, rounds):
-        for profiled in list(subjects)[:: 1 if number % 2 else -1]:
-            measured = subjects[profiled]()
-            if number >= 0:
-                found[profiled].append(measured)
-    return found
-
-
-def figures(found: dict[bool, list[Measured]]) -> list[Figure]:
-    """Medians of the ratios of each round."""
-    pairs = list(zip(found[True], found[False], strict=True))
-    rates = [on.samples_per_second / off.samples_per_second for on, off in pairs]
-    costs = [on.cpu_seconds_per_sample / off.cpu_seconds_per_sample for on, off in pairs]
-    rate = statistics.median(off.samples_per_second for _, off in pairs)
-    cpu = statistics.median(off.cpu_seconds_per_sample for _, off in pairs)
-    return [
-        Figure("profile.cost", statistics.median(rates), "x", ">= 0.99", rate, {"rounds": rates}),
-        Figure("profile.cpu_cost", statistics.median(costs), "x", "<= 1.01", cpu, {"rounds": costs}),
-    ]
+        samples = options.samples or (1_000_000 if options.quick else 8_000_000)
+        found = compared(read_times(Path(home), samples))
+    detail = {"standard_error": found.error, "pairs": found.pairs, "samples_per_second": found.samples_per_second}
+    emit(options, [Figure("profile.cost", found.ratio, "x", ">= 0.99", None, detail)])
 
 
 if __name__ == "__main__":

@@ -34,7 +34,14 @@ def aged_priority(view: JobView, policy: Policy) -> float:
     return view.priority * (1 + view.waited_seconds / policy.ageing_seconds)
 
 
-def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resources, policy: Policy) -> Admission:
+def admit(
+    views: Sequence[JobView],
+    needs: Mapping[str, Need],
+    capacity: Resources,
+    policy: Policy,
+    *,
+    reluctant: Mapping[str, Need] | None = None,
+) -> Admission:
     """Of the jobs that ``needs`` names.
 
     Jobs that run stay, the most important first, as long as there is room. Then those that wait, by aged priority; one that doesn't fit may
@@ -43,7 +50,17 @@ def admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resourc
 
     One that runs and can't give way (``JobView.stays``) stays whatever there is, and nobody who runs has to give way because of that. So
     does one that can't be changed just now (``JobView.fixed``), but for a job of higher priority: it may do with less later.
+
+    ``reluctant``: what those could do with that are better left as they are. It is all they need where one that runs would have to give
+    way for want of room otherwise.
     """
+    found = _admit(views, needs, capacity, policy)
+    if reluctant and "" in found.preempted.values():
+        return _admit(views, {**needs, **reluctant}, capacity, policy)
+    return found
+
+
+def _admit(views: Sequence[JobView], needs: Mapping[str, Need], capacity: Resources, policy: Policy) -> Admission:
     room = _Room(to_milli(capacity.cores), capacity.memory, needs)
     known = [view for view in views if view.job in needs]
     running = sorted((v for v in known if v.now is not None), key=lambda v: (-v.priority, -v.ran_seconds, v.job))

@@ -129,8 +129,9 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     for view in views:
         if (one := options_of(view, load(view.model), capacity, policy)) is not None:
             options[view.job] = one
-    needs = {job: _need(one) for job, one in options.items()}
-    admission = admit(views, needs, capacity, policy)
+    needs = {job: _need(one, keeps=one.view.fixed or bool(one.view.declined)) for job, one in options.items()}
+    reluctant = {job: _need(one) for job, one in options.items() if one.view.declined and not one.view.fixed}
+    admission = admit(views, needs, capacity, policy, reluctant=reluctant)
     admitted = set(admission.admitted)
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
@@ -141,9 +142,8 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     return Round(inputs, decisions, settled.free)
 
 
-def _need(one: Options) -> Need:
-    """What a job is admitted with: its smallest plan, or the present one if it may not be changed."""
-    keeps = one.view.fixed or one.view.declined
+def _need(one: Options, *, keeps: bool = False) -> Need:
+    """What a job is admitted with: its smallest plan, or the present one, if it ``keeps`` that."""
     at = one.now if keeps and one.now is not None else one.minimum
     return Need(int(one.points.milli[at]), int(one.memory[at]))
 

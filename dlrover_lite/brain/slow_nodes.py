@@ -52,6 +52,8 @@ class _Seen(NamedTuple):
     windows: Sequence[Profile]
     """In which it was seen, the newest last."""
     before: Sequence[Profile]
+    times: float = 1.0
+    """As long for the same work as before, where that is why it was looked at."""
 
 
 def remaining_seconds(inputs: HealInputs) -> float:
@@ -182,7 +184,7 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     if found is not None and all(
         _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * policy.hot_busy) for profile in found.windows
     ):
-        return _Seen(found.windows, found.before)
+        return _Seen(found.windows, found.before, found.times)
     return None
 
 
@@ -262,16 +264,22 @@ def _due(windows: Sequence[Profile], node: str) -> float:
 
 
 def _speed(seen: _Seen, node: str) -> float:
-    """Of its host: 1 as usual. By what it took before; without that, by what its peers take for a CPU second's work."""
-    times = _times_as_long(seen.before, seen.windows, node, least=1)
-    if times is not None:
-        return 1 / times if times > 0 else 1.0
+    """Of its host: 1 as usual. By what it took before, and by what its peers take for a CPU second's work: it may have been slow for so
+    long that this is usual."""
+    times = max(seen.times, _times_as_long(seen.before, seen.windows, node, least=1) or 1.0)
     stretched: list[float] = []
     others: list[float] = []
     for use in (use for profile in seen.windows for use in profile.ps):
         if use.cpu_seconds > 0:
-            (stretched if use.node == node else others).append(use.busy_seconds / use.cpu_seconds)
-    return min(1.0, median(others) / median(stretched)) if stretched and others else 1.0
+            (stretched if use.node == node else others).append(_stretched(use))
+    if stretched and others:
+        times = max(times, median(stretched) / median(others))
+    return 1 / times
+
+
+def _stretched(use: PsUse) -> float:
+    """Seconds at work for a CPU second, but for those in which its own limit held it back."""
+    return max(1.0, (use.busy_seconds - use.throttled_seconds) / use.cpu_seconds)
 
 
 def _slow_host(

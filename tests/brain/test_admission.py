@@ -70,3 +70,17 @@ def test_of_several_that_could_only_those_needed_give_way() -> None:
     needs = {one.job: Need(1000, 1) for one in views} | {"large": Need(3000, 1), "new": Need(3000, 1)}
     found = admit(views, needs, Resources(6.0, 100), POLICY)
     assert dict(found.preempted) == {"small-0": "new", "small-1": "new", "small-2": "new"}
+
+
+def test_a_plan_that_was_refused_is_better_than_to_give_way() -> None:
+    """Whoever was told to shrink, and couldn't, shrinks all the same before anybody gives way for that."""
+    views = (view("large", now=NOW, ran_seconds=9.0), view("small", now=NOW), view("new"))
+    needs = {"large": Need(2000, 1), "small": Need(1000, 1), "new": Need(1000, 1)}
+    least = {"large": Need(500, 1)}
+    for cores, stay, queued, give_way in (
+        (3.0, ("large", "small"), ("new",), {}),  # nobody has to shrink for who waits
+        (2.0, ("large", "small"), ("new",), {}),
+        (0.5, ("large",), ("new",), {"small": ""}),
+    ):
+        found = admit(views, needs, Resources(cores, 9), POLICY, reluctant=least)
+        assert (found.admitted, found.queued, dict(found.preempted)) == (stay, queued, give_way)

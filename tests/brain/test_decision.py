@@ -41,6 +41,14 @@ def test_stored_decisions_come_out_the_same_again(views, capacity, which):
     explain(stored)  # of whatever kind it is
 
 
+def test_who_could_not_shrink_just_now_is_told_to_again_before_it_gives_way():
+    least = Candidate(1, 1, 0.25, 0.25)
+    running = view("a", now=Candidate(2, 1, 0.25, 0.5), declined=(least,))
+    found = decide(RoundInputs(at=5.0, capacity=Resources(0.5, 8 * GIB), jobs=(running, view("b"))), load)
+    assert (found.of("a").action, found.of("a").choice) == ("change", least)
+    assert found.of("b").action == "queue"
+
+
 def test_a_choice_that_would_be_another_now_is_said():
     stored = decide(INPUTS, load).of("a")
     assert stored.choice is not None

@@ -202,6 +202,27 @@ def test_one_whose_host_gets_slow_is_replaced_elsewhere() -> None:
     assert treated(inputs((*before, *now), total_samples=now[-1].samples_so_far + 1e5)) == {"ps-0": Tell()}
 
 
+def test_one_that_was_slow_for_long_is_replaced_all_the_same() -> None:
+    """What is usual by now tells nothing, and that it was told as hot before, nothing either: its peers work as long as they compute."""
+    slow = inputs(windows(30, busy=(0.69, 0.2), cpu=(0.2, 0.2), scale=0.3))
+    assert treated(slow) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
+    told = msgspec.structs.replace(effective(slow)[0], act=Tell(), done_at=None)  # type: ignore[type-var]
+    assert treated(msgspec.structs.replace(slow, past=(told,))) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
+
+
+def test_short_windows_that_were_slow_already_do_not_say_what_is_usual() -> None:
+    """Nobody waited for it at first."""
+    usual = windows(2, busy=(0.5, 0.5))
+    quiet = [
+        profile(number, busy=(0.5, 0.1), cpu=(0.125, 0.1), queue=(0.1, 0.1), scale=0.25, seconds=2.5)
+        for number in range(2, 6)
+    ]
+    slow = profile(6, busy=(0.78, 0.12), cpu=(0.17, 0.12), queue=(0.4, 0.1), scale=0.3, seconds=2.5)
+    alone = [msgspec.structs.replace(one, ps=one.ps[:1]) for one in (*usual, *quiet, slow)]
+    assert treated(inputs((*usual, *quiet, slow))) == {"ps-0": Replace(Resources(0.5, 4 * GIB), "b")}
+    assert treated(inputs(tuple(alone[:-1]))) == {}
+
+
 def test_without_another_host_its_peers_take_over() -> None:
     before, now = windows(4, busy=(0.3, 0.3)), [profile(at, busy=(0.9, 0.3), cpu=(0.3, 0.3)) for at in range(4, 7)]
     act = treated(inputs((*before, *now), free={}))["ps-0"]
