@@ -22,6 +22,7 @@ COLUMNS = ("job", "state")
         ("feed", ("job", "feed-2")),
         ("sort state", ("sort", "state")),
         ("theme light", ("theme", "light")),
+        ("at 1m", ("at", "1m")),
     ],
 )
 def test_commands(text: str, found: tuple[str, str]) -> None:
@@ -32,12 +33,13 @@ def test_commands(text: str, found: tuple[str, str]) -> None:
     ("text", "said"),
     [
         ("jbs", "did you mean :jobs?"),
-        ("zzz", "known are jobs, job, decisions"),
+        ("what", "known are jobs, job, decisions"),
         ("job ads", "2 jobs begin with 'ads'"),
         ("job fed-2", "did you mean feed-2?"),
         ("sort size", "known are job, state"),
         ("theme blue", "known are dark, light"),
         ("quit now", ":quit takes no 'now'"),
+        ("at", ":at needs a time"),
     ],
 )
 def test_what_can_not_be_done_is_said(text: str, said: str) -> None:

@@ -111,3 +111,12 @@ def test_an_explanation_has_all_plans_and_why_they_lost(width: int) -> None:
     for part in ("-31%", "◉ chosen", "= until then", "4 x 0.5, 1 x 0.25", "54.6 k", "ends 117 s later"):
         assert part in text, part
     assert "WHY" not in text_of(explanation_page.lines_of(msgspec.structs.replace(EXPLANATION, plans=()), width))
+
+
+def test_what_a_source_has_not_got_is_said_and_the_rest_is_from_the_list() -> None:
+    detail = JobDetail(row=ADS, missing="no more is known")
+    facts = text_of(job_page.facts(detail, 80, 8))
+    assert "! no more is known" in facts
+    assert "13:56 change: it changes to" in facts
+    assert "no checkpoints are taken" not in facts
+    assert "What was measured of it isn't known here" in text_of(job_page.chart(detail, 80, 8))
