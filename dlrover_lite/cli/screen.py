@@ -109,7 +109,8 @@ class Screen:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines, as of now."""
-        return tuple(os.get_terminal_size(self._out.fileno()))
+        size = os.get_terminal_size(self._out.fileno())
+        return size.columns, size.lines
 
     def draw(self, lines: Sequence[Line]) -> None:
         """Those that differ from what is there, and nothing beyond the last line."""

@@ -54,11 +54,11 @@ def top(job: str, interval: float) -> int:
         feed = Feed(lambda: source.job(name), screen.wake, name="job", period_seconds=interval)
         feed.start()
         try:
-            detail = _watch(screen, feed, name)
+            ended = _watch(screen, feed, name)
         finally:
             if feed.stop():
                 source.close()
-    return 0 if detail is None else _print_end(detail)
+    return 0 if ended is None else _print_end(ended)
 
 
 def _there(detail: JobDetail | None, name: str) -> JobDetail:

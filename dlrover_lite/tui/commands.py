@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dlrover_lite.errors import UsageError
 
-__all__ = ["ACTING", "COMMANDS", "Command", "complete", "job_named", "parse"]
+__all__ = ["ACTING", "COMMANDS", "OF_REPLAYS", "Command", "complete", "job_named", "parse"]
 
 
 class Command(NamedTuple):
@@ -25,7 +25,6 @@ COMMANDS = (
     Command("decisions", "", "all decisions for the job that is open"),
     Command("sort", "COLUMN", "another order of the rows"),
     Command("theme", "dark|light", "other colours"),
-    Command("at", "TIME", "in a replay, go there: 12:30, 90s, 1h5m, start, end"),
     Command("help", "", "the keys"),
     Command("quit", "", "leave"),
     Command("pause", "", "leave the job's plan as it is for now", acts=True),
@@ -41,6 +40,8 @@ COMMANDS = (
 )
 ACTING = frozenset(one.name for one in COMMANDS if one.acts)
 """Those that change something, in the job that is open, or chosen among all; nodes are its nodes."""
+OF_REPLAYS = (Command("at", "TIME", "go there: 12:30, 90s, 1h5m, start, end"),)
+"""That there are in a replay only."""
 _SHORT = {"q": "quit", "q!": "quit", "j": "job", "h": "help", "?": "help"}
 _THEMES = ("dark", "light")
 _OF_A_NODE = tuple(one.name for one in COMMANDS if one.argument == "NODE")
@@ -65,7 +66,7 @@ def parse(text: str, jobs: Sequence[str], columns: Sequence[str] = (), nodes: Se
     name, _, argument = text.strip().partition(" ")
     argument = argument.strip()
     name = _SHORT.get(name, name)
-    command = next((one for one in COMMANDS if one.name == name), None)
+    command = next((one for one in (*COMMANDS, *OF_REPLAYS) if one.name == name), None)
     if command is None:
         found = [job for job in jobs if job == name] or [job for job in jobs if name and job.startswith(name)]
         if len(found) == 1:

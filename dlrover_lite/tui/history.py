@@ -55,9 +55,13 @@ def _moments(past: Timeline) -> Iterator[tuple[float, list[_News]]]:
     begun = msgspec.structs.replace(
         job, state="starting", started_at=None, ended_at=None, samples=0, message="", outcome=JobOutcome()
     )
-    happened: list[tuple[float, _News]] = [
-        (one.at, one) for one in (*past.nodes, *past.plans, *past.measured, *past.decisions)
-    ]
+    known: tuple[Measured | PlanNews | Known | Happened, ...] = (
+        *past.nodes,
+        *past.plans,
+        *past.measured,
+        *past.decisions,
+    )
+    happened: list[tuple[float, _News]] = [(one.at, one) for one in known]
     news: list[tuple[float, _News]] = [(min([job.created_at, *(at for at, _ in happened)]), begun)]
     if job.started_at is not None:
         news.append((job.started_at, msgspec.structs.replace(begun, state="running", started_at=job.started_at)))
@@ -199,7 +203,9 @@ class _Past:
     def _status(self) -> LocalStatus:
         """What its master might have said. CPU seconds are known of all its nodes together: one has them. The job's memory isn't."""
         alive = [node for node in self._nodes.values() if node.alive]
-        state = "training" if any(node.role == "worker" and node.state == "up" for node in alive) else "starting"
+        trains = any(node.role == "worker" and node.state == "up" for node in alive)
+        trains = trains or (not self._nodes and bool(self._rates))  # what happened to nodes is forgotten sooner
+        state = "training" if trains else "starting"
         if not alive and self._waits:
             state = "queued"
         nodes = [
@@ -210,7 +216,7 @@ class _Past:
             state=state,
             samples=self._samples,
             total_samples=self._total,
-            samples_per_second=self._rate if alive else 0.0,
+            samples_per_second=self._rate if alive or not self._nodes else 0.0,
             elapsed_seconds=self._elapsed,
             nodes=tuple(nodes),
             message=self._waits if state == "queued" else "",

@@ -90,7 +90,7 @@ def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     if not points:
         waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
         over = "Nothing was measured of it, or that is no longer kept."
-        why = _NOT_HERE if detail.row.rates else over if detail.row.over else waits
+        why = _NOT_HERE if detail.missing and detail.row.rates else over if detail.row.over else waits
         return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
     low = min(points[0][0], detail.row.started_at or points[0][0])
     high = max(points[-1][0], max((one.at for one in acting), default=0.0), low + 1)
@@ -194,7 +194,7 @@ def _decisions(detail: JobDetail, width: int, most: int, now: float) -> list[Lin
     acting = [one for one in detail.decisions if one.action in ACTING] or list(detail.decisions)
     look = phrases.look(detail.row.look, now)
     found = [padded((_name("decided"), *look), width)] if look and most > 1 else []
-    if not acting and (last := detail.row.decision) is not None:
+    if detail.missing and not acting and (last := detail.row.decision) is not None:
         told = line(
             _name("" if found else "decided"), (f"{phrases.clock(last.at)} ", "dim"), f"{last.action}: {last.reason}"
         )

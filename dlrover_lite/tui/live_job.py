@@ -116,7 +116,7 @@ class LiveJob:
 
         try:
             job = find_job(self.id)
-            record, recipe = job.record(), job.recipe
+            record, recipe, result = job.record(), job.recipe, job.result()
             news = JobNews(
                 id=job.id,
                 name=recipe.name,
@@ -127,7 +127,7 @@ class LiveJob:
                 started_at=record.started_at,
                 ended_at=record.ended_at,
                 samples=0,
-                message="",
+                message=result.message if result else "",
                 directory=str(job.directory),
             )
         except JobError:

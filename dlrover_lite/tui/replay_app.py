@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from dlrover_lite.errors import UsageError
 from dlrover_lite.tui.app import TuiApp
+from dlrover_lite.tui.commands import OF_REPLAYS
 from dlrover_lite.tui.keys import REPLAY
 from dlrover_lite.tui.model import JobRow
 from dlrover_lite.tui.recorded import RecordedSource
@@ -58,6 +59,7 @@ class ReplayApp(TuiApp):
                 self.action_replay_go(argument)
             case "help":
                 ours = [line((f"  {key.label:<14}", "accent"), key.what) for key in REPLAY]
+                ours += [line((f"  :{one.name} {one.argument:<9}", "accent"), one.what) for one in OF_REPLAYS]
                 others = help_lines(readonly=True)
                 self.read("Keys and commands", [line(("Replay", "title")), (), *ours, (), *others])
             case _:

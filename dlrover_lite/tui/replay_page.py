@@ -31,15 +31,13 @@ def at_column(now: Now, width: int, column: int) -> float | None:
 
 def _parts(now: Now, width: int) -> tuple[Line, int]:
     """What is before the bar, and the columns that are left for it. Words have their width whatever they say: the bar stays put."""
-    speed = f"{now.speed:g}x"
-    word, tone = ("▸ plays", "good") if now.playing else ("■ ended" if now.over else "■ stands", "warn")
+    word = "▸ plays" if now.playing else "■ ended" if now.over else "■ stands"
+    state = Span(f"{word:<8} {f'{now.speed:g}x':<5} ", "good" if now.playing else "warn")
     whole = span_of(now.end - now.begin)
-    place = f"{span_of(now.at - now.begin):>{len(whole)}} of {whole}"
-    head = line(
-        (f"{word:<8} {speed:<5}", tone), " ", (place, "title"), "  ", (phrases.clock(now.at, seconds=True), "dim"), "  "
-    )
+    place = Span(f"{span_of(now.at - now.begin):>{len(whole)}} of {whole}  ", "title")
+    head = line(state, place, Span(f"{phrases.clock(now.at, seconds=True)}  ", "dim"))
     if width - length(head) < _LEAST_BAR:
-        head = line((f"{word:<8} {speed:<5}", tone), " ", (place, "title"), "  ")
+        head = line(state, place)
     return head, width - length(head)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlrover_lite.tui import job_page
 from dlrover_lite.tui.charts import sparkline
 from dlrover_lite.tui.model import JobDetail
-from dlrover_lite.tui.text import EMPTY, Line, line, padded
+from dlrover_lite.tui.text import EMPTY, Line, Span, line, padded
 from dlrover_lite.words import compact, plural
 
 __all__ = ["screenful"]
@@ -35,11 +35,12 @@ def screenful(
 
 def _trend(detail: JobDetail, width: int) -> Line:
     rates = [rate.value for rate in detail.rates] or list(detail.row.rates)
-    name = ("samples/s ", "title")
+    name = Span("samples/s ", "title")
     if not rates:
         return line(name, ("nothing is measured yet", "dim"))
     newest = f" {compact(rates[-1])}"
-    return line(name, (sparkline(rates, min(len(rates), max(1, width - 10 - len(newest)))), "good"), newest)
+    room = max(1, width - len(name.text) - len(newest))
+    return line(name, (sparkline(rates, min(len(rates), room)), "good"), newest)
 
 
 def _nodes(detail: JobDetail, width: int, most: int) -> list[Line]:

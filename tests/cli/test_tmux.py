@@ -112,11 +112,9 @@ def test_through_the_screens(job: JobHandle, tmux: Tmux, tmp_path: Path) -> None
     tmux.press("Enter")
     tmux.shows(f"Decision 1 for {job.id}", "start")
     tmux.press("Escape")
-    tmux.press(":")
-    tmux.type("jobs")
-    tmux.shows("Jobs 1 running")
+    tmux.shows(f"Decisions for {job.id}")
     tmux.press("q")
-    assert "Jobs" not in tmux.shows("before", "code=0")
+    assert "Decisions" not in tmux.shows("before", "code=0")
 
     tmux.type(f"clear; {command} tui --replay {file} --job {job.id[:6]} --at end --speed 0; echo code=$?")
     tmux.shows(job.id, "■ ended", "ps-0", "┃")

@@ -89,7 +89,7 @@ def past(home: Path) -> str:
     files = BrainFiles()
     files.make()
     with ConfigStore(files.database) as store:
-        ended: dict[str, Any] = {"state": "failed", "ended_at": 1e9 + 90, "message": f"{home}/x.py broke"}
+        ended: dict[str, Any] = {"state": "failed", "ended_at": 1e9 + 90, "message": f"{home}/state/x.py broke"}
         store.put_job(JobEntry(id="ads-1", name="ads", created_at=1e9, started_at=1e9 + 1, **ended))
         store.add_profile(
             ProfileRecord(job="ads-1", at=1e9 + 60, seconds=10.0, samples_per_second=1234.0, workers=1, servers=1)
@@ -105,7 +105,7 @@ def test_the_history_of_a_job_is_replayed(past: str, capsys: Capture) -> None:
     assert main(["tui", "--replay", "last", "--once"]) == 0
     out = capsys.readouterr().out
     assert "✗ failed" in out
-    assert "■ ended   1x    1:30 of 1:30" in out
+    assert "■ ended  1x    1:30 of 1:30" in out
     assert "keeps no shards" in out
     assert main(["tui", "--replay", "ads", "--once", "--at", "59s"]) == 0
     assert "Nothing is measured yet" in capsys.readouterr().out
@@ -119,6 +119,7 @@ def test_a_history_becomes_a_file_without_a_terminal_and_that_is_replayed(
     file = home / "ads.jsonl"
     assert main(["tui", "--replay", past, "--record", str(file)]) == 0
     assert f"--replay {file}" in capsys.readouterr().err
+    assert "~/x.py broke" in file.read_text()
     assert str(home) not in file.read_text()
     assert main(["tui", "--replay", str(file), "--once", "--job", "ads"]) == 0
     assert "1:30 of 1:30" in capsys.readouterr().out

@@ -22,6 +22,7 @@ COLUMNS = ("job", "state")
         ("feed", ("job", "feed-2")),
         ("sort state", ("sort", "state")),
         ("theme light", ("theme", "light")),
+        ("at 1m", ("at", "1m")),
     ],
 )
 def test_commands(text: str, found: tuple[str, str]) -> None:
@@ -38,6 +39,7 @@ def test_commands(text: str, found: tuple[str, str]) -> None:
         ("sort size", "known are job, state"),
         ("theme blue", "known are dark, light"),
         ("quit now", ":quit takes no 'now'"),
+        ("at", ":at needs a time"),
     ],
 )
 def test_what_can_not_be_done_is_said(text: str, said: str) -> None:

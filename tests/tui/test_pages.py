@@ -221,3 +221,12 @@ def test_when_the_brain_looks_next(look: Look, now: float, text: str) -> None:
     assert f"brain      {text}" in text_of(jobs_page.describe(row, 90, now))
     silent = msgspec.structs.replace(ADS, look=None)
     assert "brain  " not in text_of(jobs_page.describe(silent, 90, now))
+
+
+def test_what_a_source_has_not_got_is_said_and_the_rest_is_from_the_list() -> None:
+    detail = JobDetail(row=ADS, missing="no more is known")
+    facts = text_of(job_page.facts(detail, 80, 8, NOW))
+    assert "! no more is known" in facts
+    assert "13:56 change: it changes to" in facts
+    assert "no checkpoints are taken" not in facts
+    assert "What was measured of it isn't known here" in text_of(job_page.chart(detail, 80, 8))

@@ -47,7 +47,7 @@ SHOWN = msgspec.structs.replace(DETAIL, row=_shown(DETAIL.row))
 def recording(tmp_path: Path) -> Path:
     """Three moments: all jobs; after 10 s more samples, and a look at a job; after 20 s one job less."""
     path, clock, source = tmp_path / "a.jsonl", Clock(), FixedSource()
-    recorder = Recorder(source, create(path), clock=clock)
+    recorder = Recorder(source, create(path), clock=clock, explains=False)
     recorder.jobs()
     clock.now += 10
     source.change(ADS.id, samples=5_000_000)

@@ -171,7 +171,7 @@ def test_a_moment_is_printed(recording: Recording) -> None:
     source = RecordedSource(recording, player)
     player.stand(NOW + 20)
     text = frame(source, job=None, width=160, replay=player)
-    assert "14:00 start: it is time" in text
+    assert "2 running, 4 in all" in text
     assert text.splitlines()[-1].startswith("■ stands 1x    0:20 of 1:00  14:00:20  ")
     detail = frame(source, job=ADS.id, width=160, replay=player)
     assert "heal worker-1" not in detail

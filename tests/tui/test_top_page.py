@@ -9,7 +9,7 @@ from dlrover_lite.cli.screen import coloured
 from dlrover_lite.tui.model import JobDetail, NodeRow
 from dlrover_lite.tui.text import Line, length, line, plain
 from dlrover_lite.tui.top_page import screenful
-from tests.tui.fixed import ADS, DETAIL, NOW, FEED
+from tests.tui.fixed import ADS, DETAIL, FEED, NOW
 
 LAST = line("q leaves")
 
@@ -23,7 +23,6 @@ def test_in_60_by_12_there_is_what_counts() -> None:
     for part in (
         ADS.id,
         "42%",
-        "ends 14:01",
         "samples/s",
         "8,223 done",
         "saved",
