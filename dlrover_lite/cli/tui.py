@@ -66,7 +66,8 @@ def tui(
         raise click.UsageError("--once shows nothing that would be worth a recording: give one of --once and --record.")
     from dlrover_lite.tui.live import LiveSource
 
-    source: Source = LiveSource()
+    live = LiveSource()
+    source: Source = live
     first = job_found(source, job) if job is not None else None
     if once:
         from dlrover_lite.tui.once import frame
@@ -82,7 +83,7 @@ def tui(
     from dlrover_lite.tui.actions import LocalActions
     from dlrover_lite.tui.app import TuiApp
 
-    TuiApp(source, job=first, actions=None if readonly else LocalActions(source.look_again)).run()
+    TuiApp(source, job=first, actions=None if readonly else LocalActions(live.look_again)).run()
 
 
 def job_found(source: Source, reference: str) -> str:
