@@ -95,7 +95,9 @@ def _capacity(inputs: RoundInputs, view: JobView) -> str:
 
 def _free(view: JobView) -> str:
     free = view.model.parameters.get("free_cores")
-    return f"{free:.3g} cores that its nodes could use on each machine" if isinstance(free, int | float) else ""
+    if not isinstance(free, int | float):
+        return ""
+    return f"{free:.3g} core{'' if free == 1 else 's'} that its nodes could use on each machine"
 
 
 def _others(inputs: RoundInputs, job: str) -> str:

@@ -119,9 +119,9 @@ def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
 
 
 def _known(fitted: Fit, name: str) -> str:
-    """By what."""
+    """By what: of a job that nothing was measured of all are from past jobs, or a guess."""
     if name in fitted.unseen:
-        return "not measured" if fitted.observations else "past jobs"
+        return "not measured"
     return "in a sum" if any(name in group for group in fitted.merged) else "measured"
 
 

@@ -40,7 +40,8 @@ def model(one: ModelShown) -> list[str]:
     """How good it is, in sentences."""
     if not one.intervals:
         return [one.identifiable]
-    off = f"Fitted to {plural(one.intervals, 'interval')}; half of them are within {one.error:.1%} of it"
+    how = "half of them are" if one.intervals > 1 else "it is"
+    off = f"Fitted to {plural(one.intervals, 'interval')}; {how} within {one.error:.1%} of the model"
     if one.points:
         inside = sum(point.inside for point in one.points)
         off += f", {inside} of {len(one.points)} within its 80% band"
@@ -96,17 +97,24 @@ def _small(seconds: float) -> str:
 
 
 def memory(one: MemoryCurve) -> str:
-    """``ps-1: 310 MiB now, 480 MiB (±40 MiB) at the end, limit 512 MiB``"""
+    """``ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB``"""
     parts = [f"{format_bytes(one.now)} now"]
     if (most := one.most) is not None:
         half = max(most.upper - most.expected, most.expected - most.lower)
         when = "at the end" if one.to_the_end else "in an hour"
-        parts.append(f"{format_bytes(most.expected)} (±{format_bytes(half)}) {when}")
+        parts.append(f"{format_bytes(most.expected)} (±{_in_unit_of(most.expected, half)}) {when}")
     if one.limit:
         parts.append(f"limit {format_bytes(one.limit)}")
     if one.full_at is not None:
         parts.append(f"full at {at_time(one.full_at).partition(' ')[2]}")
     return f"{one.node}: {', '.join(parts)}"
+
+
+def _in_unit_of(size: int, other: int) -> str:
+    """``other`` in the unit that ``size`` is written in."""
+    scale = size / float(format_bytes(size).partition(" ")[0]) if size else 1.0
+    value = other / scale
+    return f"{value:.0f}" if value >= 9.5 or not value else f"{value:.2g}"
 
 
 # --- nodes and jobs -------------------------------------------------------------------------------------------------

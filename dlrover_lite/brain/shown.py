@@ -71,7 +71,7 @@ class Coefficient(msgspec.Struct, frozen=True):
     seconds: float
     meaning: str
     known: str
-    """By what: ``measured``, ``in a sum`` (with others, and divided as in past jobs), ``not measured`` or ``past jobs``."""
+    """By what: ``measured``, ``in a sum`` (with others, and divided as in past jobs) or ``not measured``."""
 
 
 class Limit(msgspec.Struct, frozen=True):

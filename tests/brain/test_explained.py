@@ -237,8 +237,8 @@ def test_inputs_that_can_not_be_read_leave_the_rest(store: ConfigStore, measured
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "ps-1: 310 MiB now, 480 MiB (±40 MiB) at the end, limit 512 MiB"),
-        ({"to_the_end": False}, "ps-1: 310 MiB now, 480 MiB (±40 MiB) in an hour, limit 512 MiB"),
+        ({}, "ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB"),
+        ({"to_the_end": False}, "ps-1: 310 MiB now, 480 MiB (±40) in an hour, limit 512 MiB"),
         ({"ahead": (), "limits": ()}, "ps-1: 310 MiB now"),
     ],
 )

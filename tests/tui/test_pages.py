@@ -33,7 +33,7 @@ def test_a_frame_of_one_job_has_its_nodes_and_decisions() -> None:
     for part in (
         "8,223 done, 160 leased, 11,149 left",
         "checkpoint 12 at 13:57, 84 MiB in 2.3 s, held up 14 ms (11 ms without)",
-        "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end, limit 210 MiB",
+        "ps-0: 148 MiB now, 180 MiB (±17) at the end, limit 210 MiB",
         "decided next look in 7 s",
         "checkpoint 13 taking",
         "◆ 13:58 heal worker-1",
@@ -128,12 +128,12 @@ def test_an_explanation_says_what_it_rests_on(width: int) -> None:
         "○ not",
         "2 worker x 0.25, 1 ps x 0.25 cores",
         "+7.3%",
-        "half of them are within 2.1% of it, 13 of 14 within its 80% band",
+        "half of them are within 2.1% of the model, 13 of 14 within its 80% band",
         "What limits 3 worker x 0.25",
         "55,900",
         "16.2 us",
         "910 us in a sum a worker's CPU, by minibatch",
-        "ps-0: 148 MiB now, 180 MiB (±17 MiB) at the end",
+        "ps-0: 148 MiB now, 180 MiB (±17) at the end",
         "░",
     ):
         assert part in text, part
