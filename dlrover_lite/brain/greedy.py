@@ -18,7 +18,7 @@ from dlrover_lite.brain.lattice import FloatArray, IntArray, to_milli
 from dlrover_lite.brain.options import Options, hull
 from dlrover_lite.units import Resources
 
-__all__ = ["Stairs", "Walk", "cheapest_as_good", "soonest", "stairs_of"]
+__all__ = ["Stairs", "Walk", "cheapest_as_good", "fewest_nodes", "soonest", "stairs_of"]
 
 
 class Walk:
@@ -152,4 +152,16 @@ def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: 
     if most_loss < math.inf:
         good &= options.least_gain >= -most_loss * options.stay_seconds
     order = np.lexsort((np.arange(len(good)) != (-1 if options.now is None else options.now), options.points.milli))
+    return int(order[good[order].argmax()])
+
+
+def fewest_nodes(options: Options, at: int, most_share: float) -> int:
+    """Of plans with as many cores as ``at`` that take no more than ``most_share`` of the remaining time longer, nor more memory: that with
+    the fewest nodes. More cores still never make a job slower."""
+    milli, seconds = options.points.milli, options.stay_seconds - options.gain
+    smaller = seconds[milli < milli[at]]
+    limit = min(float(seconds[at]) * (1 + most_share), float(smaller.min()) if len(smaller) else math.inf)
+    good = (milli == milli[at]) & (seconds <= limit) & (options.memory <= options.memory[at])
+    good[at] = True
+    order = np.lexsort((seconds, options.points.workers + options.points.servers))
     return int(order[good[order].argmax()])

@@ -53,6 +53,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Remaining time of a job that doesn't say how much work is left."""
     tie_share: NonNegative = 0.01
     """Completion times that differ by less than this share are equal, and cost decides."""
+    fewer_nodes_share: NonNegative = 0.03
+    """Half as many workers of twice the size may take so much longer: each takes time to start, and memory, and the more train at once, the
+    staler is what they train on."""
     least_saving: NonNegative = 0.1
     """A job that is alone gives cores away that make no difference, if they are so large a part of what it has at least,"""
     saving_risk: NonNegative = 0.1

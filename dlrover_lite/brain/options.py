@@ -1,4 +1,5 @@
-"""What one job can have, and what each of it is worth: the front's points, the present plan, those near it and the smallest one.
+"""What one job can have, and what each of it is worth: the front's points, the same with half the workers, the present plan, those near it
+and the smallest one.
 
 value = priority x (T_stay - T(A') - T_scale[A' is not the present plan]) / T_stay ** rho, with T the remaining time. For a job that doesn't
 run yet, T_stay is the time with the smallest plan, and nothing has to be scaled.
@@ -18,6 +19,9 @@ from dlrover_lite.brain.pareto import Parts, Points, ThroughputModel, fastest, p
 from dlrover_lite.units import Resources
 
 __all__ = ["Options", "hull", "options_of"]
+
+_SMALL = 0.5
+"""Cores of a worker that takes long to start."""
 
 
 class Options(NamedTuple):
@@ -63,7 +67,7 @@ def options_of(view: JobView, model: ThroughputModel, capacity: Resources, polic
     if view.now is not None and view.now.milli <= smallest.milli:
         smallest = view.now
     parts = lattice.parts(flat)
-    extra = _columns([one for one in (view.now, smallest) if one is not None])
+    extra = _joined(_columns([one for one in (view.now, smallest) if one is not None]), _halved(view, parts))
     if view.now is not None:
         extra = _joined(extra, _near(view, view.now, capacity))
     keys = _keys(extra)
@@ -81,6 +85,14 @@ def _search(policy: Policy) -> Callable[..., IntArray]:
     from dlrover_lite.brain.nsga2 import nsga2_front
 
     return nsga2_front
+
+
+def _halved(view: JobView, parts: Parts) -> Parts:
+    """As large plans with half the workers, where they are small: that may be as good but for what the model doesn't know of."""
+    w, p, worker_cores, ps_cores = parts
+    may = (worker_cores <= _SMALL) & (w % 2 == 0) & (w // 2 >= view.bounds.min_workers)
+    may &= np.isin(worker_cores * 2, view.bounds.worker_sizes)
+    return w[may] // 2, p[may], worker_cores[may] * 2, ps_cores[may]
 
 
 def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlrover_lite.brain.greedy import Stairs, Walk, cheapest_as_good, soonest, stairs_of
+from dlrover_lite.brain.greedy import Stairs, Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
 from dlrover_lite.brain.job_view import Action, Policy
 from dlrover_lite.brain.lattice import Candidate
 from dlrover_lite.brain.options import Options
@@ -92,7 +92,8 @@ def _walk(
         if alone and walk.has_room(job, best := soonest(one, capacity)):
             walk.move(job, best)
         if walk.chosen[job] != one.now:
-            walk.move(job, cheapest_as_good(one, walk.chosen[job], policy.tie_share))
+            cheapest = cheapest_as_good(one, walk.chosen[job], policy.tie_share)
+            walk.move(job, fewest_nodes(one, cheapest, policy.fewer_nodes_share))
     return walk
 
 

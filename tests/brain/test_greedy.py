@@ -135,6 +135,24 @@ def test_cost_breaks_ties():
     assert choice.cores < 5
 
 
+@pytest.mark.parametrize("latency", [0.001, 0.05])
+def test_half_as_many_workers_will_do_where_they_hardly_make_a_difference(latency: float):
+    """What a worker waits for others makes many small ones better: a little, or by much."""
+    job = view(model=data(worker=0.03, latency=latency, server=0.003))
+    chosen = {}
+    for share in (0.0, 0.03):
+        inputs = RoundInputs(
+            at=0.0, capacity=Resources(1.3, 10**6), jobs=(job,), policy=Policy(fewer_nodes_share=share)
+        )
+        decision = decide(inputs, load).of("a")
+        assert decision.choice is not None and decision.predicted is not None
+        chosen[share] = decision.choice, decision.predicted.seconds
+    (many, least), (few, seconds) = chosen[0.0], chosen[0.03]
+    assert few.cores == many.cores
+    assert (few.workers < many.workers) is (latency < 0.01)
+    assert seconds <= 1.03 * least
+
+
 def test_what_a_finished_job_had_goes_to_the_others():
     jobs = tuple(view(f"job-{i}", model=data(spread=0.02)) for i in range(3))
     three = decide(RoundInputs(at=0.0, capacity=Resources(3.0, 10**6), jobs=jobs), load)
