@@ -122,10 +122,13 @@ def _legend(acting: list[Chosen]) -> Line:
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
     """As many of these as there is room for: shards, checkpoints, memory, decisions, slots; and what isn't known."""
-    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width), _ahead(detail.memory, width)]
+    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width)]
     if detail.missing:
         blocks[1] = [] if detail.cuts is None else blocks[1]
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
+    ahead = _ahead(detail.memory, width)
+    if sum(map(len, blocks)) + len(ahead) < height:  # what was decided comes first
+        blocks.append(ahead)
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
     if len(slots) >= room:

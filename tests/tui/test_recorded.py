@@ -181,7 +181,7 @@ def test_an_explanation_grows() -> None:
     recorder.put_explained(later)
     recorder.put_explained(later)
     recording = Recording(file.getvalue(), "it")
-    assert file.getvalue().count(b"plans") == 1
+    assert file.getvalue().count(b'"plans":[{"mark"') == 1
     assert recording.explanation(ADS.id, 2, NOW) == EXPLANATION
     assert recording.explanation(ADS.id, 2, NOW + 19) == EXPLANATION
     assert recording.explanation(ADS.id, 2, NOW + 20) == later
