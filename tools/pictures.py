@@ -23,7 +23,7 @@ from dlrover_lite.tui.screens.reading import ReadingScreen
 
 HERE = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 RECORDING = HERE / "ads.jsonl.gz"
-MOMENT = "106s"
+MOMENT = "130s"
 SIZE = (120, 34)
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """From another server: pictures in a page aren't let there, and others shouldn't be."""
@@ -49,7 +49,7 @@ async def _pictures() -> dict[str, str]:
         await pilot.press("v")
         await _until(pilot, lambda: isinstance(app.screen, DecisionsScreen) and app.screen.grid.row is not None)
         found["decisions"] = _taken(app)
-        while app.screen.grid.row is not None and app.screen.grid.row.action != "stay":
+        while app.screen.grid.row is not None and app.screen.grid.row.action != "change":
             await pilot.press("down")
         await pilot.press("enter")
         await _until(pilot, lambda: isinstance(app.screen, ReadingScreen))

@@ -114,7 +114,7 @@ def _in_unit_of(size: int, other: int) -> str:
     """``other`` in the unit that ``size`` is written in."""
     scale = size / float(format_bytes(size).partition(" ")[0]) if size else 1.0
     value = other / scale
-    return f"{value:.0f}" if value >= 9.5 or not value else f"{value:.2g}"
+    return f"{value:.0f}" if value >= 9.5 or value < 0.05 else f"{value:.2g}"
 
 
 # --- nodes and jobs -------------------------------------------------------------------------------------------------

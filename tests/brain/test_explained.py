@@ -240,6 +240,10 @@ def test_inputs_that_can_not_be_read_leave_the_rest(store: ConfigStore, measured
         ({}, "ps-1: 310 MiB now, 480 MiB (±40) at the end, limit 512 MiB"),
         ({"to_the_end": False}, "ps-1: 310 MiB now, 480 MiB (±40) in an hour, limit 512 MiB"),
         ({"ahead": (), "limits": ()}, "ps-1: 310 MiB now"),
+        (
+            {"ahead": (MemoryAhead(START + 60, 480 * MIB, 480 * MIB - 400, 480 * MIB + 400),), "limits": ()},
+            "ps-1: 310 MiB now, 480 MiB (±0) at the end",
+        ),
     ],
 )
 def test_memory_in_words(fields: dict[str, Any], text: str) -> None:
