@@ -26,6 +26,8 @@ SIZE = Resources(0.5, 3 << 29)
 class Brain:
     """One that has something to say to the master, and listens to it."""
 
+    trouble = ""
+
     def __init__(self, rig: Rig) -> None:
         self.done: list[Done] = []
         self.advice: list[Advice] = []
