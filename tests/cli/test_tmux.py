@@ -36,7 +36,7 @@ class Tmux:
     def __init__(self, directory: Path) -> None:
         self._command = [str(TMUX), "-u", "-S", str(directory / "tmux"), "-f", "/dev/null"]
         plain = {"PS1": "$ ", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "ENV": "", "TERM": "xterm-256color"}
-        self._run("new-session", "-d", "-x", "100", "-y", "30", "sh", env={**os.environ, **plain})
+        self._run("new-session", "-d", "-x", "140", "-y", "30", "sh", env={**os.environ, **plain})
         self._run("set-option", "-g", "status", "off")
 
     def _run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
@@ -103,7 +103,7 @@ def test_through_the_screens(job: JobHandle, tmux: Tmux, tmp_path: Path) -> None
     command = f"{sys.executable} -m dlrover_lite"
     file = tmp_path / "ads.jsonl"
     tmux.type(f"echo before; {command} tui --record {file}; echo code=$?")
-    tmux.shows("Jobs 1 running", job.id, "● training", "start:")
+    tmux.shows("Jobs 1 running", job.id, "● training", "LAST DECISION")
     tmux.press("Enter")
     tmux.shows("samples/s", "shards", "decided", "ps-0", "worker-0")
     tmux.resize(80, 24)

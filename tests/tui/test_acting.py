@@ -221,9 +221,10 @@ def test_keys_that_can_do_nothing_say_why() -> None:
 )
 def test_whose_job_it_is_and_whether_it_runs(moves: list[str], why: str) -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        for at, key in enumerate(("ctrl+d", "s", "t"), start=1):
+        for key in ("ctrl+d", "s", "t"):
+            _app(pilot).clear_notifications()  # they go by themselves after a while
             await pilot.press(*moves, key)
-            assert told(_app(pilot)) == [why] * at
+            assert told(_app(pilot)) == [why]
         assert not footer(_app(pilot))["Scale"]
 
     drive(steps, the_app(actions=Acts("mira")), size=(120, 40))
