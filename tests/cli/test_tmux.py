@@ -36,7 +36,8 @@ class Tmux:
     def __init__(self, directory: Path) -> None:
         self._command = [str(TMUX), "-u", "-S", str(directory / "tmux"), "-f", "/dev/null"]
         plain = {"PS1": "$ ", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "ENV": "", "TERM": "xterm-256color"}
-        self._run("new-session", "-d", "-x", "140", "-y", "30", "sh", env={**os.environ, **plain})
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._run("new-session", "-d", "-x", "140", "-y", "30", "sh", env={**inherited, **plain})
         self._run("set-option", "-g", "status", "off")
 
     def _run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
