@@ -10,11 +10,13 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.compiled_once import compile_kernels, start_compiling
 from tests.leftovers import Machine, Session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +26,8 @@ _machine = pytest.StashKey[Machine]()
 """Of the process that ends last."""
 _left = pytest.StashKey[list[str]]()
 """What the processes that ran tests have left."""
+_compiling = pytest.StashKey[subprocess.Popen[bytes]]()
+"""Of the process that gives others the tests."""
 
 TRAINING = ("spine", "quality")
 """Directories of tests whose jobs use all cores: at the same time they would disturb each other."""
@@ -44,8 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
     # torch's own optimizers, which some tests compare with, make this directory, by default a temporary one
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / ".home" / "test-torch"))
+    if not _is_worker(config) and config.getoption("dist", "no") != "no":
+        config.stash[_compiling] = start_compiling(
+            Path(os.environ["NUMBA_CACHE_DIR"])
+        )  # while they collect their tests
     if config.pluginmanager.hasplugin("hypothesispytest"):
         _no_deadlines()
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    if _is_worker(session.config):
+        compile_kernels(Path(os.environ["NUMBA_CACHE_DIR"]))
 
 
 def _heed_signals() -> None:
@@ -115,6 +128,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if _compiling in config.stash:
+        config.stash[_compiling].wait()
     if _session in config.stash:
         config.stash[_session].close()
 

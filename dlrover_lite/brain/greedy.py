@@ -157,11 +157,17 @@ def cheapest_as_good(options: Options, at: int, tie_share: float, *, most_loss: 
 
 def fewest_nodes(options: Options, at: int, most_share: float) -> int:
     """Of plans with as many cores as ``at`` that take no more than ``most_share`` of the remaining time longer, nor more memory: that with
-    the fewest nodes. More cores still never make a job slower."""
-    milli, seconds = options.points.milli, options.stay_seconds - options.gain
-    smaller = seconds[milli < milli[at]]
-    limit = min(float(seconds[at]) * (1 + most_share), float(smaller.min()) if len(smaller) else math.inf)
-    good = (milli == milli[at]) & (seconds <= limit) & (options.memory <= options.memory[at])
-    good[at] = True
-    order = np.lexsort((seconds, options.points.workers + options.points.servers))
-    return int(order[good[order].argmax()])
+    the fewest nodes. More cores still never make a job slower: it may take no longer than what would be chosen so with fewer."""
+    milli, nodes = options.points.milli, options.points.workers + options.points.servers
+    seconds = options.stay_seconds - options.gain
+    # what takes longer than any of these may doesn't matter, with fewer cores either
+    near = np.flatnonzero((milli <= milli[at]) & (seconds <= seconds[at] * (1 + most_share)))
+    chosen, limit = at, math.inf
+    for cores in np.unique(milli[near]):
+        level = near[milli[near] == cores]
+        best = at if cores == milli[at] else int(level[seconds[level].argmin()])
+        limit = min(limit, float(seconds[best]) * (1 + most_share))
+        good = level[(seconds[level] <= limit) & (options.memory[level] <= options.memory[best])]
+        chosen = int(good[np.lexsort((seconds[good], nodes[good]))[0]]) if len(good) else best
+        limit = min(limit, float(seconds[chosen]))
+    return chosen

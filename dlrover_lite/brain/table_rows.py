@@ -68,7 +68,7 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
 
     growth: Growth
     rows: float
-    """There are now, at ``counted``; the laws go through this point."""
+    """There are now, or, where rows are evicted, were at the most; at ``counted``. The laws go through this point."""
     counted: float
     bound: float
     """No law goes beyond."""
@@ -179,13 +179,14 @@ def _latest_slope(log_n: Floats, log_y: Floats) -> float:
 
 
 def _thinned(n: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Points at about equal ratios of n, the last one among them; of those with the same n (later epochs) the last counts."""
+    """Points at about equal ratios of n, the last one among them; of those with the same n (later epochs, and after evictions, when there
+    may be fewer for a while) the one with the most rows."""
     good = (n > 0) & (y > 0)
     n, y = n[good], y[good]
     if not len(n):
         return n, y
-    last_of_n = np.append(n[1:] > n[:-1], True)
-    n, y = n[last_of_n], y[last_of_n]
+    first_of_n = np.flatnonzero(np.diff(n, prepend=0.0))
+    n, y = n[first_of_n], np.maximum.reduceat(y, first_of_n)
     wanted = np.geomspace(max(n[0], n[-1] / _SPAN), n[-1], _POINTS)
     chosen = np.unique(np.clip(np.searchsorted(n, wanted * (1 - 1e-9)), 0, len(n) - 1))
     return n[chosen], y[chosen]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.greedy import Walk, stairs_of
+from dlrover_lite.brain.greedy import Walk, fewest_nodes, stairs_of
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.options import options_of
+from dlrover_lite.brain.options import Options, options_of
+from dlrover_lite.brain.pareto import Points
 from dlrover_lite.units import Resources
 from tests.brain.models import data, load, view
 
@@ -151,6 +155,44 @@ def test_half_as_many_workers_will_do_where_they_hardly_make_a_difference(latenc
     assert few.cores == many.cores
     assert (few.workers < many.workers) is (latency < 0.01)
     assert seconds <= 1.03 * least
+
+
+def options(*plans: tuple[Candidate, float]) -> Options:
+    """With seconds to go, by rising cost."""
+    columns = [np.array([getattr(plan, name) for plan, _ in plans]) for name in Candidate.__struct_fields__]
+    milli = np.array([plan.milli for plan, _ in plans])
+    seconds = np.array([seconds for _, seconds in plans])
+    points = Points(*columns, milli, 1 / seconds, 1 / seconds, 1 / seconds, np.ones(len(plans), np.bool_))
+    memory = np.array([plan.workers for plan, _ in plans])
+    gain = 1000 - seconds
+    return Options(view(), points, memory, gain, gain, gain, gain, 0, None, 1000.0, 1.0)
+
+
+def test_fewer_nodes_are_as_good_where_they_would_be_with_fewer_cores_too():
+    """All four within 3%: many small workers with fewer cores are a little faster than few with all of them, but wouldn't be chosen."""
+    four = options(
+        (Candidate(4, 1, 0.375, 0.375), 197.4),
+        (Candidate(2, 1, 0.75, 0.375), 200.1),
+        (Candidate(4, 1, 0.375, 0.5), 194.7),
+        (Candidate(2, 1, 0.75, 0.5), 197.6),
+    )
+    assert fewest_nodes(four, 2, 0.03) == 3
+    assert fewest_nodes(four, 0, 0.03) == 1
+    assert fewest_nodes(four, 2, 0.0) == 2
+    assert fewest_nodes(four, 2, 0.01) == 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(models)
+def test_more_cores_never_make_a_job_slower(model):
+    policy = Policy(tie_share=0.0)
+    seconds = []
+    for eighths in range(4, 25):
+        inputs = RoundInputs(at=0.0, capacity=Resources(eighths / 8, 10**6), jobs=(view(model=model),), policy=policy)
+        predicted = decide(inputs, load).of("a").predicted
+        assert predicted is not None
+        seconds.append(predicted.seconds)
+    assert all(later <= before * (1 + 1e-9) for before, later in pairwise(seconds))
 
 
 def test_what_a_finished_job_had_goes_to_the_others():

@@ -114,6 +114,14 @@ def test_with_eviction_a_table_has_what_was_seen_of_late() -> None:
     assert quantile_rows(found, SAMPLES, 0.5)[0, 0] == pytest.approx(rows[-1], rel=0.15)
 
 
+def test_fewer_rows_for_a_while_are_no_fewer_in_the_end() -> None:
+    """Where an epoch ends, what was seen of late is seen again sooner than usual, and fewer ids are about."""
+    at, rows = np.arange(1000.0, 13000.0, 1000.0), np.array([*range(1000, 6000, 1000), *[5000] * 5, 4200, 4000], float)
+    found = fit_rows(at, rows, growth=Growth(epoch_samples=10_000, evict_after_samples=5000))
+    assert found is not None
+    assert quantile_rows(found, 30_000, 0.5)[0, 0] == pytest.approx(5000, rel=0.05)
+
+
 def test_a_known_bound_holds() -> None:
     rows = curve("zipf 1.2, of 10,000")
     early = fitted(rows, 0.02, limit=10_000)

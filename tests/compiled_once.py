@@ -1,0 +1,42 @@
+"""Kernels are compiled by one process: where several begin with none in the cache, each would compile the same ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["compile_kernels", "start_compiling"]
+
+COMPILE = """
+import fcntl, sys
+from pathlib import Path
+
+directory = Path(sys.argv[1])
+directory.mkdir(parents=True, exist_ok=True)
+with (directory / "compiling").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not (directory / "compiled").exists():
+        import numpy as np
+
+        from dlrover_lite.data.synthetic import SyntheticDataset
+        from dlrover_lite.recipe.schema import SyntheticData
+        from dlrover_lite.worker.warm import compile_kernels
+
+        compile_kernels()
+        SyntheticDataset(SyntheticData(samples=2), first=0, samples=2).read(np.arange(2))
+        (directory / "compiled").touch()
+"""
+"""What most tests need, unless it is in that directory already. Whoever comes while another one is at it waits."""
+
+
+def start_compiling(directory: Path) -> subprocess.Popen[bytes]:
+    """In a process of its own, into NUMBA_CACHE_DIR, which is ``directory``."""
+    return subprocess.Popen([sys.executable, "-c", COMPILE, str(directory)])
+
+
+def compile_kernels(directory: Path) -> None:
+    """Returns when they are there. Raises subprocess.CalledProcessError where they can't be compiled; that process has said why."""
+    compiling = start_compiling(directory)
+    if compiling.wait():
+        raise subprocess.CalledProcessError(compiling.returncode, "compiling kernels")
