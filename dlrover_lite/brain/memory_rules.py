@@ -26,6 +26,9 @@ _LEAST_SHARE = 0.1
 """Of a PS's rows that is worth moving."""
 _TIMES_TO_ACT = 1.5
 """A new limit is to hold for so many times as long as another relief would need."""
+_YOUNG_SECONDS = 3.0
+"""Of training, at its present rate, from which nobody can tell how rows grow: with what is given in place then for 99 of 100 courses a PS
+would have many times what it needs. Its master sees to it meanwhile that it isn't full (``master.filling``)."""
 _OLDEST_SECONDS = 10.0
 """A job of which nothing has been heard for longer has not gone on as fast as it did."""
 _LEAST_MORE = 1.05
@@ -54,8 +57,12 @@ def samples_ahead(inputs: HealInputs) -> float:
 
 def _ahead_seconds(inputs: HealInputs, last: Level) -> float:
     """So far is looked ahead."""
-    so_far = last.samples_so_far / max(last.samples_per_second, 1e-9)
-    return min(inputs.policy.ahead_seconds, inputs.policy.ahead_share * so_far)
+    return min(inputs.policy.ahead_seconds, inputs.policy.ahead_share * _seconds_so_far(last))
+
+
+def _seconds_so_far(last: Level) -> float:
+    """That it would have taken it to get here at its present rate."""
+    return last.samples_so_far / max(last.samples_per_second, 1e-9)
 
 
 def _seconds_to_act(inputs: HealInputs, last: Level) -> float:
@@ -126,8 +133,17 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
         seconds_since=_age(inputs, last),
     )
     used = next(use.used_bytes for use in last.ps if use.node == node.node)
-    soon = min(samples, last.samples_so_far + last.samples_per_second * _seconds_to_act(inputs, last))
-    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=soon, used=used))
+    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=_surely(inputs), used=used))
+
+
+def _surely(inputs: HealInputs) -> float:
+    """Samples until which a new limit has to hold for nearly all courses that rows may take, as there can't be another one before; 0: for
+    none. What is given in place can be given again, and the job's master bridges what fails in between."""
+    last = inputs.held[-1]
+    if inputs.resizable and _seconds_so_far(last) < _YOUNG_SECONDS:
+        return 0.0
+    seconds = _age(inputs, last) + inputs.seconds_to_act * (1.0 if inputs.resizable else ACT_TIMES)
+    return min(samples_ahead(inputs), last.samples_so_far + last.samples_per_second * seconds)
 
 
 def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:

@@ -121,6 +121,19 @@ def test_memory_does_not_wait_for_a_change_that_is_under_way(store: ConfigStore)
     relief(brain)
 
 
+def test_a_server_that_fills_up_from_the_start_gets_no_many_times_what_it_needs(store: ConfigStore) -> None:
+    """From a second of training nobody can tell how rows grow: what nearly all courses may need is far more than they do."""
+    brain = adviser(store, total_samples=300_000.0, epoch_samples=300_000.0)
+    second = 0.0
+    while not brain.waiting():
+        second += 0.5
+        hear(brain, level(second, rows_per_sample=20.0), at=second + 0.5)
+    assert second < 3.0
+    _, act = relief(brain)
+    at_end = level(15.0, rows_per_sample=20.0).ps[0].used_bytes
+    assert PLAN.ps.each.memory < act.resources.memory < 1.4 * at_end
+
+
 def test_tables_that_do_not_grow_need_nothing(store: ConfigStore) -> None:
     brain = adviser(store)
     for second in range(1, 40):
