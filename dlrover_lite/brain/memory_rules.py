@@ -133,10 +133,10 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
         seconds_since=_age(inputs, last),
     )
     used = next(use.used_bytes for use in last.ps if use.node == node.node)
-    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=_surely(inputs), used=used))
+    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=_sure_until(inputs), used=used))
 
 
-def _surely(inputs: HealInputs) -> float:
+def _sure_until(inputs: HealInputs) -> float:
     """Samples until which a new limit has to hold for nearly all courses that rows may take, as there can't be another one before; 0: for
     none. What is given in place can be given again, and the job's master bridges what fails in between."""
     last = inputs.held[-1]
