@@ -133,7 +133,9 @@ def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:
         seconds_since=_age(inputs, last),
     )
     used = next(use.used_bytes for use in last.ps if use.node == node.node)
-    return _Outlook(node, found, samples, risk, limit_for(memory, tables, samples, surely=_sure_until(inputs), used=used))
+    return _Outlook(
+        node, found, samples, risk, limit_for(memory, tables, samples, surely=_sure_until(inputs), used=used)
+    )
 
 
 def _sure_until(inputs: HealInputs) -> float:
