@@ -73,18 +73,19 @@ def forecast(
     *,
     epoch_samples: float | None = None,
     evict_after_samples: float = math.inf,
+    in_order: bool = False,
     spill_part: float = 0.0,
     facts: TableFacts | None = None,
 ) -> Forecast | None:
     """From profiles, or levels, by time. None while no PS has a row.
 
     Each table has a curve of its own: ``curves``, or those that the profiles tell; where they don't, all rows are taken as one table.
-    ``evict_after_samples``: as ``Growth`` has it, of all tables.
+    ``evict_after_samples``, ``in_order``: as ``Growth`` has them, of all tables.
     """
     profiles = [profile for profile in profiles if profile.ps]
     if not profiles:
         return None
-    growth = Growth(math.inf if epoch_samples is None else epoch_samples, evict_after_samples)
+    growth = Growth(math.inf if epoch_samples is None else epoch_samples, evict_after_samples, in_order)
     rows_now = {use.node: use.rows for use in profiles[-1].ps}
     total = sum(rows_now.values())
     if total <= 0:

@@ -135,7 +135,7 @@ def peak_bytes(
     for dim in sorted({table.dim for table in tables}):
         group = [table for table in tables if table.dim == dim]
         size = row_bytes(dim, group[0].state_parts)
-        now = sum(table.fit.rows * table.share for table in group)
+        now = sum(table.fit.most * table.share for table in group)
         rows = np.zeros_like(total)
         for table in group:
             rows += quantile_rows(table.fit, samples, quantiles) * table.share

@@ -3,10 +3,13 @@
     rows(n) = L (1 - exp(-K n^g / L)) + c n,  and  K n^g + c n  where L is infinite
 
 Only samples that can bring new ids count as n: those of the first epoch; where rows are evicted when they haven't been seen for some
-samples, at most that many. How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is
-fitted, the power law among them, weighed by how well it fits, and all together give the band. So it is with c, which is 0 where ids are
-drawn at random, and is not where they change with time: part of the curve goes on as straight as it is then. Beside them stands the
-power law of the last part of the curve alone, in case that only begins to bend it up.
+samples, at most that many. Then, where each epoch has the same order and its ids change with time, those of its end are there beside those
+of the next one's beginning: what half of the samples bring, and of that as much again as has changed meanwhile.
+
+How large L is can rarely be told from the beginning of the curve. So none is chosen: every L of a grid is fitted, the power law among
+them, weighed by how well it fits, and all together give the band. So it is with c, which is 0 where ids are drawn at random, and is not
+where they change with time: part of the curve goes on as straight as it is then. Beside them stands the power law of the last part of the
+curve alone, in case that only begins to bend it up.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ _NEAREST, _HEADS, _FURTHEST_HEAD = 0.002, 8, 100.0
 furthest of these."""
 _SHARES = np.arange(1, 10) / 10
 """c n of the rows there are."""
-_STRAIGHT = 0.03
-"""Prior of c > 0."""
+_STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.15
+"""Prior of c > 0; where epochs have the same order, it is rather that of time."""
 _LEAST_REST = 1e-3
 """Of the rows there are, that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
@@ -57,6 +60,18 @@ class Growth(msgspec.Struct, frozen=True):
     """Of one epoch: later ones bring the same ids again."""
     evict_after_samples: float = math.inf
     """Rows not seen in so many samples are removed."""
+    in_order: bool = False
+    """Each epoch's samples come in the same order."""
+
+    @property
+    def alone_until(self) -> float:
+        """Samples; from then on rows of an epoch's end and of the next one's beginning are there together."""
+        return self.epoch_samples if self.in_order and self.evict_after_samples < self.epoch_samples else math.inf
+
+    @property
+    def met_by(self) -> float:
+        """Samples; by then as many as ever are."""
+        return self.alone_until + self.evict_after_samples / 2
 
     def counted(self, samples: ArrayLike) -> Floats:
         """n, for samples since the job began, over all epochs."""
@@ -81,6 +96,15 @@ class RowFit(msgspec.Struct, frozen=True, dict=True):
     slope_sds: list[float]
     rates: list[float] = []
     """c, rows per sample; empty: all 0"""
+    met: float = 0.0
+    """Rows at most since the first epoch's end met the next one's beginning."""
+    met_at: float = math.inf
+    """Samples; where they will have met for the first time."""
+
+    @property
+    def most(self) -> float:
+        """Rows that there have been."""
+        return max(self.rows, self.met)
 
     @property
     def power_law(self) -> float:
@@ -109,12 +133,16 @@ def fit_rows(
     ``limit``: a bound of the number of different ids, known from their type or from a count over the data.
     """
     growth = growth or Growth()
-    n, y = _thinned(growth.counted(samples), np.asarray(rows, np.float64))
+    at, there = np.asarray(samples, np.float64), np.asarray(rows, np.float64)
+    alone = at <= growth.alone_until
+    if not alone.any():  # nothing is known of the first epoch: later ones are all there is to go by
+        alone[:] = True
+    n, y = _thinned(growth.counted(at[alone]), there[alone])
     if not len(n):
         return None
     now = y[-1]
     largest = _FURTHEST * now if limit is None else max(limit, now)
-    shapes = _shapes(n, y, largest, limit)
+    shapes = _shapes(n, y, largest, limit, _STRAIGHT_IN_ORDER if growth.in_order else _STRAIGHT)
     laws = _fit_laws(np.log(n), y, shapes)
     scores = laws.scores + np.log(shapes.prior)
     weights = np.exp(scores - scores.max())
@@ -133,6 +161,8 @@ def fit_rows(
         slopes=[*laws.slopes[kept].tolist(), slope],
         slope_sds=[*laws.sds[kept].tolist(), 0.0],
         rates=[*shapes.rates[kept].tolist(), 0.0],
+        met=float(there[~alone].max(initial=0.0)),
+        met_at=growth.met_by if at[-1] < growth.met_by else math.inf,
     )
 
 
@@ -146,7 +176,7 @@ class _Shapes(NamedTuple):
     prior: Floats
 
 
-def _shapes(n: Floats, y: Floats, largest: float, limit: float | None) -> _Shapes:
+def _shapes(n: Floats, y: Floats, largest: float, limit: float | None, prior_straight: float) -> _Shapes:
     """Nothing is known of the limit's size beforehand: each e-fold of it is as likely, and no limit as likely as any. Of the rate: nor is
     it, so each part of the present one is as likely."""
     now = float(y[-1])
@@ -165,7 +195,7 @@ def _shapes(n: Floats, y: Floats, largest: float, limit: float | None) -> _Shape
     return _Shapes(
         np.concatenate([limits, heads * (1 - shares) * now]),
         np.concatenate([np.zeros(len(limits)), shares * now / n[-1]]),
-        np.concatenate([prior * (1 - _STRAIGHT), straight * _STRAIGHT]),
+        np.concatenate([prior * (1 - prior_straight), straight * prior_straight]),
     )
 
 
@@ -229,16 +259,17 @@ def quantile_rows(fit: RowFit, samples: ArrayLike, quantiles: ArrayLike) -> Floa
     A fit keeps what it was asked: all parameter servers of a job ask the same.
     """
     n = np.atleast_1d(fit.growth.counted(samples))
+    met = np.atleast_1d(np.asarray(samples, np.float64) >= fit.met_at)
     wanted = np.atleast_1d(np.asarray(quantiles, np.float64))
-    answers: dict[tuple[bytes, bytes], Floats] = fit.__dict__.setdefault("answers", {})
-    question = n.tobytes(), wanted.tobytes()
+    answers: dict[tuple[bytes, ...], Floats] = fit.__dict__.setdefault("answers", {})
+    question = n.tobytes(), met.tobytes(), wanted.tobytes()
     if question not in answers:
-        answers[question] = _quantile_rows(fit, n, wanted)
+        answers[question] = _quantile_rows(fit, n, met, wanted)
         answers[question].setflags(write=False)
     return answers[question]
 
 
-def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
+def _quantile_rows(fit: RowFit, n: Floats, met: NDArray[np.bool_], quantiles: Floats) -> Floats:
     ahead = np.log(np.maximum(n / fit.counted, 1.0))
     rates = fit.rates or [0.0] * len(fit.weights)
     limits, factors, slopes, sds, straight = (
@@ -248,9 +279,15 @@ def _quantile_rows(fit: RowFit, n: Floats, quantiles: Floats) -> Floats:
     # the line turns about the point where the job is now
     slope = np.maximum(slopes + offsets[None, :, None] * np.hypot(sds, _DRIFT_SD), 0.0)
     now = np.log(fit.counted)
-    grown = _law(limits, factors + slopes * now + slope * ahead) + straight * fit.counted * np.exp(ahead)
+    line = factors + slopes * now + slope * ahead
+    bent = _law(limits, line)
+    if met.any():
+        half = _law(limits, line - slope * math.log(2))
+        others = np.minimum(half, straight * (fit.growth.epoch_samples - n))
+        bent = np.where(met, np.maximum(bent, half + others), bent)
+    grown = bent + straight * fit.counted * np.exp(ahead)
     here = _law(limits, factors + slopes * now) + straight * fit.counted
-    values = np.clip(fit.rows * grown / here, fit.rows, max(fit.bound, fit.rows))  # [laws, offsets, samples]
+    values = np.clip(fit.rows * grown / here, fit.most, max(fit.bound, fit.most))  # [laws, offsets, samples]
     weights = (np.array(fit.weights)[:, None] * parts).ravel()
     found = _weighted_quantiles(values.reshape(-1, len(n)), weights, quantiles)
     # where laws cross, quantiles in between could fall by a little

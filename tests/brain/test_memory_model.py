@@ -122,6 +122,52 @@ def test_fewer_rows_for_a_while_are_no_fewer_in_the_end() -> None:
     assert quantile_rows(found, 30_000, 0.5)[0, 0] == pytest.approx(5000, rel=0.05)
 
 
+def of_late(ids: np.ndarray, at: np.ndarray, window: int) -> np.ndarray:
+    return np.array([len(np.unique(ids[max(0, int(n) - window) : int(n)])) for n in at], float)
+
+
+def test_where_an_epoch_ends_its_ids_meet_those_of_the_beginning() -> None:
+    """In the order of time there are two populations at once then, each of half of the samples."""
+    epoch, window = 100_000, 40_000
+    rng = np.random.default_rng(7)
+    ids = (np.linspace(0, 20_000, epoch) + rng.exponential(2500, epoch)).astype(np.int64)
+    at = np.arange(5000.0, 3 * epoch + 1, 5000.0)
+    rows = of_late(np.concatenate([ids] * 3), at, window)
+    alone, peak = rows[: epoch // 5000].max(), rows.max()
+    assert peak > 1.2 * alone
+
+    def foreseen(until: float, *, in_order: bool, samples: float = 3 * epoch) -> np.ndarray:
+        known = at <= until
+        growth = Growth(epoch_samples=epoch, evict_after_samples=window, in_order=in_order)
+        found = fit_rows(at[known], rows[known], growth=growth)
+        assert found is not None
+        return quantile_rows(found, samples, [0.5, 0.95])[:, 0]
+
+    before = foreseen(0.9 * epoch, in_order=True)
+    assert before[1] == pytest.approx(peak, rel=0.1)
+    assert foreseen(0.9 * epoch, in_order=False)[1] < before[1]
+    assert foreseen(0.9 * epoch, in_order=True, samples=epoch)[1] == pytest.approx(alone, rel=0.01)  # not there yet
+    assert foreseen(1.1 * epoch, in_order=True)[1] == pytest.approx(peak, rel=0.1)
+    # what has been met is known, and comes no larger
+    assert foreseen(1.5 * epoch, in_order=True) == pytest.approx([peak, peak], rel=0.01)
+
+
+def test_ids_that_dont_change_meet_themselves() -> None:
+    ids = np.random.default_rng(7).integers(0, 5000, 100_000)
+    at = np.arange(5000.0, 90_001.0, 5000.0)
+    growth = Growth(epoch_samples=100_000, evict_after_samples=40_000, in_order=True)
+    found = fit_rows(at, of_late(ids, at, 40_000), growth=growth)
+    assert found is not None
+    assert quantile_rows(found, 300_000, 0.5)[0, 0] == pytest.approx(5000, rel=0.05)
+
+
+def test_a_job_that_is_seen_from_its_second_epoch_on() -> None:
+    at, rows = np.array([160.0, 170.0, 180.0]), np.array([40.0, 40.0, 41.0])
+    found = fit_rows(at, rows, growth=Growth(epoch_samples=100, evict_after_samples=40, in_order=True))
+    assert found is not None
+    assert quantile_rows(found, 300, 0.5)[0, 0] == pytest.approx(41, rel=0.05)
+
+
 def test_a_known_bound_holds() -> None:
     rows = curve("zipf 1.2, of 10,000")
     early = fitted(rows, 0.02, limit=10_000)
