@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -72,6 +73,14 @@ def pytest_collection(session: pytest.Session) -> None:
     """Parameters drawn at random, one after the other, are the same in all processes of a run; in another run they are others."""
     if _is_worker(session.config):
         random.seed(session.config.workerinput["testrunuid"])  # type: ignore[attr-defined]
+    gc.disable()  # until all is imported
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection needs to look at it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
