@@ -31,7 +31,7 @@ _compiling = pytest.StashKey[subprocess.Popen[bytes]]()
 """Of the process that gives others the tests."""
 
 TRAINING = ("spine", "quality")
-"""Directories of tests whose jobs use all cores: at the same time they would disturb each other."""
+"""Directories of tests whose jobs use all cores: those of one at the same time would disturb each other."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,9 +84,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes, one begins with what takes longest."""
+    """Of several processes, two begin with what takes longest."""
     if _is_worker(config):
-        items.sort(key=lambda item: _share(item.nodeid) != "training")
+        items.sort(key=lambda item: _share(item.nodeid) not in TRAINING)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,9 +100,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _share(nodeid: str) -> str:
-    """Tests of the same share are run by the same process, one after the other: those of a file, and all that train with all cores."""
+    """Tests of the same share are run by the same process, one after the other: those of a file, or of a directory that trains."""
     file = Path(nodeid.partition("::")[0])
-    return "training" if file.parent.name in TRAINING else str(file)
+    return file.parent.name if file.parent.name in TRAINING else str(file)
 
 
 @pytest.hookimpl(optionalhook=True)
