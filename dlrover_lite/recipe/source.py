@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -54,7 +55,9 @@ Node = Scalar | List | Section
 def read_text(text: str, source: str, problems: Problems) -> Node | None:
     """The tree of a YAML document; None when it is empty, or (with a problem noted) not YAML."""
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it: the latest one counts
+            root = YAML(typ="safe", pure=True).compose(text)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problems.add(Place(source, line), "", "not a recipe: this isn't text (a recipe is a YAML file)")

@@ -105,6 +105,12 @@ def test_anchors_and_merges() -> None:
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_of_an_anchor_that_is_given_again_the_latest_counts() -> None:
+    training = parsed("training:\n  batch_size: &n 64\n  seed: &n 7\n  epochs: *n\n").training
+    assert (training.batch_size, training.seed, training.epochs) == (64, 7, 7)
+
+
 def test_overrides() -> None:
     recipe = parsed(
         "training: {epochs: 5, optimizer: adam}\n",
