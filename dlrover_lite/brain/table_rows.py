@@ -44,7 +44,7 @@ furthest of these."""
 _SHARES = np.arange(1, 10) / 10
 """c n of the rows there are."""
 _STRAIGHT, _STRAIGHT_IN_ORDER = 0.03, 0.15
-"""Prior of c > 0; where epochs have the same order, it is rather that of time."""
+"""Prior of c > 0; where rows are evicted and epochs have the same order, that is rather the order of time, and much follows from it."""
 _LEAST_REST = 1e-3
 """Of the rows there are, that isn't taken to grow straight."""
 _LATEST, _LATEST_WEIGHT = 3.0, 0.15
@@ -142,7 +142,8 @@ def fit_rows(
         return None
     now = y[-1]
     largest = _FURTHEST * now if limit is None else max(limit, now)
-    shapes = _shapes(n, y, largest, limit, _STRAIGHT_IN_ORDER if growth.in_order else _STRAIGHT)
+    prior_straight = _STRAIGHT_IN_ORDER if math.isfinite(growth.alone_until) else _STRAIGHT
+    shapes = _shapes(n, y, largest, limit, prior_straight)
     laws = _fit_laws(np.log(n), y, shapes)
     scores = laws.scores + np.log(shapes.prior)
     weights = np.exp(scores - scores.max())

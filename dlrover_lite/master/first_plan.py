@@ -94,6 +94,8 @@ def _advised(
         if action == "queue":
             room.waits(why)
             continue
+        if action not in ("start", "refuse"):
+            continue  # of when it ran: a brain that has just come decided it before it heard that the job has given way
         if action != "start" or advice.decision.get("plan") is None:
             say(f"{ours.words}, since the brain has no plan for it: {why}")
             return ours

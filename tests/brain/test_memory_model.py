@@ -161,6 +161,16 @@ def test_ids_that_dont_change_meet_themselves() -> None:
     assert quantile_rows(found, 300_000, 0.5)[0, 0] == pytest.approx(5000, rel=0.05)
 
 
+def test_the_order_says_nothing_where_rows_stay() -> None:
+    found = [
+        fit_rows(*seen(curve("zipf 1.2, of 10,000"), 0.1), growth=Growth(epoch_samples=SAMPLES, in_order=in_order))
+        for in_order in (False, True)
+    ]
+    assert found[0] is not None and found[1] is not None
+    low, high = (quantile_rows(one, 3 * SAMPLES, [0.1, 0.5, 0.95])[:, 0] for one in found)
+    assert low.tolist() == high.tolist()
+
+
 def test_a_job_that_is_seen_from_its_second_epoch_on() -> None:
     at, rows = np.array([160.0, 170.0, 180.0]), np.array([40.0, 40.0, 41.0])
     found = fit_rows(at, rows, growth=Growth(epoch_samples=100, evict_after_samples=40, in_order=True))

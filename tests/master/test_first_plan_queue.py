@@ -201,6 +201,23 @@ def test_one_that_gave_way_hears_nothing_of_before(waiting: Waiting) -> None:
     assert [(one.plan, one.waits_since) for one in waiting.registered] == [(None, 77.0)]
 
 
+def test_a_brain_that_has_just_come_may_not_know_yet_that_it_gave_way(waiting: Waiting) -> None:
+    """It repeats by a number of its own what the one before had decided, and hears meanwhile that this is done."""
+
+    def script(turn: int) -> None:
+        if turn == 1:
+            waiting.advise(5, "preempt", "it gives way, and waits")
+        if turn == 10:
+            waiting.advise(6, "queue", "it waits, number 1 in the queue")
+        if turn == 20:
+            waiting.advise(7, "start", "there is room", PLAN)
+
+    waiting.script = script
+    before = Plan(ps=PLAN.ps, worker=RolePlan(3, Resources(0.5, GIB)))
+    found = next_plan(RECIPE, before, waiting.link, waiting.room, since=77.0, after=4, say=waiting.told.append)
+    assert found == FirstPlan(PLAN, 7, "there is room", begun=True)
+
+
 def test_one_that_gave_way_goes_on_with_what_it_had_without_a_brain(waiting: Waiting) -> None:
     assert next_plan(RECIPE, PLAN, None, waiting.room, since=77.0, after=4, say=waiting.told.append) == FirstPlan(
         PLAN, begun=True
