@@ -82,7 +82,7 @@ class Found:
 # --- measuring ------------------------------------------------------------------------------------------------------------
 
 
-def measure(home: Path, size: Size, quiet: Quiet) -> Found:
+def measure(home: Path, size: Size, quiet: Quiet, again: int) -> Found:
     rates = _scanned(home, size, quiet)
     best = sorted(rates, key=rates.__getitem__, reverse=True)[: size.best]
     samples = int(rates[best[0]] * size.oracle)
@@ -106,7 +106,7 @@ def measure(home: Path, size: Size, quiet: Quiet) -> Found:
     subjects |= {"cold": partial(scaled, warm=False), "warm": partial(scaled, warm=True)}
     for number in range(size.rounds):
         for name in list(subjects)[:: 1 if number % 2 == 0 else -1]:
-            one = quiet.measure(name, subjects[name])
+            one = quiet.measure(name, subjects[name], again=again)
             found.full.setdefault(name, []).append(one)
             say(
                 f"  {name}: {'; '.join([f'{one.value.seconds:.1f} s', *one.value.plans, *filter(None, [one.value.why])])}"
@@ -237,6 +237,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, help=f"of the oracle's run (default {Size().oracle:g}; {QUICK.oracle:g} with --quick)"
     )
+    parser.add_argument("--again", type=int, default=1, help="how often a disturbed run is repeated (default 1)")
     parser.add_argument("--disturbed", action="store_true", help="count what others have disturbed, too")
 
 
@@ -249,7 +250,7 @@ def main() -> None:
         os.environ["DLROVER_LITE_HOME"] = name
         history = History(Path(name))
         try:
-            found = measure(Path(name), size, quiet)
+            found = measure(Path(name), size, quiet, options.again)
         finally:
             history.forget()
     table(found)

@@ -44,7 +44,7 @@ PAPER = (0.364, 0.276)
 Runs = dict[str, Round[Run]]
 
 
-def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet) -> list[Runs]:
+def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet, again: int) -> list[Runs]:
     directory = prepare(case, home)
     rate = rate_of(case, directory)
     samples = int(rate * seconds)
@@ -60,7 +60,7 @@ def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet) -
         hows = HOWS[case.name]
         for how in hows if number % 2 == 0 else (*hows[2:], *hows[:2]):  # a restart knows from ours when
             subject = partial(run, case, directory, samples, how, noticed_after=noticed)
-            one = quiet.measure(f"{case.name}, {how}", subject)
+            one = quiet.measure(f"{case.name}, {how}", subject, again=again)
             if how == "ours":
                 noticed = one.value.acted_after or 0.0
             of_round[how] = one
@@ -133,6 +133,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, help=f"of an undisturbed run (default {SECONDS:g}; {QUICK_SECONDS:g} with --quick)"
     )
     parser.add_argument("--only", choices=list(CASES), help="one of the two")
+    parser.add_argument("--again", type=int, default=1, help="how often a disturbed run is repeated (default 1)")
     parser.add_argument("--disturbed", action="store_true", help="count what others have disturbed, too")
 
 
@@ -150,7 +151,7 @@ def main() -> None:
         os.environ["DLROVER_LITE_HOME"] = name
         for case in CASES.values():
             if options.only in (None, case.name):
-                found = measure(case, Path(name), seconds, rounds, quiet)
+                found = measure(case, Path(name), seconds, rounds, quiet, options.again)
                 figures += figures_of(case, found, heed=not options.disturbed)
     emit(options, figures)
 

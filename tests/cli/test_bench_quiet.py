@@ -45,6 +45,29 @@ def test_a_machine_that_gets_slower_for_good_is_the_usual_one_in_the_end(monkeyp
     assert [quiet.calibrate() for _ in range(8)] == pytest.approx([0, 0, 0, 1.0, 1.0, 1 / 3, 0, -1 / 3])
 
 
+@pytest.mark.parametrize(
+    ("paces", "again", "runs", "counts"),
+    [
+        ([1.0, 1.0], 1, 1, True),
+        ([1.0, 2.0, 1.0, 1.0], 1, 2, True),
+        ([1.0, 2.0, 2.0, 1.0, 1.0, 1.0], 1, 2, False),
+        ([1.0, 2.0, 2.0, 1.0, 1.0, 1.0], 2, 3, True),
+        ([1.0, 2.0], 0, 1, False),
+    ],
+)
+def test_what_was_disturbed_is_measured_again_and_the_last_one_is_what_it_is(
+    paces: list[float], again: int, runs: int, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([1.0] * 9 + paces)
+    monkeypatch.setattr("bench._quiet._timed", lambda work: next(seconds))
+    monkeypatch.setattr("bench._quiet.share_of_others", lambda *_: 0.0)
+    quiet, values = Quiet(), iter(range(9))
+    for _ in range(9):
+        quiet.calibrate()
+    found = quiet.measure("a run", lambda: next(values), again=again)
+    assert (found.value + 1, not found.why) == (runs, counts)
+
+
 def test_disturbed_rounds_are_not_averaged_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     rounds = [Round(value, 1.0, 0.0, 0.0, why) for value, why in ((1.0, ""), (9.0, "others took 50%"), (3.0, ""))]
