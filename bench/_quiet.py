@@ -9,7 +9,7 @@
 A round is disturbed if others took 3% or more of the machine's CPU meanwhile, or if a fixed piece of work, the calibration run before
 and after it (nothing of ours runs then), took longer or shorter than it usually does: than the median of those so far, since a machine
 may get slower, or faster, for good. Such a round is told, and isn't averaged in: a figure without any other round is left out. A run of
-minutes that is one of several in a round may be measured again (``again``): what decides is the machine, not what came out.
+minutes that is one of several in a round may be measured again (``attempts``): what decides is the machine, not what came out.
 
 Others are all but this process and what it has started: CPU seconds of the whole machine less those of our own control group (version 1,
 ``cpuacct``: what we start is below it, and what has ended stays counted). Where none can be made, those of our process tree.
@@ -22,7 +22,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -177,21 +177,19 @@ class Quiet:
         with ThreadPoolExecutor(self._cores) as pool:
             list(pool.map(sort, range(self._cores)))
 
-    def measure(self, name: str, subject: Callable[[], T], *, again: int = 0) -> Round[T]:
-        """``again``: so often at most once more, what was disturbed; whatever it had been is told, and left. The last one is what it is."""
-        found = self._measured(name, subject)
-        for _ in range(again):
-            if not found.why:
-                break
-            say(f"{name}: once more; it took {found.seconds:.1f} s")
-            found = self._measured(name, subject)
-        return found
-
-    def _measured(self, name: str, subject: Callable[[], T]) -> Round[T]:
+    def measure(self, name: str, subject: Callable[[], T]) -> Round[T]:
         off, before = self.calibrate(), self.now()
         value = subject()
         after = self.now()
         return self.judged(name, value, before, after, max(off, self.calibrate(), key=abs))
+
+    def attempts(self, name: str, subject: Callable[[], T], *, again: int) -> Iterator[Round[T]]:
+        """One that isn't disturbed, or, after so many more, one that is: the last one counts, those before it are to be told."""
+        for _ in range(1 + again):
+            one = self.measure(name, subject)
+            yield one
+            if not one.why:
+                break
 
     def judged(self, name: str, value: T, before: Moment, after: Moment, off: float) -> Round[T]:
         """A round that was measured between these moments."""

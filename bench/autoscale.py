@@ -106,11 +106,11 @@ def measure(home: Path, size: Size, quiet: Quiet, again: int) -> Found:
     subjects |= {"cold": partial(scaled, warm=False), "warm": partial(scaled, warm=True)}
     for number in range(size.rounds):
         for name in list(subjects)[:: 1 if number % 2 == 0 else -1]:
-            one = quiet.measure(name, subjects[name], again=again)
+            for one in quiet.attempts(name, subjects[name], again=again):
+                say(
+                    f"  {name}: {'; '.join([f'{one.value.seconds:.1f} s', *one.value.plans, *filter(None, [one.value.why])])}"
+                )
             found.full.setdefault(name, []).append(one)
-            say(
-                f"  {name}: {'; '.join([f'{one.value.seconds:.1f} s', *one.value.plans, *filter(None, [one.value.why])])}"
-            )
         for name, plan in USERS.items():
             of_user = quiet.measure(name, partial(user_run, home, WORKLOAD, samples, plan))
             found.users.setdefault(name, []).append(of_user)

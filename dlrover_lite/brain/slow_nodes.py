@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
 from dlrover_lite.brain.room import Room
-from dlrover_lite.brain.slowing import slower_than_peers, slowing
+from dlrover_lite.brain.slowing import Slowing, slower_than_peers, slowing
 from dlrover_lite.brain.treatment import (
     HealInputs,
     MoveSlots,
@@ -44,6 +44,8 @@ _ALONE = 3.0
 """Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
 _BUSY_IF_SLOW = 0.5
 """Times the time that a hot PS works at least, for one on a slow host: it is as slow at all that it does between requests."""
+_SLOWER_JOB = 1.2
+"""Times as long for a minibatch as before: then the job is slower, too."""
 
 
 class _Seen(NamedTuple):
@@ -181,11 +183,23 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (_ALONE if alone else 1.0)
     found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
-    if found is not None and all(
-        _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * policy.hot_busy) for profile in found.windows
-    ):
+    if found is not None and _holds_up(inputs, found, node, alone=alone):
         return _Seen(found.windows, found.before, found.times)
     return None
+
+
+def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> bool:
+    """Whether a PS that has got slower is waited for in each window; or in all together, where its peers are as fast as ever and the job
+    isn't."""
+    if all(
+        _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * inputs.policy.hot_busy) for profile in found.windows
+    ):
+        return True
+    paces = [
+        _seconds(profiles) / max(1, sum(_use(profile, node).minibatches for profile in profiles))
+        for profiles in (found.before, found.windows)
+    ]
+    return not alone and paces[1] >= _SLOWER_JOB * paces[0] and _is_asked(inputs, found.windows, node)
 
 
 def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: float) -> bool:
@@ -196,10 +210,19 @@ def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: flo
     return works and own.queue_seconds >= policy.hot_queue * profile.seconds
 
 
+def _is_asked(inputs: HealInputs, windows: Sequence[Profile], node: str) -> bool:
+    """Whether requests are there, in work or waiting, for as long as they would be with half of what makes a PS hot. One on a slow host
+    isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it is asked, and to send."""
+    uses = [_use(profile, node) for profile in windows if any(use.node == node for use in profile.ps)]
+    there = sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
+    return there >= _BUSY_IF_SLOW * (inputs.policy.hot_busy + inputs.policy.hot_queue) * _seconds(windows)
+
+
 def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:
-    if not _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy):
-        return False
     most = inputs.policy.hot_over_peers
+    waited_for = _is_waited_for(inputs, profile, node, busy=inputs.policy.hot_busy)
+    if not waited_for and not (_stretched_times([profile], node) >= most and _is_asked(inputs, [profile], node)):
+        return False
     peers = [use.busy_seconds for use in profile.ps if use.node != node]
     if peers and _use(profile, node).busy_seconds >= most * median(peers):
         return True
@@ -266,15 +289,18 @@ def _due(windows: Sequence[Profile], node: str) -> float:
 def _speed(seen: _Seen, node: str) -> float:
     """Of its host: 1 as usual. By what it took before, and by what its peers take for a CPU second's work: it may have been slow for so
     long that this is usual."""
-    times = max(seen.times, _times_as_long(seen.before, seen.windows, node, least=1) or 1.0)
+    usual = _times_as_long(seen.before, seen.windows, node, least=1) or 1.0
+    return 1 / max(seen.times, usual, _stretched_times(seen.windows, node))
+
+
+def _stretched_times(windows: Sequence[Profile], node: str) -> float:
+    """As long as its peers, for a CPU second's work; 1 where that can't be told."""
     stretched: list[float] = []
     others: list[float] = []
-    for use in (use for profile in seen.windows for use in profile.ps):
+    for use in (use for profile in windows for use in profile.ps):
         if use.cpu_seconds > 0:
             (stretched if use.node == node else others).append(_stretched(use))
-    if stretched and others:
-        times = max(times, median(stretched) / median(others))
-    return 1 / times
+    return max(1.0, median(stretched) / median(others)) if stretched and others else 1.0
 
 
 def _stretched(use: PsUse) -> float:

@@ -1,0 +1,130 @@
+"""Parameter servers (PS) whose host turns slow, as two of 0.2 cores have been measured, with a worker: they are at work on requests for a
+third of the time even where all wait for them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from dlrover_lite.brain.health import heal
+from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
+from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment
+from dlrover_lite.units import GIB, Resources
+
+
+class Ps(NamedTuple):
+    """Shares of the time, but for requests that wait on average, and cores."""
+
+    busy: float
+    cpu: float
+    throttled: float
+    queue: float
+    cores: float = 0.2
+
+
+class Window(NamedTuple):
+    seconds: float
+    minibatches: int
+    first: Ps
+    second: Ps
+
+
+USUAL = (
+    Window(10.0, 650, Ps(0.31, 0.189, 0.53, 0.27), Ps(0.21, 0.167, 0.20, 0.13)),
+    Window(10.0, 569, Ps(0.35, 0.191, 0.58, 0.30), Ps(0.21, 0.160, 0.17, 0.14)),
+    Window(10.0, 538, Ps(0.33, 0.191, 0.62, 0.26), Ps(0.22, 0.160, 0.17, 0.13)),
+    Window(6.3, 324, Ps(0.34, 0.182, 0.57, 0.32), Ps(0.23, 0.155, 0.18, 0.14)),
+)
+SLOW = (
+    Window(2.5, 32, Ps(0.47, 0.052, 0.01, 0.28), Ps(0.03, 0.048, 0.02, 0.02)),
+    Window(2.5, 32, Ps(0.50, 0.048, 0.00, 0.20), Ps(0.03, 0.042, 0.01, 0.01)),
+    Window(2.5, 31, Ps(0.30, 0.048, 0.02, 0.24), Ps(0.03, 0.039, 0.00, 0.02)),
+    Window(2.5, 30, Ps(0.29, 0.048, 0.01, 0.26), Ps(0.03, 0.039, 0.01, 0.01)),
+    Window(10.0, 127, Ps(0.35, 0.047, 0.01, 0.18), Ps(0.03, 0.041, 0.01, 0.01)),
+    Window(10.0, 122, Ps(0.38, 0.048, 0.01, 0.25), Ps(0.03, 0.040, 0.01, 0.01)),
+    Window(10.0, 124, Ps(0.34, 0.047, 0.01, 0.20), Ps(0.03, 0.039, 0.01, 0.01)),
+)
+UNEVEN = (
+    Window(10.0, 551, Ps(0.24, 0.164, 0.20, 0.15), Ps(0.42, 0.191, 0.62, 0.39)),
+    Window(10.0, 587, Ps(0.20, 0.158, 0.15, 0.12), Ps(0.38, 0.190, 0.65, 0.41)),
+    Window(10.0, 590, Ps(0.23, 0.167, 0.24, 0.14), Ps(0.35, 0.190, 0.56, 0.31)),
+)
+SLOW_SINCE_THE_OTHER_GREW = (
+    Window(5.5, 175, Ps(0.37, 0.091, 0.24, 0.37), Ps(0.07, 0.086, 0.00, 0.03, 0.4)),
+    Window(2.5, 36, Ps(0.48, 0.050, 0.05, 0.19), Ps(0.03, 0.049, 0.00, 0.02, 0.4)),
+    Window(2.5, 38, Ps(0.38, 0.049, 0.04, 0.34), Ps(0.03, 0.048, 0.00, 0.01, 0.4)),
+    Window(2.5, 32, Ps(0.34, 0.046, 0.10, 0.37), Ps(0.03, 0.043, 0.00, 0.01, 0.4)),
+)
+
+
+def profiles(windows: tuple[Window, ...]) -> tuple[Profile, ...]:
+    found, at, done = [], 1000.0, 0
+    for window in windows:
+        at += window.seconds
+        done += 1024 * window.minibatches
+        uses = [
+            PsUse(
+                f"ps-{index}", "here", ps.cores, window.minibatches, ps.cpu * window.seconds, ps.busy * window.seconds,
+                ps.queue * window.seconds, ps.throttled * window.seconds,
+            )
+            for index, ps in enumerate((window.first, window.second))
+        ]  # fmt: skip
+        worker = WorkerUse("worker-0", "here", 1.0, window.minibatches, 0.6 * window.seconds)
+        samples = 1024 * window.minibatches
+        found.append(Profile("job", at, window.seconds, 1024, samples, done, (worker,), tuple(uses), ()))
+    return tuple(found)
+
+
+def treatments(windows: tuple[Window, ...], past: tuple[Treatment, ...] = ()) -> list[Treatment]:
+    found = profiles(windows)
+    last = found[-1]
+    nodes = [NodeNow(use.node, "ps", "here", Resources(use.cores, GIB)) for use in last.ps]
+    inputs = HealInputs(
+        job="job",
+        at=last.at,
+        profiles=found,
+        nodes=(*nodes, NodeNow("worker-0", "worker", "here", Resources(1.0, GIB))),
+        free={"here": Resources(0.2, 8 * GIB)},
+        least={"ps": GIB, "worker": GIB},
+        total_samples=7_700_000.0,
+        start_seconds=2.0,
+        past=past,
+    )
+    return [one.treatment for one in heal(inputs) if one.treatment is not None]
+
+
+def test_as_long_as_nothing_is_slow_nothing_is_replaced() -> None:
+    for count in range(1, len(USUAL) + 1):
+        assert treatments(USUAL[:count]) == []
+
+
+@pytest.mark.parametrize("count", range(1, 4))
+def test_it_is_replaced_from_the_first_window_on_though_few_requests_wait_for_it(count: int) -> None:
+    (found,) = treatments(USUAL + SLOW[:count])
+    assert (found.node, found.cause, found.act) == ("ps-0", "hot ps", Replace(Resources(0.2, GIB), "here"))
+    assert "its host is slow" in found.reason
+
+
+def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_usual() -> None:
+    (grown,) = treatments(UNEVEN)
+    assert (grown.node, grown.act) == ("ps-1", Resize(Resources(0.4, GIB)))
+    done = msgspec.structs.replace(grown, done_at=grown.at + 0.3)
+    (found,) = treatments(UNEVEN + SLOW_SINCE_THE_OTHER_GREW, past=(done,))
+    assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_it_is_replaced_where_it_was_slow_from_the_beginning(count: int) -> None:
+    """Its peer takes a twelfth of the time for the same CPU seconds."""
+    (found,) = treatments(SLOW[:count])
+    assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
+
+
+def test_a_slow_one_that_holds_nobody_up_stays() -> None:
+    """Most of the time is the worker's, and minibatches come as fast as before."""
+    usual = Window(10.0, 300, Ps(0.05, 0.05, 0.0, 0.02), Ps(0.05, 0.05, 0.0, 0.02))
+    slowed = usual._replace(first=Ps(0.4, 0.05, 0.0, 0.08))
+    assert treatments((usual,) * 4 + (slowed,)) == []
+    assert treatments((usual,) * 4 + (slowed._replace(minibatches=200),)) != []
