@@ -30,6 +30,8 @@ SLOWED_TO = 0.25
 PILOT_SECONDS = 8.0
 NEVER = 1e9
 """Seconds between checkpoints: there is the last one, if any."""
+PACE_SECONDS, OVER_SECONDS = 15.0, 30.0
+"""A job's own pace is that before its host turns slow and, so long, from so many seconds later on, when what was done about it is over."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,30 @@ class Run:
     """What was done, with the seconds since the slowing down, or since the beginning."""
     phases: dict[str, float] = field(default_factory=dict)
     """Of a restart, in seconds."""
+    lost_nearby: float | None = None
+    """Seconds that were lost by its own pace before and after, however fast the machine is at the time of other runs; None: that can't be
+    told."""
+
+
+class Progress:
+    """Samples of a job that is looked at now and then."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        """Seconds since the epoch."""
+        self.samples: list[int] = []
+
+    def add(self, status: Any) -> None:
+        self.at.append(time.time())
+        self.samples.append(status.samples)
+
+    def lost(self, since: float) -> float | None:
+        """Seconds, of the first ``OVER_SECONDS`` from then on."""
+        marks = since + np.array([-PACE_SECONDS, 0.0, OVER_SECONDS, OVER_SECONDS + PACE_SECONDS])
+        if len(self.at) < 2 or marks[0] < self.at[0] or marks[-1] > self.at[-1]:
+            return None
+        before, meanwhile, after = np.diff(np.interp(marks, self.at, self.samples))
+        return float(OVER_SECONDS - meanwhile / ((before + after) / 2 / PACE_SECONDS))
 
 
 def prepare(case: Case, home: Path) -> Path:
@@ -130,14 +156,15 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
         handle = start(recipe, options)
         try:
             if how.startswith("undisturbed"):
-                return _ended(how, began, handle, time.time())
-            Patient(handle).until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
+                return _ended(how, began, handle, time.time(), Progress())
+            progress = Progress()
+            Patient(handle, progress).until(lambda status: status.samples >= SLOWED_AT * samples, "a part was trained")
             slowed = _slow_down(handle, case.slow)
-            if how != "restart":
-                return _ended(how, began, handle, slowed)
-            handle, phases = _restarted(handle, options, noticed_after)
-            found = _ended(how, began, handle, slowed)
-            found.phases = phases
+            phases: dict[str, float] = {}
+            if how == "restart":
+                handle, phases = _restarted(handle, options, noticed_after, progress)
+            found = _ended(how, began, handle, slowed, progress)
+            found.phases, found.lost_nearby = phases, None if how == "none" else progress.lost(slowed)
             return found
         except BaseException:
             handle.stop(kill=True)
@@ -159,17 +186,27 @@ def _slow_down(handle: Any, name: str) -> float:
 class Patient(Watch):
     """A look now and then: it lasts."""
 
+    def __init__(self, handle: Any, progress: Progress) -> None:
+        super().__init__(handle)
+        self.progress = progress
+
     def until(self, done: Any, what: str) -> float:
         while True:
             with suppress(TimeoutError):
                 raise SystemExit(f"the job has ended before {what}: {self.handle.wait(0.2)}")
-            if done(self.handle.status()):
+            status = self.handle.status()
+            self.progress.add(status)
+            if done(status):
                 return time.monotonic()
 
 
-def _ended(how: How, began: float, handle: Any, since: float) -> Run:
+def _ended(how: How, began: float, handle: Any, since: float, progress: Progress) -> Run:
     """``since``: when something happened, or could have."""
-    result = handle.wait()
+    while True:
+        with suppress(TimeoutError):
+            result = handle.wait(1.0)
+            break
+        progress.add(handle.status())
     seconds = time.monotonic() - began
     if not result.ok:
         raise SystemExit(f"{how}: {result.message}\n{result.hint}\n{result.traceback}")
@@ -178,7 +215,7 @@ def _ended(how: How, began: float, handle: Any, since: float) -> Run:
     return Run(how, seconds, min(after, default=None), [f"{at:+.1f} s: {text}" for at, text in said])
 
 
-def _restarted(handle: Any, options: Any, noticed_after: float) -> tuple[Any, dict[str, float]]:
+def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progress) -> tuple[Any, dict[str, float]]:
     """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
     from dlrover_lite.jobs.handle import resume
 
@@ -193,7 +230,7 @@ def _restarted(handle: Any, options: Any, noticed_after: float) -> tuple[Any, di
     marks.append(time.monotonic())
     handle = resume(handle.id, options=options)
     marks.append(time.monotonic())
-    watch = Patient(handle)
+    watch = Patient(handle, progress)
     marks.append(
         watch.until(lambda status: all(node.state == "up" for node in running(status)) and running(status), "up")
     )

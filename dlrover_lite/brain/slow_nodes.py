@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
 from dlrover_lite.brain.room import Room
-from dlrover_lite.brain.slowing import Slowing, slower_than_peers, slowing
+from dlrover_lite.brain.slowing import Slowing, slower_than_peers, slowing, work_times
 from dlrover_lite.brain.treatment import (
     HealInputs,
     MoveSlots,
@@ -189,8 +189,8 @@ def _hot(inputs: HealInputs, node: str) -> _Seen | None:
 
 
 def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> bool:
-    """Whether a PS that has got slower is waited for in each window; or in all together, where its peers are as fast as ever and the job
-    isn't."""
+    """Whether a PS that has got slower is waited for in each window; or in all together, where the job has got slower and that isn't what
+    workers do themselves: peers say so, or, where it has none, the time that workers work on a minibatch."""
     if all(
         _is_waited_for(inputs, profile, node, busy=_BUSY_IF_SLOW * inputs.policy.hot_busy) for profile in found.windows
     ):
@@ -199,7 +199,10 @@ def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> 
         _seconds(profiles) / max(1, sum(_use(profile, node).minibatches for profile in profiles))
         for profiles in (found.before, found.windows)
     ]
-    return not alone and paces[1] >= _SLOWER_JOB * paces[0] and _is_asked(inputs, found.windows, node)
+    if paces[1] < _SLOWER_JOB * paces[0] or not _is_asked(inputs, found.windows, node):
+        return False
+    times = work_times(found.before, found.windows) if alone else 1.0
+    return times is not None and times < _SLOWER_JOB
 
 
 def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: float) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
 
-__all__ = ["Slowing", "slower_than_peers", "slowing"]
+__all__ = ["Slowing", "slower_than_peers", "slowing", "work_times"]
 
 _MOST_WINDOWS = 24
 """Looked at: newest ones."""
@@ -147,6 +147,13 @@ def _times(usual: _Paces, profile: Profile, node: str) -> float:
         if node in before and node in after
     ]
     return min(found, default=1.0)
+
+
+def work_times(before: Sequence[Profile], now: Sequence[Profile]) -> float | None:
+    """As long as before that workers are at work on a minibatch themselves, whatever they wait for: the median of theirs; None where
+    phases weren't measured."""
+    usual, since = _Paces.of(before).work, _Paces.of(now).work
+    return median(times) if (times := [since[node] / took for node, took in usual.items() if node in since]) else None
 
 
 def slower_than_peers(before: Mapping[str, float], now: Mapping[str, float], node: str) -> float:

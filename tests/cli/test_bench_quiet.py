@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from bench._quiet import Moment, Quiet, Round, of_rounds, share_of_others, spread, verdict
+from bench._quiet import Moment, Quiet, Round, machine_seconds, of_rounds, share_of_others, spread, verdict
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -15,6 +16,22 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 def test_others_are_all_but_us() -> None:
     before, after = Moment(10.0, 100.0, 40.0), Moment(20.0, 115.0, 54.0)
     assert share_of_others(before, after, cores=2) == pytest.approx(0.05)
+
+
+class Times(NamedTuple):
+    user: float = 70.0
+    nice: float = 10.0
+    system: float = 20.0
+    idle: float = 900.0
+    irq: float = 1.0
+    softirq: float = 2.0
+    steal: float = 4.0
+
+
+def test_where_all_processes_are_counted_exactly_clock_ticks_do_not_count() -> None:
+    """Interrupts, and what the hypervisor takes, are nobody's."""
+    assert machine_seconds(Times(), None) == 107.0
+    assert machine_seconds(Times(), 94.0) == 101.0
 
 
 def test_two_accounts_that_differ_a_little_make_nobody_negative() -> None:
