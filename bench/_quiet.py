@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from common import Figure
@@ -46,6 +47,8 @@ MOST_OFF = 0.15
 _SORTED, _SORTS = 400_000, 400
 """Numbers that are sorted, and how often by each core: more than a second of work, since for moments a quiet machine is half as fast again
 as in others."""
+_WARM_SORTS = 40
+"""Before it is timed, in memory that is there already: after minutes without them, pages take a while to come."""
 _FIRST = 3
 _MOST_OF_ALL = 0.7
 """Of the seconds that /proc/stat has counted since the machine was booted, those of a group that has all processes, at least."""
@@ -147,6 +150,7 @@ class Quiet:
         self._root: Path | None = None
         self._calibrations: list[float] = []
         self._work = np.random.default_rng(0).random(_SORTED)
+        self._sorted = [np.empty_like(self._work) for _ in range(self._cores)]
 
     def __enter__(self) -> Quiet:
         self._group = _make_group()
@@ -172,19 +176,21 @@ class Quiet:
 
     def calibrate(self) -> float:
         """How much longer than usual a fixed piece of work takes now; negative where it takes less."""
-        seconds = _timed(self._sort)
+        self._sort(_WARM_SORTS)
+        seconds = _timed(lambda: self._sort(_SORTS))
         self._calibrations.append(seconds)
         return seconds / statistics.median(self._calibrations) - 1
 
-    def _sort(self) -> None:
+    def _sort(self, count: int) -> None:
         """On all cores: one of them alone may be faster."""
 
-        def sort(_core: int) -> None:
-            for _ in range(_SORTS):
-                np.sort(self._work)
+        def sort(to: NDArray[np.float64]) -> None:
+            for _ in range(count):
+                np.copyto(to, self._work)
+                to.sort()
 
         with ThreadPoolExecutor(self._cores) as pool:
-            list(pool.map(sort, range(self._cores)))
+            list(pool.map(sort, self._sorted))
 
     def measure(self, name: str, subject: Callable[[], T]) -> Round[T]:
         off, before = self.calibrate(), self.now()
