@@ -11,13 +11,14 @@ whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: 
 once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
 that ours saves: the paper has 36.4% and 27.6%.
 
-A machine whose pace moves by a tenth from run to run hides losses of seconds. So the detail has, beside that, what a run lost by its own
-pace before and after it: it says more of how an intervention compares with a restart.
+A machine whose pace moves by a tenth from run to run hides losses of seconds. So ``hot_ps.lost_nearby_vs_restart`` compares what a run
+lost by its own pace just before and after it, which says more of how an intervention compares with a restart.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -95,7 +96,20 @@ def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure
             f"{case.name}.{name}", ratios, "x", TARGETS[name], heed=heed, detail=_detail(case, rounds, other)
         )
         found += [figure] if figure is not None else []
+    if "restart" in HOWS[case.name]:
+        nearby = [_nearby(of_round) for of_round in rounds]
+        figure = of_rounds(f"{case.name}.lost_nearby_vs_restart", nearby, "x", TARGETS["lost_vs_restart"], heed=heed)
+        found += [figure] if figure is not None else []
     return found
+
+
+def _nearby(of_round: Runs) -> Round[float]:
+    """By each run's own pace: those that are compared otherwise don't matter."""
+    ours, restart = of_round["ours"], of_round["restart"]
+    lost, other = ours.value.lost_nearby, restart.value.lost_nearby
+    ratio = lost / other if lost is not None and other else float("nan")
+    why = ours.why or restart.why or ("too short to tell a run's own pace" if math.isnan(ratio) else "")
+    return Round(ratio, ours.seconds + restart.seconds, max(ours.others, restart.others), 0.0, why)
 
 
 def _lost(of_round: Runs, how: str) -> float:
