@@ -15,6 +15,8 @@ __all__ = ["Rates", "bottleneck_rows", "bottleneck_sides", "rates_with_variance"
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-6
+_LEAST_LEFT = 0.5
+"""Of a limit that holds a worker back, where stopping it in each period costs a fixed part of a core."""
 
 
 class Rates(NamedTuple):
@@ -30,15 +32,17 @@ class Rates(NamedTuple):
 
 def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) -> tuple[Floats, Floats, Floats]:
     """Of one worker: the cores that it can use, times its speed; threads; minibatches that it has under way."""
-    deep, shallow, compute_share, _, _ = engine
+    deep, shallow, compute_share, _, _, lost = engine
     threads = np.maximum(np.floor(cores + _ROUNDING), 1.0)
     depth = np.where(cores >= 1, deep, shallow)
-    return np.minimum(cores, threads / compute_share) * speed, threads, depth
+    limit = np.maximum(cores - lost, cores * _LEAST_LEFT)
+    return np.minimum(limit, threads / compute_share) * speed, threads, depth
 
 
 def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     """[n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of ``Setting``.
-    ``engine``: the depth with and without a whole core, the compute and the serial share, and the cores that a PS can use.
+    ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can
+    use, and those that a worker loses where its limit holds it back.
 
     A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.
@@ -46,7 +50,7 @@ def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     batch, workers, worker_cores, worker_speed, ps, ps_cores, ps_speed, ps_share, free_power, host_workers, host_ps = (
         table
     )
-    _, _, _, serial_share, most_ps_cores = engine
+    _, _, _, serial_share, most_ps_cores, _ = engine
     power, threads, depth = _of_worker(worker_cores, worker_speed, engine)
     depth = depth * workers
     pipeline = serial_share / depth
@@ -82,7 +86,7 @@ def bottleneck_sides(
     which depends on neither size [P]; and of a PS [P, S]."""
     servers, worker_sizes, ps_sizes = plans
     worker_sample, worker_minibatch, worker_request, ps_sample, ps_request, latency = coefficients.tolist()
-    _, _, _, serial_share, most_ps_cores = engine
+    _, _, _, serial_share, most_ps_cores, _ = engine
     power, threads, depth = _of_worker(worker_sizes, speed, engine)
     work = batch * worker_sample + worker_minibatch + servers * worker_request
     served = batch * ps_sample / servers + ps_request

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from dlrover_lite.brain.nnls import nnls
 from dlrover_lite.brain.profiles import Observation
 from dlrover_lite.brain.settings import BOTTLENECK, Engine, Floats, Form, Setting
+from dlrover_lite.brain.throttling import unthrottled
 
 __all__ = ["NOISE", "FitData", "Solution", "Start", "best_exponent", "norm", "prepare", "told_apart"]
 
@@ -83,6 +85,10 @@ def prepare(observations: Sequence[Observation], form: Form, engine: Engine, sta
     n = len(observations)
     seconds = setting.batch_size / np.array([o.samples_per_second for o in observations])
     sd = np.array([math.sqrt((NOISE**2 + o.relative_sd**2) / o.weight) for o in observations])
+    worker_cpu = unthrottled(observations, engine.throttle_cores)
+    observations = [
+        msgspec.structs.replace(o, worker_cpu_seconds=its) for o, its in zip(observations, worker_cpu, strict=True)
+    ]
     cpu = _cpu_rows(observations) if form is BOTTLENECK else np.zeros((0, len(form.coefficients)))
     guess = _guess(observations, form, unit_times, seconds)
     if start is None:

@@ -35,6 +35,8 @@ class Engine(msgspec.Struct, frozen=True):
     """Of the CPU of workers and PS that lies between a minibatch's pull and its push: reading ahead and the push's work don't."""
     ps_cores: float = 1.0
     """A PS can use: one thread does all the work on rows."""
+    throttle_cores: float = 0.0
+    """Of a worker's limit, that is lost where the limit is what holds it back: it is stopped and goes on in each period."""
     dense_bytes: float = 1.0
     """Of dense parameters. This and what follows: `additive` only, where they scale coefficients."""
     sample_bytes: float = 1.0
@@ -43,9 +45,10 @@ class Engine(msgspec.Struct, frozen=True):
     """Bytes per second."""
 
     @property
-    def numbers(self) -> tuple[float, float, float, float, float]:
+    def numbers(self) -> tuple[float, float, float, float, float, float]:
         """As the arithmetic takes it."""
-        return self.depth, self.depth_below_a_core, self.compute_share, self.serial_share, self.ps_cores
+        shares = self.compute_share, self.serial_share
+        return self.depth, self.depth_below_a_core, *shares, self.ps_cores, self.throttle_cores
 
 
 class Setting(NamedTuple):

@@ -104,12 +104,12 @@ def treat_workers(inputs: HealInputs, nodes: Sequence[NodeNow], room: Room) -> l
 def _slow_windows(inputs: HealInputs, node: str) -> Sequence[Profile]:
     """In which a worker is slow; none if it isn't, or not surely."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
-    windows = _in_a_row(inputs, profiles)
-    if windows and all(_is_slow(inputs, profile, node) for profile in windows):
-        return windows
     found = slowing(profiles, node, least=1 / policy.slow_below, evidence=policy.evidence)
     if found is not None and all(_is_slow(inputs, profile, node) for profile in found.windows):
         return found.windows
+    windows = _in_a_row(inputs, profiles)
+    if windows and all(_is_slow(inputs, profile, node) for profile in windows):
+        return windows
     return ()
 
 
@@ -175,16 +175,17 @@ def _use(profile: Profile, node: str) -> PsUse:
 
 
 def _hot(inputs: HealInputs, node: str) -> _Seen | None:
+    """One that has got slower is seen in the windows since then alone: what held it back before doesn't any more."""
     profiles, policy = _since_treated(inputs, node), inputs.policy
-    windows = _in_a_row(inputs, profiles)
-    before = profiles[: len(profiles) - len(windows)][-_MOST_USUAL_WINDOWS:]
-    if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
-        return _Seen(windows, before)
     alone = bool(profiles) and len(profiles[-1].ps) == 1
     evidence = policy.evidence * (_ALONE if alone else 1.0)
     found = slowing(profiles, node, least=policy.hot_over_peers, evidence=evidence)
     if found is not None and _holds_up(inputs, found, node, alone=alone):
         return _Seen(found.windows, found.before, found.times)
+    windows = _in_a_row(inputs, profiles)
+    before = profiles[: len(profiles) - len(windows)][-_MOST_USUAL_WINDOWS:]
+    if windows and all(_is_hot(inputs, profile, node, before) for profile in windows):
+        return _Seen(windows, before)
     return None
 
 

@@ -18,6 +18,7 @@ from dlrover_lite.brain.arithmetic import rates_with_variance
 from dlrover_lite.brain.fitting import NOISE, Start, best_exponent, prepare, told_apart
 from dlrover_lite.brain.profiles import Observation
 from dlrover_lite.brain.settings import AXES, BOTTLENECK, FORMS, Engine, Floats, Form, Setting
+from dlrover_lite.brain.throttling import throttle_cores
 from dlrover_lite.errors import DlroverLiteError
 
 __all__ = ["Fit", "Prediction", "Prior", "fit", "predict", "times", "vector"]
@@ -85,8 +86,8 @@ def fit(
 
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
-    engine = engine or Engine()
     observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
+    engine = engine or Engine(throttle_cores=throttle_cores(observations))
     if not observations:
         return _from_prior(form, engine, prior)
     start = Start(prior.coefficients, prior.relative_sd) if prior else None

@@ -57,6 +57,12 @@ SLOW_SINCE_THE_OTHER_GREW = (
     Window(2.5, 38, Ps(0.38, 0.049, 0.04, 0.34), Ps(0.03, 0.048, 0.00, 0.01, 0.4)),
     Window(2.5, 32, Ps(0.34, 0.046, 0.10, 0.37), Ps(0.03, 0.043, 0.00, 0.01, 0.4)),
 )
+HOT_BEFORE = (
+    Window(10.0, 339, Ps(0.53, 0.191, 0.73, 0.48), Ps(0.35, 0.177, 0.32, 0.21)),
+    Window(2.5, 20, Ps(0.38, 0.046, 0.07, 0.30), Ps(0.05, 0.044, 0.02, 0.02)),
+    Window(2.5, 20, Ps(0.55, 0.050, 0.05, 0.55), Ps(0.07, 0.042, 0.04, 0.03)),
+)
+"""Its limit holds it back, until its host does."""
 
 
 def profiles(windows: tuple[Window, ...], *, servers: int, work: float | None) -> tuple[Profile, ...]:
@@ -118,6 +124,13 @@ def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_
     done = msgspec.structs.replace(grown, done_at=grown.at + 0.3)
     (found,) = treatments(UNEVEN + SLOW_SINCE_THE_OTHER_GREW, past=(done,))
     assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
+
+
+def test_it_is_replaced_though_its_limit_had_held_it_back_before() -> None:
+    """It is hot in three windows, but more cores would be of no use any more."""
+    (found,) = treatments(HOT_BEFORE)
+    assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
+    assert "its host is slow" in found.reason
 
 
 @pytest.mark.parametrize("count", [5, 7])

@@ -1,0 +1,82 @@
+"""What limits cost the workers that they stop: it is found again from CPU seconds, and predicted for limits that weren't tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.brain.profiles import Observation
+from dlrover_lite.brain.settings import Setting
+from dlrover_lite.brain.throttling import USUAL_CORES, throttle_cores, unthrottled
+from dlrover_lite.brain.throughput import fit, predict
+
+WORK, SERVED = 0.08, 0.003
+"""CPU seconds of a minibatch, for a worker that nobody stops and for all PS."""
+LIMITS = (0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0)
+
+
+def trained(
+    limit: float, lost: float, *, workers: int = 1, ps: int = 1, pace: float = 1.0, waits: float = 0.0
+) -> Observation:
+    """By workers that their limit stops, unless they wait for others the rest of the time: ``waits`` is a part of it."""
+    work = WORK * pace
+    seconds = work / (limit - lost) if not waits else work / limit / (1 - waits)
+    return Observation(
+        samples_per_second=1024 * workers / seconds,
+        batch_size=1024.0,
+        workers=workers,
+        worker_cores=limit,
+        worker_speed=1.0,
+        ps=ps,
+        ps_cores=0.5,
+        ps_speed=1.0,
+        ps_share=1 / ps,
+        free_power=4.0,
+        host_workers=1.0,
+        host_ps=1.0,
+        worker_cpu_seconds=work if waits else work + lost * seconds,
+        ps_cpu_seconds=SERVED * pace / ps,
+    )
+
+
+def rates(observations: Sequence[Observation]) -> np.ndarray:
+    return np.array([o.samples_per_second for o in observations])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.0, 0.08), st.floats(0.0, 0.2))
+def test_it_is_found_whatever_the_hosts_pace(seed: int, lost: float, sd: float) -> None:
+    rng = np.random.default_rng(seed)
+    paces = np.exp(rng.normal(0, sd, 3 * len(LIMITS)))
+    plans = [(limit, workers) for workers in (1, 2, 3) for limit in LIMITS]
+    measured = [trained(limit, lost, workers=w, pace=p) for (limit, w), p in zip(plans, paces.tolist(), strict=True)]
+    assert throttle_cores(measured) == pytest.approx(lost, abs=0.02)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.06])
+def test_limits_that_were_not_tried_are_predicted(lost: float) -> None:
+    seen = [trained(limit, lost, workers=workers) for limit in (0.5, 0.75, 1.0) for workers in (1, 2)]
+    small = [trained(0.25, lost, workers=workers) for workers in (1, 2)]
+    predicted = predict(fit(seen), Setting.of(small)).samples_per_second
+    assert predicted / rates(small) == pytest.approx(1.0, abs=0.1)  # without, it would be off by a fifth with 0.06
+
+
+def test_without_measurements_it_is_as_usual() -> None:
+    assert throttle_cores([]) == USUAL_CORES
+    assert throttle_cores([trained(0.5, 0.06)]) == pytest.approx(USUAL_CORES, abs=0.01)
+
+
+def test_workers_that_wait_for_others_lose_nothing() -> None:
+    waiting = [trained(limit, 0.0, waits=0.5) for limit in LIMITS]
+    assert unthrottled(waiting, 0.05) == [pytest.approx(WORK)] * len(LIMITS)
+    stopped = trained(0.5, 0.05)
+    assert unthrottled([stopped], 0.05) == [pytest.approx(WORK)]
+
+
+def test_it_never_takes_most_of_what_was_measured() -> None:
+    (left,) = unthrottled([trained(0.25, 0.05)], 0.24)
+    assert left is not None and left >= WORK / 2
