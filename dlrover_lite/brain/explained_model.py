@@ -43,6 +43,7 @@ _FORMULA = (
     "samples/s = batch size / time of a minibatch; that is as long as the slowest of workers, parameter servers, pipeline and host "
     "lets it be, and a little longer where two are alike (p-norm with p = {exponent:g})"
 )
+_THROTTLED = "; a worker that its limit holds back gets {cores:.2f} cores less than that, as it is stopped all the time"
 _ADDITIVE = "samples/s = batch size / time of a minibatch, in which the phases add up"
 
 
@@ -55,7 +56,7 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
     points = _points(fitted, [one for _, one in seen])
     return ModelShown(
         form=fitted.form,
-        formula=_FORMULA.format(exponent=fitted.exponent) if fitted.form == BOTTLENECK.name else _ADDITIVE,
+        formula=_formula(fitted),
         exponent=fitted.exponent,
         intervals=fitted.observations,
         error=fitted.relative_error,
@@ -70,6 +71,13 @@ def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[P
         points=points,
         plans=_by_plan([profile for profile, _ in seen], points),
     )
+
+
+def _formula(fitted: Fit) -> str:
+    if fitted.form != BOTTLENECK.name:
+        return _ADDITIVE
+    lost = fitted.engine.throttle_cores
+    return _FORMULA.format(exponent=fitted.exponent) + (_THROTTLED.format(cores=lost) if lost >= 0.005 else "")
 
 
 def _points(fitted: Fit, observations: Sequence[Observation]) -> tuple[FitPoint, ...]:

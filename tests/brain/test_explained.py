@@ -61,6 +61,7 @@ def test_the_model_is_shown_beside_each_interval_that_it_was_fitted_to(measured:
     model = explained(measured.decision, measured.inputs, profiles=measured.profiles).model
     assert model is not None
     assert (model.intervals, len(model.points)) == (9, 9)
+    assert "a worker that its limit holds back gets 0.0" in model.formula
     rates = [profile.samples_per_second for profile in measured.profiles]
     assert [point.measured for point in model.points] == pytest.approx(rates)
     assert all(point.lower < point.predicted < point.upper for point in model.points)
