@@ -36,20 +36,25 @@ def throttle_cores(observations: Sequence[Observation]) -> float:
     if not told:
         return USUAL_CORES
     weight = np.sqrt([o.weight for o in told])
-    batch, ps = np.array([o.batch_size for o in told]), np.array([o.ps for o in told])
     cpu = np.array([o.worker_cpu_seconds for o in told], np.float64)
-    of_ps = np.array([o.ps_cpu_seconds for o in told], np.float64) * ps
-    servers = np.array([batch, ps]).T
-    found = _ridge(servers, of_ps, weight, np.zeros(2), _COST_SD * of_ps.mean() / servers.mean(axis=0))
-    off = np.log(of_ps / np.maximum(servers @ found, of_ps * _LEAST_COST))
-    off -= off.mean()
-    worker = np.array([_stopped_seconds(told), batch, np.ones(len(told)), ps, off * cpu.mean()]).T
+    batch, ps = np.array([o.batch_size for o in told]), np.array([o.ps for o in told])
+    off = _off(told, batch, ps, weight)
+    columns = np.array([_stopped_seconds(told), batch, np.ones(len(told)), ps, off * cpu.mean()]).T
     usual = np.array([USUAL_CORES, 0.0, 0.0, 0.0, 0.0])
-    spread = np.array([_SD_CORES, *(_COST_SD * cpu.mean() / worker[:, 1:4].mean(axis=0)), 1.0])
-    together = _ridge(worker, cpu, weight, usual, spread)[-1]
+    spread = np.array([_SD_CORES, *(_COST_SD * cpu.mean() / columns[:, 1:4].mean(axis=0)), 1.0])
+    together = _ridge(columns, cpu, weight, usual, spread)[-1]  # how far workers share what PS are off by
     paces = np.exp(off * min(1.0, max(0.0, together)))
-    lost = _ridge(worker[:, :-1], cpu / paces, weight, usual[:-1], spread[:-1])[0]
+    lost = _ridge(columns[:, :-1], cpu / paces, weight, usual[:-1], spread[:-1])[0]
     return float(np.clip(lost, 0.0, _MOST_CORES))
+
+
+def _off(observations: Sequence[Observation], batch: Floats, ps: Floats, weight: Floats) -> Floats:
+    """By how much, as a logarithm, the PS took more CPU than usual in each observation."""
+    cpu = np.array([o.ps_cpu_seconds for o in observations], np.float64) * ps
+    columns = np.array([batch, ps]).T
+    found = _ridge(columns, cpu, weight, np.zeros(2), _COST_SD * cpu.mean() / columns.mean(axis=0))
+    off = np.log(cpu / np.maximum(columns @ found, cpu * _LEAST_COST))
+    return np.asarray(off - off.mean())
 
 
 def _ridge(columns: Floats, measured: Floats, weight: Floats, usual: Floats, spread: Floats) -> Floats:
