@@ -41,8 +41,8 @@ def _of_worker(cores: Floats, speed: Floats | float, engine: Sequence[float]) ->
 
 def bottleneck_rows(table: Floats, engine: Sequence[float]) -> Floats:
     """[n, 4, 6]: seconds per minibatch and unit of each coefficient, for the settings of ``table`` [11, n], the fields of ``Setting``.
-    ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can
-    use, and those that a worker loses where its limit holds it back.
+    ``engine``: the depth with and without a whole core, the compute and the serial share, the cores that a PS can use,
+    and those that a worker loses where its limit holds it back.
 
     A limit of CPU is a limit of the rate, not of the speed: who is below it runs at the speed of a whole core. So the pipeline's time holds
     CPU seconds as they are, and limits of less than a core don't lengthen it.

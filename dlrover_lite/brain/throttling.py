@@ -1,6 +1,6 @@
 """What it costs a worker that its limit stops it in each of the kernel's periods, and lets it go on in the next: it comes back to cold
 caches, and to a core that was idle. That is about the same each time, so of a small limit it is a large part: with a quarter of a core
-minibatches take a tenth more CPU than with a whole one.
+minibatches take a sixth more CPU than with a whole one.
 """
 
 from __future__ import annotations

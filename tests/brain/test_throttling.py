@@ -62,7 +62,7 @@ def test_limits_that_were_not_tried_are_predicted(lost: float) -> None:
     seen = [trained(limit, lost, workers=workers) for limit in (0.5, 0.75, 1.0) for workers in (1, 2)]
     small = [trained(0.25, lost, workers=workers) for workers in (1, 2)]
     predicted = predict(fit(seen), Setting.of(small)).samples_per_second
-    assert predicted / rates(small) == pytest.approx(1.0, abs=0.1)  # without, it would be off by a fifth with 0.06
+    assert predicted / rates(small) == pytest.approx(1.0, abs=0.1)
 
 
 def test_without_measurements_it_is_as_usual() -> None:
