@@ -43,7 +43,9 @@ _FORMULA = (
     "samples/s = batch size / time of a minibatch; that is as long as the slowest of workers, parameter servers, pipeline and host "
     "lets it be, and a little longer where two are alike (p-norm with p = {exponent:g})"
 )
-_THROTTLED = "; a worker that its limit holds back gets {cores:.2f} cores less than its limit, as it is stopped all the time"
+_THROTTLED = (
+    "; a worker that its limit holds back gets {cores:.2f} cores less than its limit, as it is stopped all the time"
+)
 _ADDITIVE = "samples/s = batch size / time of a minibatch, in which the phases add up"
 
 
