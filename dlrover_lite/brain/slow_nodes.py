@@ -44,6 +44,8 @@ _ALONE = 3.0
 """Times the evidence for a PS without peers: what the job itself does now may be the reason that it takes longer."""
 _BUSY_IF_SLOW = 0.5
 """Times the time that a hot PS works at least, for one on a slow host: it is as slow at all that it does between requests."""
+_MOSTLY_HERE = 2.0
+"""Times as much of what is asked as its peers have, in the middle: the job waits for this one."""
 _SLOWER_JOB = 1.2
 """Times as long for a minibatch as before: then the job is slower, too."""
 
@@ -200,7 +202,10 @@ def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> 
         _seconds(profiles) / max(1, sum(_use(profile, node).minibatches for profile in profiles))
         for profiles in (found.before, found.windows)
     ]
-    if paces[1] < _SLOWER_JOB * paces[0] or not _is_asked(inputs, found.windows, node):
+    if paces[1] < _SLOWER_JOB * paces[0]:
+        return False
+    much_slower = paces[1] >= inputs.policy.hot_over_peers * paces[0]
+    if not _is_asked(inputs, found.windows, node) and not (much_slower and _is_asked_most(inputs, found.windows, node)):
         return False
     times = work_times(found.before, found.windows) if alone else 1.0
     return times is not None and times < _SLOWER_JOB
@@ -214,12 +219,26 @@ def _is_waited_for(inputs: HealInputs, profile: Profile, node: str, *, busy: flo
     return works and own.queue_seconds >= policy.hot_queue * profile.seconds
 
 
-def _is_asked(inputs: HealInputs, windows: Sequence[Profile], node: str) -> bool:
-    """Whether requests are there, in work or waiting, for as long as they would be with half of what makes a PS hot. One on a slow host
-    isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it is asked, and to send."""
+def _is_asked(inputs: HealInputs, windows: Sequence[Profile], node: str, *, part: float = 1.0) -> bool:
+    """Whether requests are there, in work or waiting, for as long as they would be with half of what makes a PS hot, or ``part`` of that.
+    One on a slow host isn't at work for much of the time in which everyone waits for it: it takes as much longer to receive what it is
+    asked, and to send."""
+    there = _requests_there(windows, node)
+    return there >= part * _BUSY_IF_SLOW * (inputs.policy.hot_busy + inputs.policy.hot_queue) * _seconds(windows)
+
+
+def _is_asked_most(inputs: HealInputs, windows: Sequence[Profile], node: str) -> bool:
+    """Whether, of all that is asked of PS, most is with this one, and not much less than ``_is_asked`` wants."""
+    peers = [_requests_there(windows, use.node) for use in windows[-1].ps if use.node != node]
+    if not peers or not _is_asked(inputs, windows, node, part=_BUSY_IF_SLOW):
+        return False
+    return _requests_there(windows, node) >= _MOSTLY_HERE * median(peers)
+
+
+def _requests_there(windows: Sequence[Profile], node: str) -> float:
+    """Seconds that a PS's requests were in work, or could have been, or waited, each by itself."""
     uses = [_use(profile, node) for profile in windows if any(use.node == node for use in profile.ps)]
-    there = sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
-    return there >= _BUSY_IF_SLOW * (inputs.policy.hot_busy + inputs.policy.hot_queue) * _seconds(windows)
+    return sum(_wanted_to_work(use) + use.queue_seconds for use in uses)
 
 
 def _is_hot(inputs: HealInputs, profile: Profile, node: str, before: Sequence[Profile]) -> bool:

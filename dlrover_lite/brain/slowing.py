@@ -3,7 +3,8 @@
 A node is compared with itself before, and what its peers have got slower by meanwhile is no fault of its own. How sure it is counts in
 seconds times the square of the logarithm of how many times slower: a measured rate is off by so many percent of noise, and by half as
 many over four times as long, so that much evidence is as unlikely to be noise whether it comes of a little for long or of a lot for a
-moment.
+moment. A parameter server (PS) that takes longer for its work while minibatches take even longer is held responsible for half of the
+difference (of logarithms): what it takes to receive and to send isn't counted as its work.
 """
 
 from __future__ import annotations
@@ -69,8 +70,12 @@ def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: f
             continue
         paces = _Paces.of(before)
         times = [_times(paces, profile, node) for profile in windows]
-        found = sum(p.seconds * math.log(min(x, _MOST_TIMES)) ** 2 for p, x in zip(windows, times, strict=True))
-        if min(times) >= least and found >= evidence:
+        if min(times) < least:
+            continue
+        sure = [
+            max(x, math.sqrt(x * _held_up(before, profile, node))) for x, profile in zip(times, windows, strict=True)
+        ]
+        if sum(p.seconds * math.log(min(x, _MOST_TIMES)) ** 2 for p, x in zip(windows, sure, strict=True)) >= evidence:
             return Slowing(before, windows, float(median(times)))
     return None
 
@@ -147,6 +152,15 @@ def _times(usual: _Paces, profile: Profile, node: str) -> float:
         if node in before and node in after
     ]
     return min(found, default=1.0)
+
+
+def _held_up(before: Sequence[Profile], profile: Profile, node: str) -> float:
+    """As long as before from one minibatch to the next, at a PS: one that answers late holds all up. 1 for a worker, which is judged by that
+    anyway."""
+    if not any(use.node == node for use in profile.ps):
+        return 1.0
+    usual = sum(window.seconds for window in before) / max(1, _done(before, node))
+    return profile.seconds / max(1, _done([profile], node)) / usual
 
 
 def work_times(before: Sequence[Profile], now: Sequence[Profile]) -> float | None:

@@ -64,6 +64,14 @@ HOT_BEFORE = (
 )
 """Its limit holds it back, until its host does."""
 
+UNSURE = (
+    Window(10.0, 801, Ps(0.272, 0.187, 0.336, 0.203), Ps(0.283, 0.185, 0.319, 0.216)),
+    Window(10.0, 798, Ps(0.284, 0.187, 0.300, 0.205), Ps(0.309, 0.190, 0.362, 0.245)),
+    Window(10.0, 703, Ps(0.285, 0.174, 0.316, 0.176), Ps(0.271, 0.171, 0.304, 0.208)),
+    Window(2.5, 47, Ps(0.228, 0.048, 0.004, 0.128), Ps(0.044, 0.044, 0.016, 0.028)),
+)
+"""In the first window it takes three times as long for the same work, and the job four times."""
+
 
 def profiles(windows: tuple[Window, ...], *, servers: int, work: float | None) -> tuple[Profile, ...]:
     """``work``: seconds that the worker is at work on a minibatch, while a PS is slow; it is 6.3 ms before. None: that isn't measured."""
@@ -116,6 +124,23 @@ def test_it_is_replaced_from_the_first_window_on_though_few_requests_wait_for_it
     (found,) = treatments(USUAL + SLOW[:count])
     assert (found.node, found.cause, found.act) == ("ps-0", "hot ps", Replace(Resources(0.2, GIB), "here"))
     assert "its host is slow" in found.reason
+
+
+def test_it_is_replaced_at_once_where_the_job_got_slower_than_its_own_work_explains() -> None:
+    (found,) = treatments(UNSURE)
+    assert (found.node, found.act) == ("ps-0", Replace(Resources(0.2, GIB), "here"))
+    assert "its host is slow" in found.reason
+
+
+@pytest.mark.parametrize("both", [(0.1, 0.05), (0.228, 0.2)])
+def test_it_stays_where_the_job_got_slower_but_does_not_wait_for_it(both: tuple[float, float]) -> None:
+    """It is asked for a moment now and then; or as much is asked of its peer."""
+    last = UNSURE[-1]
+    windows = (
+        *UNSURE[:-1],
+        last._replace(first=last.first._replace(busy=both[0]), second=last.second._replace(busy=both[1])),
+    )
+    assert treatments(windows) == []
 
 
 def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_usual() -> None:
