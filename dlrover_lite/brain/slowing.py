@@ -155,8 +155,8 @@ def _times(usual: _Paces, profile: Profile, node: str) -> float:
 
 
 def _held_up(before: Sequence[Profile], profile: Profile, node: str) -> float:
-    """As long as before from one minibatch to the next, at a PS: one that answers late holds all up. 1 for a worker, which is judged by that
-    anyway."""
+    """As long as before from one minibatch to the next, at a PS: one that answers late holds all up. 1 for a worker, which is judged by
+    that anyway."""
     if not any(use.node == node for use in profile.ps):
         return 1.0
     usual = sum(window.seconds for window in before) / max(1, _done(before, node))
