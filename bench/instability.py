@@ -11,8 +11,9 @@ whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: 
 once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
 that ours saves: the paper has 36.4% and 27.6%.
 
-A machine whose pace moves by a tenth from run to run hides losses of seconds. So ``hot_ps.lost_nearby_vs_restart`` compares what a run
-lost by its own pace just before and after it, which says more of how an intervention compares with a restart.
+A machine whose pace moves by a tenth from run to run hides losses of seconds. So ``lost_nearby_vs_restart`` compares what a run lost by
+its own pace just before and after it, which says more of how an intervention compares with a restart, and ``lost_nearby_vs_none`` has that
+of ours over what is lost without intervention by the run's end.
 """
 
 from __future__ import annotations
@@ -96,20 +97,25 @@ def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure
             f"{case.name}.{name}", ratios, "x", TARGETS[name], heed=heed, detail=_detail(case, rounds, other)
         )
         found += [figure] if figure is not None else []
-    if "restart" in HOWS[case.name]:
-        nearby = [_nearby(of_round) for of_round in rounds]
-        figure = of_rounds(f"{case.name}.lost_nearby_vs_restart", nearby, "x", TARGETS["lost_vs_restart"], heed=heed)
+        nearby = [_nearby(of_round, other) for of_round in rounds]
+        figure = of_rounds(
+            f"{case.name}.lost_nearby_{name.removeprefix('lost_')}", nearby, "x", TARGETS[name], heed=heed
+        )
         found += [figure] if figure is not None else []
     return found
 
 
-def _nearby(of_round: Runs) -> Round[float]:
-    """By each run's own pace: those that are compared otherwise don't matter."""
-    ours, restart = of_round["ours"], of_round["restart"]
-    lost, other = ours.value.lost_nearby, restart.value.lost_nearby
-    ratio = lost / other if lost is not None and other else float("nan")
-    why = ours.why or restart.why or ("too short to tell a run's own pace" if math.isnan(ratio) else "")
-    return Round(ratio, ours.seconds + restart.seconds, max(ours.others, restart.others), 0.0, why)
+def _nearby(of_round: Runs, other: str) -> Round[float]:
+    """By each run's own pace: those that are compared otherwise don't matter. Without intervention a run's pace doesn't come back, so what
+    it lost is by its end."""
+    runs = [of_round["ours"], of_round[other], *([of_round["undisturbed"]] if other == "none" else [])]
+    lost = runs[0].value.lost_nearby
+    against = _lost(of_round, "none") if other == "none" else runs[1].value.lost_nearby
+    ratio = lost / against if lost is not None and against is not None and against > 0 else float("nan")
+    why = next(
+        (each.why for each in runs if each.why), "too short to tell a run's own pace" if math.isnan(ratio) else ""
+    )
+    return Round(ratio, sum(each.seconds for each in runs), max(each.others for each in runs), 0.0, why)
 
 
 def _lost(of_round: Runs, how: str) -> float:

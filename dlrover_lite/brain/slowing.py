@@ -3,8 +3,8 @@
 A node is compared with itself before, and what its peers have got slower by meanwhile is no fault of its own. How sure it is counts in
 seconds times the square of the logarithm of how many times slower: a measured rate is off by so many percent of noise, and by half as
 many over four times as long, so that much evidence is as unlikely to be noise whether it comes of a little for long or of a lot for a
-moment. A parameter server (PS) that takes longer for its work while minibatches take even longer is held responsible for half of the
-difference (of logarithms): what it takes to receive and to send isn't counted as its work.
+moment. One whose minibatches take even longer than its own work explains is held responsible for half of the difference (of logarithms):
+what a parameter server (PS) takes to receive and to send isn't counted as its work, nor what is under way as a window ends.
 """
 
 from __future__ import annotations
@@ -69,13 +69,10 @@ def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: f
         if _done(before, node) / usual * seconds < _LEAST_MINIBATCHES:
             continue
         paces = _Paces.of(before)
-        times = [_times(paces, profile, node) for profile in windows]
-        if min(times) < least:
-            continue
-        sure = [
-            max(x, math.sqrt(x * _held_up(before, profile, node))) for x, profile in zip(times, windows, strict=True)
-        ]
-        if sum(p.seconds * math.log(min(x, _MOST_TIMES)) ** 2 for p, x in zip(windows, sure, strict=True)) >= evidence:
+        found = [_times(paces, profile, node) for profile in windows]
+        times = [each.least for each in found]
+        sure = sum(p.seconds * math.log(min(x.mean, _MOST_TIMES)) ** 2 for p, x in zip(windows, found, strict=True))
+        if min(times) >= least and sure >= evidence:
             return Slowing(before, windows, float(median(times)))
     return None
 
@@ -118,6 +115,8 @@ class _Paces(NamedTuple):
     """That a worker was at work on it: one that waits for others isn't slow. Empty where phases weren't measured."""
     ps: Mapping[str, float]
     """That a PS was at work on its requests."""
+    ps_paces: Mapping[str, float]
+    """From one to the next, at a PS."""
 
     @staticmethod
     def of(profiles: Sequence[Profile]) -> _Paces:
@@ -125,6 +124,7 @@ class _Paces(NamedTuple):
             _each((use.node, profile.seconds, use.minibatches) for profile in profiles for use in profile.workers),
             _each((use.node, _at_work(use), use.minibatches) for profile in profiles for use in profile.workers),
             _each((use.node, use.busy_seconds, use.minibatches) for profile in profiles for use in profile.ps),
+            _each((use.node, profile.seconds, use.minibatches) for profile in profiles for use in profile.ps),
         )
 
 
@@ -141,26 +141,27 @@ def _each(parts: Iterable[tuple[str, float, int]]) -> dict[str, float]:
     return {node: seconds[node] / done for node, done in minibatches.items() if done and seconds[node] > 0}
 
 
-def _times(usual: _Paces, profile: Profile, node: str) -> float:
-    """As long as usual for the same work, next to its peers; 1 where that can't be told."""
+class _Times(NamedTuple):
+    """As long as usual for the same work, next to its peers, by what is measured of it; 1 where that can't be told."""
+
+    least: float = 1.0
+    mean: float = 1.0
+    """Geometric, of the least and the most: what doesn't count as its work, as receiving and sending, is half its fault."""
+
+
+def _times(usual: _Paces, profile: Profile, node: str) -> _Times:
     if _done([profile], node) < _LEAST_DONE:
-        return 1.0
+        return _Times()
     now = _Paces.of([profile])
     found = [
         slower_than_peers(before, after, node)
-        for before, after in zip(usual, now, strict=True)
+        for before, after in ((usual.workers, now.workers), (usual.work, now.work), (usual.ps, now.ps))
         if node in before and node in after
     ]
-    return min(found, default=1.0)
-
-
-def _held_up(before: Sequence[Profile], profile: Profile, node: str) -> float:
-    """As long as before from one minibatch to the next, at a PS: one that answers late holds all up. 1 for a worker, which is judged by
-    that anyway."""
-    if not any(use.node == node for use in profile.ps):
-        return 1.0
-    usual = sum(window.seconds for window in before) / max(1, _done(before, node))
-    return profile.seconds / max(1, _done([profile], node)) / usual
+    least = min(found, default=1.0)
+    # all wait for a PS that answers late, so its peers are no slower than it from one minibatch to the next
+    pace = now.ps_paces[node] / usual.ps_paces[node] if node in usual.ps_paces and node in now.ps_paces else 1.0
+    return _Times(least, math.sqrt(least * max(least, pace, *found)))
 
 
 def work_times(before: Sequence[Profile], now: Sequence[Profile]) -> float | None:

@@ -94,6 +94,24 @@ def test_a_fourfold_slowing_is_beyond_doubt_after_one_short_window_and_a_slight_
         assert not found(profiles, "ps-1")
 
 
+def test_a_fourfold_slowing_is_beyond_doubt_though_work_under_way_is_not_counted_yet() -> None:
+    """As measured: seconds, and of each worker minibatches and seconds of reading and computing."""
+    measured = [
+        (10.0, [(261, 7.04), (257, 6.98), (254, 7.00)]),
+        (8.87, [(212, 6.06), (229, 5.91), (227, 6.16)]),
+        (2.5, [(16, 1.61), (63, 1.76), (63, 1.77)]),
+    ]
+    profiles = []
+    for seconds, workers in measured:
+        uses = [
+            WorkerUse(node, "a", 0.35, done, 0.35 * seconds, phase_seconds={"compute": work})
+            for node, (done, work) in zip(WORKERS, workers, strict=True)
+        ]
+        samples = 1024 * sum(done for done, _ in workers)
+        profiles.append(Profile("job", 100.0, seconds, 1024, samples, samples, tuple(uses), (), ()))
+    assert found(profiles, "worker-0") and not found(profiles, "worker-1")
+
+
 def test_a_pause_is_no_slowness() -> None:
     assert not found(next(then("worker-0", 1e9)), "worker-0")
     assert not found(next(then("worker-0", 4.0, seconds=2.0)), "worker-0")
