@@ -1,4 +1,4 @@
-"""A snapshot of a parameter server: what it holds between two pushes, while it goes on (docs/plans/checkpoint.md)."""
+"""A snapshot of a parameter server: what it holds between two pushes, while it goes on (docs/checkpoints.md)."""
 
 from __future__ import annotations
 
