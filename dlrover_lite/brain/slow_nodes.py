@@ -202,10 +202,11 @@ def _holds_up(inputs: HealInputs, found: Slowing, node: str, *, alone: bool) -> 
         _seconds(profiles) / max(1, sum(_use(profile, node).minibatches for profile in profiles))
         for profiles in (found.before, found.windows)
     ]
-    if paces[1] < _SLOWER_JOB * paces[0]:
-        return False
-    much_slower = paces[1] >= inputs.policy.hot_over_peers * paces[0]
-    if not _is_asked(inputs, found.windows, node) and not (much_slower and _is_asked_most(inputs, found.windows, node)):
+    times_slower = paces[1] / paces[0]
+    asked = _is_asked(inputs, found.windows, node) or (
+        times_slower >= inputs.policy.hot_over_peers and _is_asked_most(inputs, found.windows, node)
+    )
+    if times_slower < _SLOWER_JOB or not asked:
         return False
     times = work_times(found.before, found.windows) if alone else 1.0
     return times is not None and times < _SLOWER_JOB

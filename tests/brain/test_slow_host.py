@@ -132,15 +132,16 @@ def test_it_is_replaced_at_once_where_the_job_got_slower_than_its_own_work_expla
     assert "its host is slow" in found.reason
 
 
-@pytest.mark.parametrize("both", [(0.1, 0.05), (0.228, 0.2)])
-def test_it_stays_where_the_job_got_slower_but_does_not_wait_for_it(both: tuple[float, float]) -> None:
-    """It is asked for a moment now and then; or as much is asked of its peer."""
-    last = UNSURE[-1]
-    windows = (
-        *UNSURE[:-1],
-        last._replace(first=last.first._replace(busy=both[0]), second=last.second._replace(busy=both[1])),
-    )
-    assert treatments(windows) == []
+@pytest.mark.parametrize(
+    "last",
+    [
+        Window(2.5, 20, Ps(0.110, 0.048, 0.004, 0.020), Ps(0.020, 0.020, 0.000, 0.010)),
+        UNSURE[-1]._replace(second=Ps(0.044, 0.044, 0.016, 0.300)),
+    ],
+    ids=["asked for a moment now and then", "as much waits at its peer"],
+)
+def test_it_stays_where_the_job_got_slower_but_does_not_wait_for_it(last: Window) -> None:
+    assert treatments((*UNSURE[:-1], last)) == []
 
 
 def test_it_is_replaced_where_a_treatment_of_the_other_has_just_changed_what_is_usual() -> None:
