@@ -11,9 +11,10 @@ whatever it does there. ``hot_ps.lost_vs_none`` and ``straggler.lost_vs_none``: 
 once, if ours never acts). What it loses when ordered at once is in the detail, with its phases and the share of the completion time
 that ours saves: the paper has 36.4% and 27.6%.
 
-A machine whose pace moves by a tenth from run to run hides losses of seconds. So ``lost_nearby_vs_restart`` compares what a run lost by
-its own pace just before and after it, which says more of how an intervention compares with a restart, and ``lost_nearby_vs_none`` has that
-of ours over what is lost without intervention by the run's end.
+A machine whose pace moves by some percent from run to run hides losses of seconds. So each of these is the mean loss of all rounds over
+that of the other, told with its standard error, and every other round runs the other way around: a machine that gets slower doesn't
+count against those that come last. ``lost_nearby_vs_restart`` compares what a run lost by its own pace just before and after it, and
+``lost_nearby_vs_none`` has that of ours over what is lost without intervention by the run's end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -62,8 +64,7 @@ def measure(case: Case, home: Path, seconds: float, rounds: int, quiet: Quiet, a
     noticed = 0.0
     for number in range(rounds):
         of_round: Runs = {}
-        hows = HOWS[case.name]
-        for how in hows if number % 2 == 0 else (*hows[2:], *hows[:2]):  # a restart knows from ours when
+        for how in HOWS[case.name][:: 1 if number % 2 == 0 else -1]:  # a restart knows from the last of ours when
             subject = partial(run, case, directory, samples, how, noticed_after=noticed)
             for one in quiet.attempts(f"{case.name}, {how}", subject, again=again):
                 of_round[how] = one
@@ -89,20 +90,49 @@ def tell(case: Case, number: int, one: Round[Run]) -> None:
 
 def figures_of(case: Case, rounds: Sequence[Runs], *, heed: bool) -> list[Figure]:
     found = []
-    for name, other in (("lost_vs_none", "none"), ("lost_vs_restart", "restart")):
+    for other in ("none", "restart"):
         if other not in HOWS[case.name]:
             continue
-        ratios = [_ratio(of_round, other) for of_round in rounds]
-        figure = of_rounds(
-            f"{case.name}.{name}", ratios, "x", TARGETS[name], heed=heed, detail=_detail(case, rounds, other)
+        target = TARGETS[f"lost_vs_{other}"]
+        nearby = of_rounds(
+            f"{case.name}.lost_nearby_vs_{other}", [_nearby(each, other) for each in rounds], "x", target, heed=heed
         )
-        found += [figure] if figure is not None else []
-        nearby = [_nearby(of_round, other) for of_round in rounds]
-        figure = of_rounds(
-            f"{case.name}.lost_nearby_{name.removeprefix('lost_')}", nearby, "x", TARGETS[name], heed=heed
-        )
-        found += [figure] if figure is not None else []
-    return found
+        found += [_of_losses(case, rounds, other, target, heed=heed), nearby]
+    return [figure for figure in found if figure is not None]
+
+
+def _of_losses(case: Case, rounds: Sequence[Runs], other: str, target: str, *, heed: bool) -> Figure | None:
+    """What ours lost over what the other did, both the mean of the rounds that count: all four runs of such a one do. None, which is told,
+    if there are none, or the other lost nothing."""
+    name = f"{case.name}.lost_vs_{other}"
+    counted = [each for each in rounds if not (heed and _disturbed(each, other))]
+    lost = [(_lost(each, "ours"), _lost(each, other)) for each in counted]
+    if not lost:
+        say(f"{name} is left out: no round counts ({'; '.join(sorted({_disturbed(each, other) for each in rounds}))})")
+        return None
+    ours, others = (statistics.fmean(values) for values in zip(*lost, strict=True))
+    if others <= 0:
+        say(f"{name} is left out: {other} lost nothing ({others:.1f} s)")
+        return None
+    ratio = ours / others
+    detail = {
+        "rounds": [one / another if another > 0 else None for one, another in lost],
+        "standard_error": _standard_error([(one - ratio * another) / others for one, another in lost]),
+        "disturbed_rounds": sum(bool(_disturbed(each, other)) for each in rounds),
+        **({} if heed else {"disturbed_rounds_count": True}),
+    }
+    return Figure(name, ratio, "x", target, detail={**detail, **_detail(case, rounds, other)})
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """Of their mean; a single one doesn't tell."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def _disturbed(of_round: Runs, other: str) -> str:
+    """Why what it says of ours and the other doesn't count; empty: it does."""
+    hows = (other, BASELINES[other], "ours", BASELINES["ours"])
+    return next((of_round[how].why for how in hows if of_round[how].why), "")
 
 
 def _nearby(of_round: Runs, other: str) -> Round[float]:
@@ -120,18 +150,6 @@ def _nearby(of_round: Runs, other: str) -> Round[float]:
 
 def _lost(of_round: Runs, how: str) -> float:
     return of_round[how].value.seconds - of_round[BASELINES[how]].value.seconds
-
-
-def _ratio(of_round: Runs, other: str) -> Round[float]:
-    """Doesn't count if any of the four runs doesn't."""
-    runs = [of_round[how] for how in (other, BASELINES[other], "ours", BASELINES["ours"])]
-    why = next((each.why for each in runs if each.why), "")
-    lost = _lost(of_round, other)
-    if lost <= 0:
-        why = f"{other}: nothing was lost"
-    seconds = sum(each.seconds for each in runs)
-    ratio = _lost(of_round, "ours") / lost if lost > 0 else float("nan")
-    return Round(ratio, seconds, max(each.others for each in runs), max((each.off for each in runs), key=abs), why)
 
 
 def _detail(case: Case, rounds: Sequence[Runs], other: str) -> dict[str, object]:

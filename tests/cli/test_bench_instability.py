@@ -1,4 +1,4 @@
-"""What a run has lost by its own pace, as ``bench/instability.py`` has it."""
+"""What runs have lost, as ``bench/instability.py`` has it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _instability_runs
 
 
+@pytest.fixture
+def bench(runs: Any) -> Any:
+    import instability
+
+    return instability
+
+
 def progress(runs: Any, monkeypatch: pytest.MonkeyPatch, *, stands: float, until: int) -> Any:
     """Of a run with 100 samples/s, looked at every second, that stands still for some seconds from the 40th on."""
     found, clock = runs.Progress(), iter(range(until))
@@ -37,3 +44,44 @@ def test_what_is_lost_is_how_long_it_stood_still(runs: Any, monkeypatch: pytest.
 def test_a_run_that_ends_too_soon_does_not_tell(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert progress(runs, monkeypatch, stands=3.0, until=80).lost(40.0) is None
     assert progress(runs, monkeypatch, stands=3.0, until=100).lost(10.0) is None
+
+
+SECONDS = {"undisturbed": 100.0, "none": 120.0, "undisturbed, ours": 100.0, "ours": 102.0, "restart": 110.0}
+
+
+def a_round(bench: Any, why: str = "", **differs: float) -> dict[str, Any]:
+    """``why``: the last of its runs was disturbed. ``differs``: seconds of a run, other than those above."""
+    named = {how: SECONDS[how] + differs.get(how.replace(", ", "_"), 0.0) for how in bench.HOWS["hot_ps"]}
+    values = {how: bench.Round(bench.Run(how, seconds), seconds, 0.0, 0.0) for how, seconds in named.items()}
+    last = values["ours"]
+    return {**values, "ours": bench.Round(last.value, last.seconds, 0.0, 0.0, why)}
+
+
+def losses(bench: Any, rounds: list[dict[str, Any]], *, heed: bool = True) -> dict[str, Any]:
+    figures = bench.figures_of(bench.CASES["hot_ps"], rounds, heed=heed)
+    return {figure.figure.removeprefix("hot_ps."): figure for figure in figures}
+
+
+def test_losses_are_compared_by_the_means_of_all_rounds(bench: Any) -> None:
+    found = losses(bench, [a_round(bench, ours=-4.0, restart=-10.0), a_round(bench, ours=8.0)])
+    assert found["lost_vs_none"].value == pytest.approx((-2 + 10) / 40)
+    assert found["lost_vs_restart"].value == pytest.approx((-2 + 10) / 10), "a restart that lost nothing counts, too"
+    assert found["lost_vs_restart"].detail["rounds"] == [None, pytest.approx(1.0)]
+    assert found["lost_vs_none"].detail["standard_error"] == pytest.approx(0.3)  # of -0.1 and 0.5
+
+
+def test_a_single_round_has_no_error_and_a_disturbed_one_does_not_count(
+    bench: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds = [a_round(bench), a_round(bench, "others took 9% of the CPU", ours=9.0)]
+    found = losses(bench, rounds)["lost_vs_none"]
+    assert (found.value, found.detail["standard_error"]) == (pytest.approx(0.1), None)
+    assert found.detail["disturbed_rounds"] == 1
+    assert losses(bench, rounds, heed=False)["lost_vs_none"].value == pytest.approx(13 / 40)
+    assert not losses(bench, rounds[1:])
+    assert "no round counts (others took 9% of the CPU)" in capsys.readouterr().err
+
+
+def test_nothing_is_compared_with_a_loss_of_nothing(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lost_vs_restart" not in losses(bench, [a_round(bench, restart=-11.0)])
+    assert "hot_ps.lost_vs_restart is left out: restart lost nothing (-1.0 s)" in capsys.readouterr().err
