@@ -177,6 +177,7 @@ class Template:
 def run_node(request: Fork, job_directory: Path, threads: ThreadPools | None = None) -> int:
     """Run the node's entry in this process, which is the node; returns its exit code. ``threads``: if they have been looked for."""
     linux.set_process_name(f"dl:{request.spec.id}")
+    linux.keep_freed_memory()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     (threads or ThreadPools()).resize(request.spec.resources.cores)
