@@ -7,7 +7,14 @@ import os
 import signal
 import sys
 
-__all__ = ["adopt_orphans", "die_with_parent", "keep_freed_memory", "set_process_name", "thread_count"]
+__all__ = [
+    "adopt_orphans",
+    "die_with_parent",
+    "give_back_freed_memory",
+    "keep_freed_memory",
+    "set_process_name",
+    "thread_count",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -58,6 +65,12 @@ def keep_freed_memory() -> None:
         return
     _LIBC.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
     _LIBC.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def give_back_freed_memory() -> None:
+    """All pages that are free, to the kernel. What is forked afterwards doesn't use pages that this process is charged for."""
+    if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
 
 
 def thread_count() -> int | None:

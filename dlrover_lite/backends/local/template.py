@@ -66,6 +66,7 @@ class Template:
         gc.collect()
         gc.freeze()
         gc.enable()
+        linux.give_back_freed_memory()
         self._fork_is_safe = self._check_threads()
         self._channel.send(Ready())
 
