@@ -151,12 +151,15 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
 
 
 def cut_now(rig: Rig, cut: int) -> None:
-    """Of what its ledger says now; its master is between two turns, or the test is the only one who asks."""
-    write_cut(
-        CheckpointStore(str(rig.directory / "checkpoints")),
-        cut,
-        manifest_of(rig.master.shards, job=rig.job.id, cut=cut),
-    )
+    """Of what its ledger says now; its master is between two turns, or the test is the only one who asks. Written when the master is done
+    with what it does in the background: as it starts it removes half-written cuts."""
+    store = CheckpointStore(str(rig.directory / "checkpoints"))
+    manifest = manifest_of(rig.master.shards, job=rig.job.id, cut=cut)
+    if (checkpoints := rig.master.checkpoints) is None:
+        write_cut(store, cut, manifest)
+        return
+    written = checkpoints._background.submit(lambda: write_cut(store, cut, manifest), lambda _: None)
+    written.result(PATIENCE)
 
 
 def until_launched(rig: Rig, *nodes: str) -> None:
