@@ -20,16 +20,15 @@ from _quiet import spread
 from common import Figure, arguments, emit
 
 PAIRS, QUICK_PAIRS = 7, 2
-LEFT = {"GLIBC_TUNABLES": "glibc.malloc.perturb=0"}
+VARIABLE, LEFT = "GLIBC_TUNABLES", "glibc.malloc.perturb=0"
 """A user who tells the allocator anything is heeded; this is what it does anyway."""
 
 
 def rate(home: Path, *, kept: bool) -> float:
-    for name, value in LEFT.items():
-        if kept:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    if kept:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = LEFT
     return rate_of(CASES["hot_ps"], home)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local.allocator import give_back_freed_memory, keep_freed_memory
 from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, enter_fence
 from dlrover_lite.backends.local.protocol import (
     Channel,
@@ -66,7 +67,7 @@ class Template:
         gc.collect()
         gc.freeze()
         gc.enable()
-        linux.give_back_freed_memory()
+        give_back_freed_memory()
         self._fork_is_safe = self._check_threads()
         self._channel.send(Ready())
 
@@ -178,7 +179,7 @@ class Template:
 def run_node(request: Fork, job_directory: Path, threads: ThreadPools | None = None) -> int:
     """Run the node's entry in this process, which is the node; returns its exit code. ``threads``: if they have been looked for."""
     linux.set_process_name(f"dl:{request.spec.id}")
-    linux.keep_freed_memory()
+    keep_freed_memory()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     (threads or ThreadPools()).resize(request.spec.resources.cores)

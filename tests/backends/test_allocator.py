@@ -1,4 +1,4 @@
-"""What nodes ask of Linux."""
+"""What nodes tell the allocator."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's allocator")
+
 BUFFERS = """
 import resource, sys
-from dlrover_lite.backends.local.linux import keep_freed_memory
+from dlrover_lite.backends.local.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 def minibatches(count):
@@ -37,9 +39,6 @@ def faults(which: str, **variables: str) -> int:
         check=True,
     )
     return int(found.stdout)
-
-
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's allocator")
 
 
 def test_what_is_freed_is_there_for_the_next_minibatch() -> None:
