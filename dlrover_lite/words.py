@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["at_time", "compact", "count", "duration", "metric", "next_look", "pause", "plural", "remaining"]
+__all__ = ["at_time", "cleaned", "compact", "count", "duration", "metric", "next_look", "pause", "plural", "remaining"]
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def cleaned(text: str, *, keep_lines: bool = False) -> str:
+    """Replace control characters, which could move the cursor or recolour what follows, by blanks."""
+    kept = "\n" if keep_lines else ""
+    return "".join(char if char.isprintable() or char in kept else " " for char in text)
 
 
 def count(number: float) -> str:

@@ -83,9 +83,9 @@ def _status_json(now: BrainStatus | None) -> dict[str, Any]:
 
 
 def _print_status(now: BrainStatus | None, kept: dict[str, Any], log: str) -> None:
-    from dlrover_lite.cli.output import cleaned, table
+    from dlrover_lite.cli.output import table
     from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import at_time, count, duration, plural
+    from dlrover_lite.words import at_time, cleaned, count, duration, plural
 
     lines = ["No brain runs. The next job starts one."]
     if now is not None:

@@ -33,7 +33,7 @@ def checkpoints(job: str, as_json: bool) -> None:
     """
     from dlrover_lite.checkpoint.locate import locate
     from dlrover_lite.cli.output import emit_json, note, table
-    from dlrover_lite.cli.saving import stalls_of
+    from dlrover_lite.jobs.checkpoint_words import stalls_of
 
     located = locate(job)
     found = _cuts(located)
@@ -98,7 +98,7 @@ def take(job: str, wait: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"job": handle.id, "number": number, "complete": to_builtins(newest) if newest else None})
     elif newest is not None:
-        from dlrover_lite.cli.saving import newest_text
+        from dlrover_lite.jobs.checkpoint_words import newest_text
 
         click.echo(f"checkpoint {newest_text(newest)}")
     else:

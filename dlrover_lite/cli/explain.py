@@ -34,7 +34,8 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     from dlrover_lite.brain.explained_words import text_of
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.history import find_entry, open_history
-    from dlrover_lite.cli.output import cleaned, emit_json
+    from dlrover_lite.cli.output import emit_json
+    from dlrover_lite.words import cleaned
 
     store = open_history()
     if store is None:

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 from dlrover_lite.errors import DlroverLiteError
 
 if TYPE_CHECKING:
-    from dlrover_lite.cli.live import JobLine
     from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.progress_line import ProgressLine
     from dlrover_lite.jobs.store import Result
 
 __all__ = ["Signals", "follow", "silence"]
@@ -74,7 +74,7 @@ class Signals:
                 self._handle.stop(kill=again)
 
 
-def follow(handle: JobHandle, line: JobLine, *, on_closed: Callable[[], None]) -> Result:
+def follow(handle: JobHandle, line: ProgressLine, *, on_closed: Callable[[], None]) -> Result:
     """Show how the job gets on until it has ended; its result.
 
     When nobody reads the progress any more, ``on_closed`` is called once and the rest is silent.

@@ -209,8 +209,8 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
 
 def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
     from dlrover_lite.brain.store import queries
-    from dlrover_lite.cli.output import cleaned, emit_json, hanging, terminal_width
-    from dlrover_lite.words import at_time
+    from dlrover_lite.cli.output import emit_json, hanging, terminal_width
+    from dlrover_lite.words import at_time, cleaned
 
     plans, decisions = queries.plans(store, entry.id), _decisions(store, entry.id)
     events = queries.node_events(store, entry.id)

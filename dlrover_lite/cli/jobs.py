@@ -103,10 +103,10 @@ def status(job: str, as_json: bool) -> None:
 
 
 def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None:
-    from dlrover_lite.cli.live import progress_text
-    from dlrover_lite.cli.output import cleaned, table
+    from dlrover_lite.cli.output import table
     from dlrover_lite.cli.summary import summary_lines
-    from dlrover_lite.words import count, metric, next_look, plural
+    from dlrover_lite.jobs.progress_line import progress_text
+    from dlrover_lite.words import cleaned, count, metric, next_look, plural
 
     why = now.message.partition("\n")[0].rstrip(" :")
     lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
+from dlrover_lite.words import cleaned
+
 __all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "table", "terminal_width"]
 
 GAP = "  "
@@ -64,12 +66,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return cleaned(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-def cleaned(text: str, *, keep_lines: bool = False) -> str:
-    """Without control characters, which could move the cursor or recolour what follows."""
-    kept = "\n" if keep_lines else ""
-    return "".join(char if char.isprintable() or char in kept else " " for char in text)
 
 
 def terminal_width() -> int | None:

@@ -275,7 +275,7 @@ def _forget_terminal() -> None:
 def _stay(handle: JobHandle, signals: Signals) -> Result:
     """Until the job has ended, also if nobody sees it any more: then it is stopped."""
     from dlrover_lite.cli.follow import follow, silence
-    from dlrover_lite.cli.live import JobLine
+    from dlrover_lite.jobs.progress_line import ProgressLine
 
     closed = False
 
@@ -286,7 +286,7 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
         if signals.first is None:  # a second word would kill
             handle.stop()
 
-    line = JobLine(sys.stderr)
+    line = ProgressLine(sys.stderr)
     try:
         line.say(f"job {handle.id}")
     except OSError:
@@ -298,9 +298,9 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 
 
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
-    from dlrover_lite.cli.output import cleaned, emit_json, terminal_width
+    from dlrover_lite.cli.output import emit_json, terminal_width
     from dlrover_lite.cli.summary import best_auc, next_commands, run_json, summary_lines
-    from dlrover_lite.words import count
+    from dlrover_lite.words import cleaned, count
 
     status = handle.status()
     best = best_auc(handle.job.recipe.data) if result.ok else None

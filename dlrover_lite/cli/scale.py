@@ -208,7 +208,8 @@ def _check_move(slots: str | None, source: str | None, to: str | None, cancel: b
 
 
 def _tell(handle: JobHandle, answer: dict[str, Any], actions: list[str], as_json: bool, nothing: str) -> None:
-    from dlrover_lite.cli.output import cleaned, emit_json
+    from dlrover_lite.cli.output import emit_json
+    from dlrover_lite.words import cleaned
 
     if as_json:
         emit_json({"job": handle.id, **answer, "actions": actions})

@@ -67,7 +67,8 @@ def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
 
 def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iterator[str]:
     """Lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
-    from dlrover_lite.cli.output import cleaned, hanging
+    from dlrover_lite.cli.output import hanging
+    from dlrover_lite.words import cleaned
 
     heads = [(_since(entry.at - began), _time_of_day(entry.at, began), cleaned(entry.subject)) for entry in entries]
     columns = [max(len(head[at]) for head in heads) for at in range(3)]

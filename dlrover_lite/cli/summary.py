@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrover_lite.cli.saving import checkpoint_lines
+from dlrover_lite.jobs.checkpoint_words import checkpoint_lines
 from dlrover_lite.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlrover_lite.cli.saving import saving
 from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.checkpoint_words import saving
 from dlrover_lite.units import format_bytes
 from dlrover_lite.words import count, plural
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dlrover_lite.cli.live import progress_text
 from dlrover_lite.cli.main import main
-from dlrover_lite.cli.saving import checkpoint_lines, newest_text, open_problem, problem_text
 from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.checkpoint_words import checkpoint_lines, newest_text, open_problem, problem_text
 from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.progress_line import progress_text
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.frames import Failure
 from dlrover_lite.wire.messages import (

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from dlrover_lite import slots
-from dlrover_lite.cli.live import progress_text
 from dlrover_lite.cli.main import main
 from dlrover_lite.cli.waiting import under_way
 from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.progress_line import progress_text
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.wire.frames import UNUSABLE, Failure
 from dlrover_lite.wire.messages import (

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite import words
-from dlrover_lite.cli.live import JobLine, evaluation_text, progress_text
 from dlrover_lite.cli.logs import LogFile
 from dlrover_lite.cli.summary import summary_lines
 from dlrover_lite.jobs import statuses
+from dlrover_lite.jobs.progress_line import ProgressLine, evaluation_text, progress_text
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
 
@@ -49,7 +49,7 @@ def test_nodes_that_are_not_up_are_counted() -> None:
 
 def test_without_a_terminal_lines_come_now_and_then_and_only_with_news() -> None:
     now, stream = 0.0, io.StringIO()
-    line = JobLine(stream, clock=lambda: now)
+    line = ProgressLine(stream, clock=lambda: now)
     for _ in range(100):
         now += 1.0
         line.show(status())
@@ -62,7 +62,7 @@ def test_without_a_terminal_lines_come_now_and_then_and_only_with_news() -> None
 
 def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
     stream = io.StringIO()
-    line = JobLine(stream, clock=lambda: 0.0)
+    line = ProgressLine(stream, clock=lambda: 0.0)
     first = EvaluationResult(1000, 500, 0.5, 0.75)
     lost = [node("worker-0", "ended (Killed: SIGKILL, sent by the system)"), node("worker-1", "ended (Succeeded)")]
     line.show(status(evaluations=[first]))
@@ -78,7 +78,7 @@ def test_evaluations_and_lost_nodes_have_a_line_of_their_own_once() -> None:
 
 def test_what_a_job_waits_for_and_its_plan_have_a_line_of_their_own_once() -> None:
     stream = io.StringIO()
-    line = JobLine(stream, clock=lambda: 0.0)
+    line = ProgressLine(stream, clock=lambda: 0.0)
     place, begins = (
         "it waits, number {} in the queue: there is no room",
         "begins with 1 ps, 1 worker (decision {}: why)",

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
-from dlrover_lite.cli.saving import open_problem, problem_text, saving
-from dlrover_lite.words import compact, count, metric, remaining
+from dlrover_lite.jobs.checkpoint_words import open_problem, problem_text, saving
+from dlrover_lite.words import cleaned, compact, count, metric, remaining
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dlrover_lite.wire.messages import CheckpointProblem, EvaluationResult, NodeStatus, Status
 
-__all__ = ["JobLine", "evaluation_text", "progress_text"]
+__all__ = ["ProgressLine", "evaluation_text", "progress_text"]
 
 PLAIN_INTERVAL_SECONDS = 5.0
 GAP = "  "
@@ -79,7 +79,7 @@ def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:
     return line(count) if len(line(count)) <= width else line(compact)
 
 
-class JobLine:
+class ProgressLine:
     """Redraws one line on a terminal; elsewhere writes a line every few seconds if something has changed.
 
     Methods raise OSError when the stream has been closed at its other end.
@@ -142,8 +142,6 @@ class JobLine:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        from dlrover_lite.cli.output import cleaned
-
         if self.live:
             self._live("")
         print(cleaned(text), file=self._stream, flush=True)
