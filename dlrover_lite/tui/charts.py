@@ -17,6 +17,7 @@ __all__ = [
     "DOTS",
     "LABEL",
     "Mark",
+    "Measured",
     "Point",
     "bar",
     "curve",
@@ -69,8 +70,16 @@ class Mark(NamedTuple):
     tone: Tone = "accent"
 
 
+class Measured(NamedTuple):
+    """A value that holds from ``start`` to ``stop``."""
+
+    start: float
+    stop: float
+    value: float
+
+
 def curve(
-    points: Sequence[tuple[float, float]],
+    intervals: Sequence[Measured],
     width: int,
     height: int,
     *,
@@ -78,18 +87,18 @@ def curve(
     span: tuple[float, float] | None = None,
     ends: tuple[str, str] = ("", ""),
 ) -> list[Line]:
-    """``height`` lines: values from 0 to their largest over x, as steps that hold until the next point; a line of marks under the curve,
-    and one with the ``ends`` of the axis (what is at its left, at its right). ``span``: of x; else that of the points.
+    """Draw ``height`` lines: each value from where it begins to where it ends, and nothing where none was measured; a line of marks under
+    the curve, and one with the ``ends`` of the axis (what is at its left, at its right). ``span``: of x; else that of the intervals.
 
-    >>> curve([(0, 1), (9, 4)], 40, 5, ends=("12:00", "12:10"))  # doctest: +SKIP
+    >>> curve([Measured(0, 5, 1), Measured(7, 10, 4)], 40, 5, ends=("12:00", "12:10"))  # doctest: +SKIP
     """
     plot, rows = width - LABEL - 1, height - 2
     if plot < 4 or rows < 1:
         return []
-    low, high = span or (points[0][0], points[-1][0]) if points else (span or (0.0, 1.0))
-    scale = (plot * 2 - 1) / (high - low) if high > low else 0.0
-    top = round_up(max((value for _, value in points), default=0.0))
-    columns = _steps(points, low, scale, plot * 2)
+    low, high = span or ((intervals[0].start, intervals[-1].stop) if intervals else (0.0, 1.0))
+    scale = plot * 2 / (high - low) if high > low else 0.0
+    top = round_up(max((one.value for one in intervals), default=0.0))
+    columns = _columns(intervals, low, scale, plot * 2)
     cells = [[0] * plot for _ in range(rows)]
     before: int | None = None
     for x, value in enumerate(columns):
@@ -113,24 +122,21 @@ def curve(
     return [*found, _axis(marks, low, high, scale, plot), ends_line(ends, plot)]
 
 
-def _steps(points: Sequence[tuple[float, float]], low: float, scale: float, columns: int) -> list[float | None]:
-    """The value in each column: the mean of what begins in it, or what held before. None before the first point."""
-    sums, counts = [0.0] * columns, [0] * columns
-    held: float | None = None
-    for x, value in points:
-        at = math.floor((x - low) * scale)
-        if at < 0:
-            held = value
-        elif at < columns:
-            sums[at] += value
-            counts[at] += 1
-    found: list[float | None] = []
-    last = max((at for at in range(columns) if counts[at]), default=-1)
-    for at in range(columns):
-        if counts[at]:
-            held = sums[at] / counts[at]
-        found.append(held if at <= last else None)
-    return found
+def _columns(intervals: Sequence[Measured], low: float, scale: float, columns: int) -> list[float | None]:
+    """Return the value in each column: the mean of what was measured there, by how much of the column it holds for. None where nothing
+    was measured. An interval is in one column at least."""
+    sums, weights = [0.0] * columns, [0.0] * columns
+    for one in intervals:
+        start, stop = (one.start - low) * scale, (one.stop - low) * scale
+        if start > columns or (stop <= 0 and start < 0):
+            continue
+        first = min(columns - 1, max(0, math.floor(start)))
+        last = min(columns - 1, max(first, math.ceil(stop) - 1))
+        for at in range(first, last + 1):
+            weight = max(min(stop, at + 1) - max(start, at), 1e-9)
+            sums[at] += weight * one.value
+            weights[at] += weight
+    return [total / weight if weight else None for total, weight in zip(sums, weights, strict=True)]
 
 
 def round_up(value: float) -> float:

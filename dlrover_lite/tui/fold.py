@@ -121,7 +121,7 @@ class JobsFold:
             known = self._known.get(one.job)
             if known is None or (known.rates and one.at <= known.rates[-1].at):
                 continue
-            known.rates.append(Rate(one.at, one.samples_per_second))
+            known.rates.append(Rate(one.at, one.samples_per_second, one.seconds))
             if len(known.rates) > 2 * KEPT_RATES:
                 del known.rates[:-KEPT_RATES]
             self._dirty.add(one.job)

@@ -142,7 +142,7 @@ class _Past:
     def _measure(self, one: Measured, since: float) -> None:
         self._rate = one.samples_per_second
         self._samples = one.samples_so_far if one.samples_so_far is not None else self._samples
-        self._rates.append(Rate(one.at, one.samples_per_second))
+        self._rates.append(Rate(one.at, one.samples_per_second, one.seconds))
         self._fold.take(WatchedJobs(rates=(RateNews(self._job, one.at, one.seconds, one.samples_per_second),)))
         if not one.seconds:
             return

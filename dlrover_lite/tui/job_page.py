@@ -3,13 +3,17 @@ them: shards, slots, checkpoints, and what was decided last."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median_low
+
 from dlrover_lite.brain import explained_words
 from dlrover_lite.brain.shown import MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import phrases
-from dlrover_lite.tui.charts import Mark, bar, curve, sparkline, strip
+from dlrover_lite.tui.charts import Mark, Measured, bar, curve, sparkline, strip
 from dlrover_lite.tui.memory_chart import memory_chart, span_of
-from dlrover_lite.tui.model import Cuts, JobDetail, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.model import Cuts, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 from dlrover_lite.units import format_bytes
@@ -85,22 +89,35 @@ def mark_of(decision: Chosen) -> tuple[str, Tone]:
 
 def chart(detail: JobDetail, width: int, height: int) -> list[Line]:
     """Samples/s over all its time; the decisions that changed something are marked on the axis."""
-    points = [(rate.at, rate.value) for rate in detail.rates]
+    measured = _measured(detail.rates)
     acting = [one for one in detail.decisions if one.action in ACTING]
-    if not points:
+    if not measured:
         waits = "Nothing is measured yet: the first interval takes about ten seconds of training."
         over = "Nothing was measured of it, or that is no longer kept."
         why = _NOT_HERE if detail.missing and detail.row.rates else over if detail.row.over else waits
         return [line(("samples/s", "title")), *wrapped(why, width, "dim")]
-    low = min(points[0][0], detail.row.started_at or points[0][0])
-    high = max(points[-1][0], max((one.at for one in acting), default=0.0), low + 1)
+    low = min(measured[0].start, detail.row.started_at or measured[0].start)
+    high = max(measured[-1].stop, max((one.at for one in acting), default=0.0), low + 1)
     marks = [Mark(one.at, *mark_of(one)) for one in acting]
     seconds = high - low < 600
     ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
     head = [Span("samples/s", "title")]
     if acting:
         head += [Span("  decisions below the curve: ", "dim"), *_legend(acting)]
-    return [padded(head, width), *curve(points, width, height - 1, marks=marks, span=(low, high), ends=ends)]
+    return [padded(head, width), *curve(measured, width, height - 1, marks=marks, span=(low, high), ends=ends)]
+
+
+def _measured(rates: Sequence[Rate]) -> list[Measured]:
+    """Place each interval from its beginning to its end. One whose length isn't known lasts from the end of the one before, but no longer
+    than most do."""
+    usual = median_low([after.at - before.at for before, after in pairwise(rates)] or [0.0])
+    found: list[Measured] = []
+    for rate in rates:
+        start = rate.at - (usual if rate.seconds is None else rate.seconds)
+        if found:
+            start = max(start, found[-1].stop)
+        found.append(Measured(min(start, rate.at), rate.at, rate.value))
+    return found
 
 
 _NOT_HERE = "What was measured of it isn't known here."

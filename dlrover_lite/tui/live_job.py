@@ -106,7 +106,7 @@ class LiveJob:
         )
         if news.anew:
             self._heard_at = 0.0
-        self._rates += [Rate(one.at, one.samples_per_second) for one in news.rates]
+        self._rates += [Rate(one.at, one.samples_per_second, one.seconds) for one in news.rates]
         self._decisions.update((one.number, one) for one in news.decisions)
         self._nodes.happened(news.nodes)
 

@@ -46,10 +46,12 @@ _HALF_WIDTH_OF_80_PERCENT = 1.2816
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True):
-    """An interval: when it ended, and the samples/s in it."""
+    """An interval: when it ended, the samples/s in it, and how long it was."""
 
     at: float
     value: float
+    seconds: float | None = None
+    """None: it isn't known, in recordings of earlier versions."""
 
 
 class LastDecision(msgspec.Struct, frozen=True):

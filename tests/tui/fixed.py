@@ -159,7 +159,7 @@ ONE, TWO = "1 worker x 0.25, 1 ps x 0.25", "3 worker x 0.5, 1 ps x 0.5"
 DETAIL = JobDetail(
     row=ADS,
     rates=tuple(
-        Rate(NOW - 880 + 10 * i, (12_000 if i < 30 else 30_000 if i < 64 else 52_000) + 900 * math.sin(i))
+        Rate(NOW - 870 + 10 * i, (12_000 if i < 30 else 30_000 if i < 64 else 52_000) + 900 * math.sin(i), 10.0)
         for i in range(88)
     ),
     decisions=(

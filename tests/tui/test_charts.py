@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.charts import Mark, Point, bar, curve, scatter, sparkline, strip
-from dlrover_lite.tui.text import length, plain
+from dlrover_lite.tui.charts import Mark, Measured, Point, bar, curve, scatter, sparkline, strip
+from dlrover_lite.tui.text import Line, length, plain
 
 VALUES = st.lists(st.floats(0, 1e9), max_size=40)
 
@@ -40,7 +40,7 @@ def test_what_is_used_at_all_is_seen() -> None:
     assert bar(1e-9, 1.0, 6)[1].text.strip()
 
 
-POINTS = [(float(x), 100.0 if x < 50 else 200.0) for x in range(100)]
+POINTS = [Measured(float(x), x + 1.0, 100.0 if x < 50 else 200.0) for x in range(99)]
 
 
 @pytest.mark.parametrize("size", [(20, 4), (80, 8), (200, 20)])
@@ -68,9 +68,58 @@ def test_marks_are_where_they_belong() -> None:
     assert "X" not in axis
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30), st.integers(1, 120), st.integers(1, 30))
-def test_any_points_fit(points: list[tuple[float, float]], width: int, height: int) -> None:
-    found = curve(sorted(points), width, height)
+def _dots(lines: list[Line]) -> str:
+    """Where there is a dot in each column of characters, beside the labels."""
+    rows = [plain(one).ljust(48)[8:] for one in lines[:-2]]
+    return "".join("#" if any(row[x] != " " for row in rows) else "." for x in range(40))
+
+
+@pytest.mark.parametrize(
+    ("intervals", "dots"),
+    [
+        ([Measured(0.0, 40.0, 1.0)], "#" * 40),
+        ([Measured(10.0, 20.0, 1.0)], "." * 10 + "#" * 10 + "." * 20),
+        ([Measured(0.0, 10.0, 1.0), Measured(30.0, 40.0, 1.0)], "#" * 10 + "." * 20 + "#" * 10),
+        ([Measured(20.0, 20.0, 1.0)], "." * 20 + "#" + "." * 19),
+        ([Measured(40.0, 40.0, 1.0)], "." * 39 + "#"),
+        ([Measured(-9.0, 0.0, 1.0)], "." * 40),
+        ([Measured(-90.0, 4.0, 1.0), Measured(38.0, 99.0, 1.0)], "#" * 4 + "." * 34 + "##"),
+    ],
+)
+def test_a_curve_is_drawn_where_something_was_measured_and_nowhere_else(intervals: list[Measured], dots: str) -> None:
+    assert _dots(curve(intervals, 48, 7, span=(0.0, 40.0))) == dots
+
+
+def test_a_value_holds_from_the_beginning_of_its_interval() -> None:
+    """A change at 20 is seen at 20, where the mark of its cause is."""
+    found = curve(
+        [Measured(0.0, 20.0, 1.0), Measured(20.0, 40.0, 8.0)], 48, 7, marks=[Mark(20.0, "▲")], span=(0.0, 40.0)
+    )
+    top = plain(found[0])
+    assert plain(found[-2]).index("▲") == len(top) - len(top[8:].lstrip()) == 28
+
+
+def test_what_shares_a_column_counts_by_how_long_it_lasted() -> None:
+    def at_the_left(low_from: float) -> int:
+        """Height of a column in which a high value is followed by a low one, then by a gap."""
+        shared = [Measured(0.0, low_from, 8.0), Measured(low_from, 10.0, 0.0), Measured(40.0, 800.0, 8.0)]
+        return _first_height(curve(shared, 48, 10))
+
+    assert at_the_left(1.0) < at_the_left(5.0) < at_the_left(9.0)
+
+
+def _first_height(lines: list[Line]) -> int:
+    """Lines above the lowest that have a dot in the first column."""
+    return max(len(lines) - 3 - at for at, one in enumerate(lines[:-2]) if plain(one)[8] not in " ")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e12)), max_size=30),
+    st.integers(1, 120),
+    st.integers(1, 30),
+)
+def test_any_intervals_fit(points: list[tuple[float, float, float]], width: int, height: int) -> None:
+    found = curve(sorted(Measured(at, at + length, value) for at, length, value in points), width, height)
     assert len(found) in (0, height)
     assert all(length(one) == width for one in found[:-1])
 

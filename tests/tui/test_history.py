@@ -153,6 +153,11 @@ def test_only_what_was_measured_until_then_is_told(played: Played) -> None:
     assert row.cost.core_seconds == pytest.approx(19 * 2.5)
 
 
+def test_each_interval_is_told_with_its_length(played: Played) -> None:
+    end = played.at(60)
+    assert [(rate.at - BEGIN, rate.seconds) for rate in end.rates] == [(20.0, 10.0), (50.0, 10.0)]
+
+
 def test_nodes_are_as_they_were(played: Played) -> None:
     assert [(node.id, node.state) for node in played.at(2).nodes] == [
         ("ps-0", "launched"),

@@ -128,7 +128,7 @@ def test_a_job_whose_files_are_gone_is_told_of_by_the_brain(source: LiveSource, 
     _commit(files, entry, profile)
     detail = source.job("far-1")
     assert detail is not None
-    assert (detail.row.state, detail.rates, detail.nodes) == ("succeeded", (Rate(NOW - 5, 9.0),), ())
+    assert (detail.row.state, detail.rates, detail.nodes) == ("succeeded", (Rate(NOW - 5, 9.0, 10.0),), ())
     assert source.job("far-1") is detail
 
 

@@ -8,7 +8,7 @@ import pytest
 from dlrover_lite.errors import JobError
 from dlrover_lite.tui import explanation_page, job_page, jobs_page
 from dlrover_lite.tui.memory_chart import memory_chart
-from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Look, Problem, Shards
+from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Look, Problem, Rate, Shards
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
@@ -45,6 +45,24 @@ def test_a_frame_of_one_job_has_its_nodes_and_decisions() -> None:
         "epoch 2/3",
     ):
         assert part in text, part
+
+
+def _drawn(rates: tuple[Rate, ...]) -> str:
+    """Which of the 40 columns of the curve have a dot, from NOW - 40 on; a second each."""
+    row = msgspec.structs.replace(ADS, started_at=NOW - 40)
+    lines = job_page.chart(msgspec.structs.replace(DETAIL, row=row, rates=rates, decisions=()), 48, 9)
+    rows = [plain(one).ljust(48)[8:] for one in lines[1:-2]]
+    return "".join("#" if any(dots[x] != " " for dots in rows) else "." for x in range(40))
+
+
+def test_what_was_measured_is_drawn_from_its_beginning_and_gaps_stay_gaps() -> None:
+    measured = Rate(NOW - 20, 100.0, 10.0), Rate(NOW - 10, 100.0, 10.0), Rate(NOW, 100.0, 5.0)
+    assert _drawn(measured) == "." * 10 + "#" * 20 + "." * 5 + "#" * 5
+
+
+def test_of_an_interval_of_unknown_length_no_more_is_drawn_than_of_most() -> None:
+    measured = Rate(NOW - 25, 100.0), Rate(NOW - 20, 100.0), Rate(NOW - 15, 100.0), Rate(NOW, 100.0)
+    assert _drawn(measured) == "." * 10 + "#" * 15 + "." * 10 + "#" * 5
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 120, 200])
