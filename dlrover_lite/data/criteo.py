@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv_step
+from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv_step, is_nan
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import Columns, show
 from dlrover_lite.kernels import kernel
@@ -53,7 +53,10 @@ class CriteoParser:
         if kind == _LABEL:
             return f"the label is {show(fields[0])}, expected 0 or 1"
         if kind == _INTEGER:
-            return f"I{column + 1} is {show(fields[1 + column])}, expected an integer"
+            field = fields[1 + column]
+            beyond = f"out of range: an integer has at most {_MOST_DIGITS} digits"
+            why = beyond if field.removeprefix(b"-").isdigit() else "expected an integer"
+            return f"I{column + 1} is {show(field)}, {why}"
         many = f"over {FIELDS}" if kind == _MANY else str(len(fields))
         return f"{many} fields separated by tabs, expected {LEAST_FIELDS} to {FIELDS}"
 
@@ -139,6 +142,15 @@ def _integer(buffer, position, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _missing_end(buffer, start, end):  # type: ignore[no-untyped-def]
+    """Where the field that starts here ends if it is NaN, a missing value; else ``start``."""
+    stop = start
+    while stop < end and buffer[stop] != 9:
+        stop += np.uint64(1)
+    return stop if is_nan(buffer, np.int64(start), np.int64(stop)) else start
+
+
+@kernel
 def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, ids):  # type: ignore[no-untyped-def]
     """The line's code."""
     one = np.uint64(1)
@@ -155,9 +167,13 @@ def _parse_line(buffer, start, end, row, logarithms, hex_digits, labels, dense, 
     for j in range(DENSE):
         if position == end:
             return _FEW
-        value, negative, good, position = _integer(buffer, position + one, end)
+        first = position + one
+        value, negative, good, position = _integer(buffer, first, end)
         if not good:
-            return _INTEGER | (j << _CODE_BITS)
+            position = _missing_end(buffer, first, end)
+            if position == first:
+                return _INTEGER | (j << _CODE_BITS)
+            value, negative = np.uint64(0), False
         small = value < np.uint64(_TABLE_SIZE)
         feature = logarithms[value] if small else np.float32(math.log1p(np.float64(value)))
         dense[row, np.uint64(j)] = -feature if negative else feature

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, parse_float
+from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, is_nan, parse_float
 from dlrover_lite.data.index import open_head
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import Columns, show
 from dlrover_lite.errors import DataError
 from dlrover_lite.kernels import kernel
+from dlrover_lite.recipe.numbers import dense_problem
 from dlrover_lite.recipe.schema import CsvData
 
 __all__ = ["CsvParser", "check_columns"]
@@ -73,10 +74,10 @@ class CsvParser:
             return f"the quote that opens column {column} isn't closed on this line"
         if kind == _AFTER_QUOTE:
             return f"text after the closing quote of column {column}"
-        field = show(self._field(line, number))
+        field = self._field(line, number)
         if kind == _LABEL:
-            return f"label column {column} is {field}, expected 0 or 1"
-        return f"column {column} is {field}, expected a number"
+            return f"label column {column} is {show(field)}, expected 0 or 1"
+        return f"column {column} is {show(field)}, {dense_problem(field.decode('utf-8', 'replace'))}"
 
     def _field(self, line: bytes, number: int) -> bytes:
         text = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode("utf-8", "surrogateescape")
@@ -115,12 +116,14 @@ def _read_header(path: Path, delimiter: str) -> list[str]:
 
 @kernel
 def _number(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """The number in these bytes and whether there is one; spaces around it are left out, nothing is 0."""
+    """(value, whether it can be used, whether there is any). Spaces around it are left out; nothing, and NaN, is a missing value: 0."""
     while start < stop and buffer[start] == 32:
         start += 1
     while stop > start and buffer[stop - 1] == 32:
         stop -= 1
     value, good = parse_float(buffer, start, stop)
+    if not good and is_nan(buffer, start, stop):
+        return 0.0, True, False
     return value, good, stop > start
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel
 from dlrover_lite.ps.hashing import mix64
+from dlrover_lite.recipe.numbers import FLOAT32_LIMIT
 
 __all__ = [
     "FNV_START",
@@ -17,6 +18,7 @@ __all__ = [
     "fnv_step",
     "hash_strings",
     "integer_ids",
+    "is_nan",
     "parse_float",
 ]
 
@@ -117,6 +119,16 @@ def parse_float(buffer, start, stop):  # type: ignore[no-untyped-def]
     if value != 0.0:
         half = shift // 2
         value = value * 10.0**half * 10.0 ** (shift - half)
-    if not value < 3.4028235e38:
+    if not value < FLOAT32_LIMIT:
         return 0.0, False
     return sign * value, True
+
+
+@kernel
+def is_nan(buffer, start, stop):  # type: ignore[no-untyped-def]
+    """Whether ``buffer[start:stop]`` is NaN in letters of either case, with a sign or without."""
+    if start < stop and (buffer[start] == 43 or buffer[start] == 45):
+        start += 1
+    if stop - start != 3:
+        return False
+    return (buffer[start] | 32) == 110 and (buffer[start + 1] | 32) == 97 and (buffer[start + 2] | 32) == 110

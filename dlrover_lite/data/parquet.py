@@ -16,6 +16,7 @@ from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.text import Columns, keep_good, new_columns
 from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.heads import parquet_types
+from dlrover_lite.recipe.numbers import OUT_OF_RANGE
 from dlrover_lite.recipe.schema import ParquetData
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["ParquetDataset", "parquet_samples"]
 
 _KEPT_BYTES = 512 << 20
 _KEPT_FILES = 64
-_LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that isn't finite
+_LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
 
 
 def _pyarrow() -> Any:
@@ -111,7 +112,7 @@ class ParquetDataset:
         if code == _LABEL:
             why = f"label column {self._label!r} is {decoded.labels[local]:g}, expected 0 or 1"
         else:
-            why = f"column {self.schema.dense[code - _FIRST_DENSE]!r} is not a finite number"
+            why = f"column {self.schema.dense[code - _FIRST_DENSE]!r} is {OUT_OF_RANGE}"
         return BadLine(str(self._paths[number]), first + local + 1, why)
 
     def _group(self, group: int) -> Columns:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dlrover_lite.recipe.numbers import dense_problem, number
 from dlrover_lite.recipe.problems import nearest
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 
@@ -23,7 +24,7 @@ _HEAD_BYTES = 256 << 10
 _SHOWN_COLUMNS = 20
 _GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 _BOM = b"\xef\xbb\xbf"
-_INTEGER = re.compile(rb"-?[0-9]+")
+_INTEGER = re.compile(rb"-?[0-9]+|[+-]?[nN][aA][nN]")
 
 
 class Finding(NamedTuple):
@@ -93,9 +94,9 @@ def _criteo_problem(line: bytes) -> str:
         return f"the label is {_shown(fields[0])}, expected 0 or 1"
     if not 15 <= len(fields) <= 40:
         return f"{_fields(fields)} separated by tabs, expected 15 to 40"
-    for number, field in enumerate(fields[1:14], 1):
+    for column, field in enumerate(fields[1:14], 1):
         if field and not _INTEGER.fullmatch(field):
-            return f"I{number} is {_shown(field)}, expected an integer"
+            return f"I{column} is {_shown(field)}, expected an integer"
     return ""
 
 
@@ -148,21 +149,14 @@ def _csv_rule(data: CsvData, columns: list[str]) -> Callable[[bytes], str]:
             return ""  # a limit of this parser
         if len(fields) != len(columns):
             return f"{_fields(fields)} separated by {data.delimiter!r}, expected {len(columns)}"
-        if _number(fields[label]) not in (0.0, 1.0):
+        if number(fields[label]) not in (0.0, 1.0):
             return f"label column {data.label!r} is {_shown(fields[label].encode())}, expected 0 or 1"
         for name, at in zip(data.dense, dense, strict=True):
-            if fields[at].strip() and _number(fields[at]) is None:
-                return f"column {name!r} is {_shown(fields[at].encode())}, expected a number"
+            if why := dense_problem(fields[at]):
+                return f"column {name!r} is {_shown(fields[at].encode())}, {why}"
         return ""
 
     return problem
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _parquet(path: Path, data: ParquetData) -> Iterator[Finding]:
