@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dlrover_lite.jobs.foresight import plan as plan
     from dlrover_lite.jobs.handle import JobHandle as JobHandle
+    from dlrover_lite.jobs.handle import list_jobs as list_jobs
     from dlrover_lite.jobs.handle import resume as resume
     from dlrover_lite.jobs.handle import run as run
     from dlrover_lite.models.fields import EmbeddingField as EmbeddingField
@@ -20,16 +22,22 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "run": "dlrover_lite.jobs.handle",
+    "plan": "dlrover_lite.jobs.foresight",
+    "list_jobs": "dlrover_lite.jobs.handle",
     "resume": "dlrover_lite.jobs.handle",
     "JobHandle": "dlrover_lite.jobs.handle",
     "EmbeddingField": "dlrover_lite.models.fields",
     "load_model": "dlrover_lite.models.serving",
 }
 
-__all__ = ["EmbeddingField", "JobHandle", "__version__", "load_model", "resume", "run"]
+__all__ = ["EmbeddingField", "JobHandle", "__version__", "list_jobs", "load_model", "plan", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'dlrover_lite' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

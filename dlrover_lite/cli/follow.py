@@ -1,10 +1,9 @@
-"""Staying with a job until it ends: its progress line, and what the person's signals do to it."""
+"""What a person's signals do to a job that is followed in the foreground."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -13,12 +12,9 @@ from dlrover_lite.errors import DlroverLiteError
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.jobs.progress_line import ProgressLine
-    from dlrover_lite.jobs.store import Result
 
-__all__ = ["Signals", "follow", "silence"]
+__all__ = ["Signals", "silence"]
 
-LIVE_SECONDS, PLAIN_SECONDS = 0.5, 1.0
 _HANDLED = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -72,36 +68,6 @@ class Signals:
                 self._handle.hang_up()
             else:
                 self._handle.stop(kill=again)
-
-
-def follow(handle: JobHandle, line: ProgressLine, *, on_closed: Callable[[], None]) -> Result:
-    """Show how the job gets on until it has ended; its result.
-
-    When nobody reads the progress any more, ``on_closed`` is called once and the rest is silent.
-    """
-    closed = False
-
-    def shown(show: Callable[..., None], *arguments: Any) -> None:
-        nonlocal closed
-        if closed:
-            return
-        try:
-            show(*arguments)
-        except OSError:  # a pipe or terminal that is gone
-            closed = True
-            on_closed()
-
-    while True:
-        try:
-            result = handle.wait(LIVE_SECONDS if line.live else PLAIN_SECONDS)
-        except TimeoutError:
-            with suppress(DlroverLiteError):  # the master is busy, or just ending
-                shown(line.show, handle.status())
-            continue
-        with suppress(DlroverLiteError):
-            shown(line.show, handle.status())
-        shown(line.clear)
-        return result
 
 
 def silence(stream: IO[str]) -> None:

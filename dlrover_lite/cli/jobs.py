@@ -208,6 +208,6 @@ def _stopped(handle: JobHandle, kill: bool, now: bool) -> Result | None:
     known = handle.job.record().keeper is not None
     handle.stop(kill=kill, now=now)
     try:
-        return handle.wait(None if known else 0.2)
+        return handle.wait(None if known else 0.2, progress=False)
     except TimeoutError:
         return None

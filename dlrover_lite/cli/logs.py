@@ -60,7 +60,7 @@ def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int 
                 _check_node(handle, node)
             return
         try:
-            handle.wait(POLL_SECONDS)
+            handle.wait(POLL_SECONDS, progress=False)
             ended = True
         except TimeoutError:
             continue

@@ -31,13 +31,12 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
 
     Exit codes: 0 it can start; 1 it would have to wait, or there is too little for it; 2 the recipe can't be run.
     """
-    from dlrover_lite.brain.explain import explain, lines_of
+    from dlrover_lite.brain.explain import lines_of
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.cli.run import prepare_data
     from dlrover_lite.jobs.foresight import foresee
     from dlrover_lite.jobs.handle import this_machine
     from dlrover_lite.recipe.load import load_recipe
-    from dlrover_lite.words import at_time, cleaned
 
     loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
     found = foresee(loaded, prepare_data(loaded))
@@ -45,11 +44,7 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
     if as_json:
         emit_json(plan_json(decision, lines_of(decision, policy=policy, most=None)))
     else:
-        text = explain(decision, policy=policy, most=None if everything else 12)
-        lines = text.splitlines()
-        if decision.predicted is not None:
-            lines.insert(2, f"It would end at {at_time(time.time() + decision.predicted.seconds)}.")
-        click.echo("\n".join(map(cleaned, lines)))
+        click.echo(found.text(time.time(), most=None if everything else 12))
     return 0 if decision.acts else EXIT_NONE
 
 

@@ -218,23 +218,14 @@ def _said(chosen: Chosen, what: str) -> list[str]:
 
 
 def prepare_data(recipe: Recipe) -> int:
-    """Index the files, if they aren't yet; the number of training samples."""
+    """Index the files, if they aren't yet, with a progress bar; return the number of training samples."""
     from pathlib import Path
 
     from dlrover_lite.cli.indexing import indexing
-    from dlrover_lite.data.open import open_data
-    from dlrover_lite.recipe.schema import CensusData, SyntheticData
+    from dlrover_lite.data.open import index_data
 
-    if isinstance(recipe.data, SyntheticData | CensusData):
-        return recipe.data.samples
-    samples = 0
     with indexing() as progress:
-        for part in ("train", "eval"):
-            dataset = open_data(recipe.data, directory=Path(recipe.directory), part=part, progress=progress)
-            if dataset is not None:
-                samples = dataset.samples if part == "train" else samples
-                dataset.close()
-    return samples
+        return index_data(recipe.data, Path(recipe.directory), progress)
 
 
 def _check_index(recipe: Recipe, samples: int, index: str) -> None:
@@ -274,8 +265,8 @@ def _forget_terminal() -> None:
 
 def _stay(handle: JobHandle, signals: Signals) -> Result:
     """Until the job has ended, also if nobody sees it any more: then it is stopped."""
-    from dlrover_lite.cli.follow import follow, silence
-    from dlrover_lite.jobs.progress_line import ProgressLine
+    from dlrover_lite.cli.follow import silence
+    from dlrover_lite.jobs.progress_line import ProgressLine, follow
 
     closed = False
 

@@ -34,7 +34,7 @@ def until(handle: JobHandle, label: str, judge: Judge, *, outlives: bool = False
                 if judge(status):
                     return
             try:
-                result = handle.wait(POLL_SECONDS)
+                result = handle.wait(POLL_SECONDS, progress=False)
             except TimeoutError:
                 continue
             if outlives and judge(handle.status()):

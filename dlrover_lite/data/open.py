@@ -20,7 +20,7 @@ from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, Pa
 if TYPE_CHECKING:
     from dlrover_lite.data.text import LineParser
 
-__all__ = ["Description", "View", "describe", "open_data"]
+__all__ = ["Description", "View", "describe", "index_data", "open_data"]
 
 FileData = CriteoData | CsvData | ParquetData
 
@@ -82,6 +82,20 @@ def open_data(
         return View(whole, first=train, samples=held_out)
     whole.close()
     return None
+
+
+def index_data(data: Data, directory: Path, progress: Progress | None = None) -> int:
+    """Index the files of a job, if they aren't yet; return the number of samples to train on. See ``open_data``."""
+    if isinstance(data, SyntheticData | CensusData):
+        return data.samples
+    samples = 0
+    parts: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    for part in parts:
+        dataset = open_data(data, directory=directory, part=part, progress=progress)
+        if dataset is not None:
+            samples = dataset.samples if part == "train" else samples
+            dataset.close()
+    return samples
 
 
 def describe(data: Data, directory: Path) -> Description:

@@ -6,7 +6,7 @@ import os
 import pwd
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,23 +14,56 @@ from dlrover_lite.brain.adviser import Adviser, Arrival, readable
 from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.demand import Standing, demand_of
+from dlrover_lite.brain.explain import explain
 from dlrover_lite.brain.features import features_of
 from dlrover_lite.brain.job_view import RoundInputs
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.data.open import index_data
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.handle import JobHandle, this_machine
+from dlrover_lite.jobs.handle import JobHandle, Recipes, resolve, this_machine
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.words import at_time, cleaned
 
-__all__ = ["Foreseen", "foresee"]
+__all__ = ["Foreseen", "foresee", "plan"]
 
 
 class Foreseen(NamedTuple):
+    """What a job would start with. As text, what ``dlrover-lite plan`` prints: ``print(dlrover_lite.plan("job.yaml"))``."""
+
     decision: Decision
-    """With its index."""
+    """The decision that the brain would make, with its index."""
     inputs: RoundInputs
+    """What it would be made from."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The nodes that the job would start with; None when it would have to wait, or can't have what it needs."""
+        return self.decision.plan
+
+    def text(self, at: float, most: int | None = 12) -> str:
+        """Explain the decision in several lines; ``at``: now, in seconds since the epoch; at most ``most`` candidates, None: all."""
+        lines = explain(self.decision, policy=self.inputs.policy, most=most).splitlines()
+        if (predicted := self.decision.predicted) is not None:
+            lines.insert(2, f"It would end at {at_time(at + predicted.seconds)}.")
+        return "\n".join(map(cleaned, lines))
+
+    def __str__(self) -> str:
+        return self.text(time.time())
+
+    def __repr__(self) -> str:
+        return f"<{self.decision.action}: {self.decision.reason}>"
+
+
+def plan(recipe: Recipes, **overrides: Any) -> Foreseen:
+    """Decide what a job of ``recipe`` would start with now, without starting anything; see ``run`` for the arguments.
+
+    Raises RecipeError for a recipe that can't be run, DataError for data that can't be read, HistoryError when the history can't be.
+    """
+    resolved = resolve(recipe, overrides)
+    return foresee(resolved, index_data(resolved.data, Path(resolved.directory)))
 
 
 def foresee(recipe: Recipe, samples: int) -> Foreseen:

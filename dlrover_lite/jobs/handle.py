@@ -20,6 +20,7 @@ from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.scope import scoped
 from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State, find_job, sweep
+from dlrover_lite.jobs.store import list_jobs as stored_jobs
 from dlrover_lite.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -32,7 +33,18 @@ if TYPE_CHECKING:
     from dlrover_lite.units import Resources
     from dlrover_lite.wire.messages import AutoscaleStatus, SlotsReport, Status, Story, Topology
 
-__all__ = ["JobHandle", "enforcement", "go_on", "launch", "planned", "resume", "run", "this_machine"]
+__all__ = [
+    "JobHandle",
+    "enforcement",
+    "go_on",
+    "launch",
+    "list_jobs",
+    "planned",
+    "resolve",
+    "resume",
+    "run",
+    "this_machine",
+]
 
 _ANSWER_DEADLINE_SECONDS = 20.0
 """A master that was killed is back before, on a slow machine too."""
@@ -42,6 +54,8 @@ _GRACE_WITH_CHECKPOINT_SECONDS = 90.0
 """A master that is to stop takes a last checkpoint, for at most a minute, then ends its nodes."""
 
 A = TypeVar("A")
+Recipes = str | Path | Mapping[str, Any] | Recipe
+"""What a recipe may be given as: a file, a mapping, or itself."""
 Autoscaling = Literal["status", "pause", "resume", "accept", "reject"]
 
 
@@ -49,27 +63,34 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def run(
-    recipe: str | Path | Mapping[str, Any] | Recipe, *, wait: bool = False, detach: bool = False, **overrides: Any
-) -> JobHandle:
+def run(recipe: Recipes, *, wait: bool = False, detach: bool = False, **overrides: Any) -> JobHandle:
     """Start a job and return once it is up, or with ``wait`` once it has ended.
 
     ``recipe`` is a file, a mapping or a ``Recipe``; overrides are dotted (``**{"training.epochs": 2}``) or nested
     (``training={"epochs": 2}``). The job stops when this interpreter ends, unless it is detached.
     Raises RecipeError for a recipe that can't be run, JobError when the job can't be started.
     """
-    from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
+    from dlrover_lite.recipe.load import resolved_yaml
 
-    changes = dict(_dotted(overrides))
-    if isinstance(recipe, str | Path):
-        resolved = load_recipe(recipe, changes, machine=this_machine())
-    else:
-        plain = resolved_yaml(recipe) if isinstance(recipe, Recipe) else recipe
-        resolved = parse_recipe(plain, overrides=changes, machine=this_machine())
+    resolved = resolve(recipe, overrides)
     handle = launch(resolved, resolved_yaml(resolved), detach=detach)
     if wait:
         handle.wait()
     return handle
+
+
+def resolve(recipe: Recipes, overrides: Mapping[str, Any]) -> Recipe:
+    """A recipe as a job on this machine gets it, with every default filled in; ``run`` says what the arguments may be.
+
+    Raises RecipeError.
+    """
+    from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
+
+    changes = dict(_dotted(overrides))
+    if isinstance(recipe, str | Path):
+        return load_recipe(recipe, changes, machine=this_machine())
+    plain = resolved_yaml(recipe) if isinstance(recipe, Recipe) else recipe
+    return parse_recipe(plain, overrides=changes, machine=this_machine())
 
 
 def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -148,11 +169,16 @@ class JobHandle:
         """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
         return {path.stem: path for path in sorted(self.job.logs.glob("*.log"))}
 
-    def wait(self, timeout: float | None = None) -> Result:
+    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> Result:
         """Wait until the job has ended and nothing of it runs any more. A failed job is a result too, not an exception.
 
-        ``timeout`` is in seconds; raises TimeoutError after it (the job goes on).
+        ``timeout`` is in seconds; raises TimeoutError after it (the job goes on). ``progress``: show on stderr how it gets on, a line that
+        is redrawn; None: in a terminal and in a notebook only.
         """
+        from dlrover_lite.jobs.progress_line import ProgressLine, follow, redraws
+
+        if progress or (progress is None and redraws(sys.stderr)):
+            return follow(self, ProgressLine(sys.stderr), timeout)
         record = self.job.record()
         runner = record.keeper or record.launcher
         if not wait_for_end(runner, timeout):
@@ -201,7 +227,7 @@ class JobHandle:
         number = self._wish(CheckpointRequest(), CheckpointPromise, nothing).number
         while wait and not statuses.has_checkpoint(self.status(), number):
             try:
-                result = self.wait(_POLL_SECONDS)
+                result = self.wait(_POLL_SECONDS, progress=False)
             except TimeoutError:
                 continue
             if not statuses.has_checkpoint(self.status(), number):
@@ -440,6 +466,11 @@ class JobHandle:
         if self._started is not None and self._started.process.poll() is not None:
             self._started.release()
             self._started = None
+
+
+def list_jobs() -> list[JobHandle]:
+    """Find all jobs of this machine, the oldest first, whether or not they run."""
+    return [JobHandle(job) for job in stored_jobs()]
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""The progress line of a running job, on stderr."""
+"""The progress line of a running job, on a terminal, in a notebook or in a file; and following a job with it until it ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
 
+from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.checkpoint_words import open_problem, problem_text, saving
 from dlrover_lite.words import cleaned, compact, count, metric, remaining
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.jobs.store import Result
     from dlrover_lite.wire.messages import CheckpointProblem, EvaluationResult, NodeStatus, Status
 
-__all__ = ["ProgressLine", "evaluation_text", "progress_text"]
+__all__ = ["ProgressLine", "evaluation_text", "follow", "progress_text", "redraws"]
 
+LIVE_SECONDS, PLAIN_SECONDS = 0.5, 1.0
+"""Time between two looks at a job, where its line is redrawn and where not."""
 PLAIN_INTERVAL_SECONDS = 5.0
+_NOTEBOOK_WIDTH = 100
+"""Characters that the output of a notebook cell has room for."""
 GAP = "  "
 
 
@@ -79,8 +87,61 @@ def evaluation_text(evaluation: EvaluationResult, width: int = 80) -> str:
     return line(count) if len(line(count)) <= width else line(compact)
 
 
+def in_notebook(stream: IO[str]) -> bool:
+    """Whether a notebook shows what is written to ``stream``."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+def redraws(stream: IO[str]) -> bool:
+    """Whether a line that was written to ``stream`` can be replaced by another: on a terminal that isn't a dumb one, and in a notebook."""
+    return in_notebook(stream) or (stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"))
+
+
+def follow(
+    handle: JobHandle,
+    line: ProgressLine,
+    timeout: float | None = None,
+    *,
+    on_closed: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Result:
+    """Show how the job gets on until it has ended; return its result.
+
+    When nobody reads the progress any more, ``on_closed`` is called once and the rest is silent.
+
+    Raises TimeoutError after ``timeout`` seconds (the job goes on).
+    """
+    closed = False
+    end = math.inf if timeout is None else clock() + timeout
+
+    def shown(show: Callable[..., None], *arguments: Any) -> None:
+        nonlocal closed
+        if closed:
+            return
+        try:
+            show(*arguments)
+        except OSError:  # a pipe or terminal that is gone
+            closed = True
+            on_closed()
+
+    while True:
+        left = end - clock()
+        try:
+            result = handle.wait(min(max(0.0, left), LIVE_SECONDS if line.live else PLAIN_SECONDS), progress=False)
+        except TimeoutError:
+            with suppress(DlroverLiteError):  # the master is busy, or just ending
+                shown(line.show, handle.status())
+            if left <= 0:
+                raise TimeoutError(f"{handle.id} still runs after {timeout:g} s") from None
+            continue
+        with suppress(DlroverLiteError):
+            shown(line.show, handle.status())
+        shown(line.clear)
+        return result
+
+
 class ProgressLine:
-    """Redraws one line on a terminal; elsewhere writes a line every few seconds if something has changed.
+    """Redraws one line on a terminal or in a notebook; elsewhere writes a line every few seconds if something has changed.
 
     Methods raise OSError when the stream has been closed at its other end.
     """
@@ -88,7 +149,10 @@ class ProgressLine:
     def __init__(self, stream: IO[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self.live = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.live = redraws(stream)
+        self._notebook = in_notebook(stream)
+        self._drawn = 0
+        """Characters of the line that a notebook shows."""
         self._shown_at = -math.inf
         self._shown: tuple[object, ...] = ()
         self._evaluations = 0
@@ -152,10 +216,17 @@ class ProgressLine:
             self._live("")
 
     def _width(self) -> int:
+        if self._notebook:
+            return _NOTEBOOK_WIDTH
         return self._console().width - 1  # in the last column some terminals start a new line
 
     def _live(self, text: str) -> None:
         """In place. rich's own live display would hide the cursor, and leave it so if this process is killed."""
+        if self._notebook:  # of control characters notebooks know the return to the beginning of the line
+            self._stream.write(f"\r{' ' * self._drawn}\r{text}")
+            self._stream.flush()
+            self._drawn = len(text)
+            return
         from rich.control import Control
         from rich.segment import ControlType
         from rich.text import Text

@@ -120,11 +120,28 @@ class Result(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return self.state == "succeeded"
 
+    @property
+    def auc(self) -> float | None:
+        """AUC of the last evaluation; that of the latest training samples where nothing was evaluated; None before there are any."""
+        return self._quality("auc")
+
+    @property
+    def loss(self) -> float | None:
+        """Mean log loss, of the same samples as ``auc``."""
+        return self._quality("loss")
+
+    def _quality(self, metric: Literal["auc", "loss"]) -> float | None:
+        status = self.status or {}
+        evaluations = status.get("evaluations") or []
+        value: float | None = (evaluations[-1] if evaluations else status).get(metric)
+        return value
+
     def __repr__(self) -> str:
         """Short, as a notebook shows it: the status alone may have pages."""
         first, _, rest = self.message.partition("\n")
         message = first if len(first) <= _SHOWN_CHARACTERS and not rest else first[:_SHOWN_CHARACTERS] + "…"
         parts = [self.state + (f": {message}" if message else "")]
+        parts += [f"AUC {self.auc:.4f}"] if self.auc is not None else []
         parts += [f"export={self.export!r}"] if self.export else []
         names = [f".{name}" for name in ("message", "hint", "traceback", "status") if getattr(self, name)]
         parts += [f"more in {', '.join(names)}"] if names else []
