@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.destination import Piece, damaged, troubled
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES
+from dlrover_lite.regular_files import NotRegularFile, open_descriptor
 
 __all__ = ["LocalDirectory"]
 
@@ -177,7 +178,7 @@ class _Reader:
         self._descriptor = self._direct = -1
         try:
             with _troubles("read", path):
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = open_descriptor(path)
                 self.size = os.fstat(self._descriptor).st_size
         except BaseException:
             self.close()
@@ -210,7 +211,7 @@ class _Reader:
         """Reads past the page cache, where the file system can do that: a fifth of the CPU time, and faster."""
         if self._direct < 0 and hasattr(os, "O_DIRECT"):
             with suppress(OSError):  # EINVAL: it can't
-                self._direct = os.open(self.url, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                self._direct = open_descriptor(self.url, os.O_DIRECT)
 
     def close(self) -> None:
         for descriptor in (self._descriptor, self._direct):
@@ -272,6 +273,10 @@ def _troubles(doing: str, where: str) -> Iterator[None]:
         # Reading starts from a manifest or a listing: what these name is there, or is missing.
         if doing == "read" and os.path.isdir(os.path.dirname(where)):  # noqa: PTH112, PTH120
             raise damaged(where, "it is missing") from error
+        raise troubled(doing, where, error) from error
+    except (NotRegularFile, IsADirectoryError) as error:
+        if doing == "read":
+            raise damaged(where, str(error.strerror)) from error
         raise troubled(doing, where, error) from error
     except OSError as error:
         if doing == "read" and error.errno == errno.EIO:

@@ -19,8 +19,12 @@ from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, conf
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.retention import CutFacts, retained
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
+from dlrover_lite.units import MIB, format_bytes
 
 __all__ = ["CheckpointStore", "Cut", "NewestGood", "State", "directory_of", "number_of"]
+
+MOST_MANIFEST_BYTES = 256 * MIB
+"""Of a manifest, which is read whole: 4,096 parts with thousands of open minibatches each have less."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 
@@ -171,6 +175,8 @@ class CheckpointStore:
         """Raises CheckpointDamaged, CheckpointForeign."""
         name = f"{directory_of(cut)}/{MANIFEST}"
         with self._destination.open(name) as file:
+            if file.size > MOST_MANIFEST_BYTES:
+                raise damaged(file.url, f"it has {format_bytes(file.size)}, and no manifest has that much")
             manifest = read_manifest(file.read(0, file.size), file.url)
         if manifest.cut != cut:
             raise damaged(f"{self.url}/{name}", f"it is that of cut {manifest.cut}")

@@ -133,7 +133,7 @@ def _check_terminal() -> None:
 
 def _replay(what: str, job: str | None, *, once: bool, record: str | None, at: str | None, speed: float) -> None:
     path = Path(what)
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         from dlrover_lite.tui.recorded import read
 
         if record is not None:

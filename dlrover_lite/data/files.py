@@ -6,13 +6,13 @@ import contextlib
 import errno
 import glob
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from dlrover_lite.errors import DataError
+from dlrover_lite.regular_files import NotRegularFile, open_regular
 
 __all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
 
@@ -48,7 +48,7 @@ def resolve(patterns: Sequence[str], directory: Path) -> list[Path]:
 
 def _check(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
     except FileNotFoundError:
         raise DataError(f"data file {path} doesn't exist", hint="Check its path.") from None
@@ -56,14 +56,15 @@ def _check(path: Path) -> None:
         raise DataError(
             f"{path} is a directory, not a data file", hint=f'Name its files with a glob, such as "{path}/*".'
         ) from None
+    except NotRegularFile as error:
+        raise DataError(
+            f"data file {path} can't be used: {error.strerror}",
+            hint="Samples are read in any order, by several processes: write the data to a file.",
+        ) from None
     except OSError as error:
         raise DataError(
             f"data file {path} can't be read: {error.strerror}", hint="Check the permissions of the file."
         ) from None
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError(
-            f"{path} is not a regular file", hint="Samples are read in any order: write the data to a file."
-        )
     if status.st_size == 0:
         raise DataError(f"data file {path} is empty", hint="Leave it out, or write it again.")
 

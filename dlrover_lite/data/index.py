@@ -25,6 +25,7 @@ from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed
 from dlrover_lite.errors import DataError
 from dlrover_lite.jobs.paths import cache_directory
 from dlrover_lite.kernels import kernel
+from dlrover_lite.regular_files import open_descriptor, open_regular, read_file
 from dlrover_lite.units import format_bytes
 
 __all__ = ["LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head"]
@@ -32,6 +33,8 @@ __all__ = ["LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head
 LINES_PER_MARK = 1024
 _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 4 << 20
+_MOST_INDEX_BYTES = 1 << 30
+"""Of 128 billion lines."""
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -56,9 +59,7 @@ class TextIndex:
     def open(self) -> int:
         """A descriptor of the text, to be closed by the caller. Raises DataError when the text isn't as indexed."""
         try:
-            descriptor = (
-                os.dup(self.unnamed.fileno()) if self.unnamed else os.open(self.text, os.O_RDONLY | os.O_CLOEXEC)
-            )
+            descriptor = os.dup(self.unnamed.fileno()) if self.unnamed else open_descriptor(self.text)
         except OSError as error:
             raise DataError(f"data file {self.text} can't be read: {error.strerror}") from None
         try:
@@ -79,7 +80,7 @@ def find_index(source: Path) -> TextIndex | None:
     """The cached index of a file, if there is one that still fits. Raises OSError when ``source`` can't be read."""
     status = source.stat()
     try:
-        stored = np.fromfile(_index_path(source), np.int64)
+        stored = np.frombuffer(_whole_words(read_file(_index_path(source), _MOST_INDEX_BYTES)), np.int64)
         if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
             return None
         _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
@@ -101,7 +102,7 @@ def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
         found = find_index(source)
         if found is not None:
             return found
-        with source.open("rb", buffering=0) as file:
+        with open_regular(source) as file:
             status = os.fstat(file.fileno())
             packed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
@@ -118,7 +119,7 @@ def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
 def open_head(source: Path, byte_count: int) -> bytes:
     """The first bytes of a text file, or of what a .gz holds: at most ``byte_count``. Raises DataError."""
     try:
-        with source.open("rb") as file:
+        with open_regular(source) as file:
             if file.peek(2)[:2] != _GZIP_MAGIC:
                 return file.read(byte_count)
             return b"".join(_unpacked_chunks(source, file, byte_count))
@@ -298,6 +299,11 @@ def _changed(path: Path) -> DataError:
 
 def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
+
+
+def _whole_words(data: bytes) -> bytes:
+    """Cuts off what a damaged index may end in."""
+    return data[: len(data) // 8 * 8]
 
 
 def _marks(lines: int) -> int:

@@ -18,6 +18,7 @@ from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.heads import parquet_types
 from dlrover_lite.recipe.numbers import OUT_OF_RANGE
 from dlrover_lite.recipe.schema import ParquetData
+from dlrover_lite.regular_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,6 +169,7 @@ def _bytes(columns: Columns) -> int:
 def _open(path: Path) -> Any:
     pa = _pyarrow()
     try:
+        check_regular(path)
         return pa.parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} can't be read as Parquet: {error}", hint="Check that it is the right file.") from None

@@ -40,6 +40,8 @@ from dlrover_lite.jobs.paths import state_directory
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtime_directories, sweep_runtime
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.regular_files import read_file
+from dlrover_lite.units import MIB
 
 __all__ = [
     "Beginning",
@@ -67,6 +69,8 @@ _RESERVE_BYTES = 1 << 16
 _LEDGER = re.compile(r"ledger(?:-(\d+))?\.sqlite")
 _SHOWN_CHARACTERS = 120
 _ABANDONED_SECONDS = 3600.0
+_MOST_FILE_BYTES = 64 * MIB
+"""Of a file that is read whole: a recipe's text in a job's record is the longest thing in any of them."""
 
 T = TypeVar("T")
 
@@ -425,7 +429,7 @@ def _json(value: Any) -> bytes:
 
 def _read(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_file(path, _MOST_FILE_BYTES), type=kind)
     except OSError as error:
         raise JobError(f"Can't read {path}: {error.strerror}") from error
     except msgspec.MsgspecError as error:

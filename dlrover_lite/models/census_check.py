@@ -30,6 +30,7 @@ from dlrover_lite.ps.layout import BLOCK, PARAMETERS
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.recipe.census import CENSUS, census_problems
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
+from dlrover_lite.regular_files import check_regular
 
 __all__ = ["CensusReport", "TableCount", "WrongKey", "check_export", "reference"]
 
@@ -332,6 +333,7 @@ def _check_tensors(
 
     path = directory / DENSE_FILE
     try:
+        check_regular(path)
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} can't be used: {str(error).rstrip('.')}.", hint="Run the census again.") from error

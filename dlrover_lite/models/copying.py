@@ -10,6 +10,7 @@ from dlrover_lite.errors import ModelError
 from dlrover_lite.models.export import DENSE_FILE, ExportWriter, TableEntry
 from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.models.tables import TableRows, iterate_table
+from dlrover_lite.regular_files import NotRegularFile, check_regular
 
 __all__ = ["copy_export"]
 
@@ -36,8 +37,9 @@ def copy_export(
     done = 0
     with ExportWriter(target, manifest, format, model_directory=source / "model", overwrite=overwrite) as writer:
         try:
+            check_regular(source / DENSE_FILE)
             writer.write_dense(load_file(source / DENSE_FILE))
-        except (SafetensorError, FileNotFoundError) as error:
+        except (SafetensorError, FileNotFoundError, NotRegularFile) as error:
             raise ModelError(
                 f"{source / DENSE_FILE} can't be used: {str(error).rstrip('.')}.", hint="Export the model again."
             ) from error

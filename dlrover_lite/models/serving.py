@@ -18,8 +18,12 @@ from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
+from dlrover_lite.regular_files import check_regular, read_file
+from dlrover_lite.units import MIB
 
 __all__ = ["EmbeddingTable", "Metrics", "ServingModel", "evaluate_export", "load_model", "read_manifest"]
+
+_MOST_MANIFEST_BYTES = 64 * MIB
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -114,7 +118,7 @@ def read_manifest(directory: Path) -> Manifest:
     """``model.json`` of an export. Raises ModelError when it is missing, damaged, or of a newer format."""
     path = directory / MANIFEST_FILE
     try:
-        text = path.read_bytes()
+        text = read_file(path, _MOST_MANIFEST_BYTES)
         version = msgspec.json.decode(text, type=dict[str, object]).get("version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise ModelError(
@@ -154,6 +158,7 @@ def _load_dense(network: nn.Module, path: Path, manifest: Manifest) -> None:
     from safetensors.torch import load_file
 
     try:
+        check_regular(path)
         tensors = load_file(path)
     except FileNotFoundError as error:
         raise ModelError(f"The export's file {path} is missing.", hint="Export the model again.") from error

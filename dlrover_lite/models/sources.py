@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from dlrover_lite.errors import ModelError
+from dlrover_lite.regular_files import MOST_SOURCE_BYTES, read_file
 
 __all__ = ["copy_sources"]
 
@@ -19,7 +20,7 @@ def copy_sources(use: str, directory: Path, target: Path) -> str:
     """
     file, _, name = use.rpartition(":")
     path = (directory / file).resolve()
-    if not path.is_file():
+    if not path.exists():
         raise ModelError(f"The model file {path} doesn't exist any more.", hint="Put it back, then export again.")
     for source in _local_sources(path):
         copy = target / source.relative_to(path.parent)
@@ -45,8 +46,10 @@ def _local_sources(path: Path) -> list[Path]:
 def _imported_names(path: Path) -> set[str]:
     """First parts of the modules that the file imports, wherever in it."""
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(read_file(path, MOST_SOURCE_BYTES), str(path))
+    except OSError as error:
+        raise ModelError(f"{path} can't be read as Python: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelError(f"{path} is not valid Python any more: {error}", hint="Fix it, then export again.") from error
     names: set[str] = set()
     for node in ast.walk(tree):

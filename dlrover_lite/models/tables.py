@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.regular_files import check_regular
 
 __all__ = [
     "RowShape",
@@ -226,8 +227,7 @@ def read_table(path: Path, *, rows: int, dim: int) -> TableRows:
 
     Raises ModelError, naming the file, when it is missing, damaged, or has other numbers of rows or values.
     """
-    if not path.is_file():
-        raise _damaged(path, "it is missing")
+    _check_file(path)
     ids, vectors = _read_parquet(path, dim) if path.suffix == ".parquet" else _read_npz(path)
     if ids.shape != (rows,) or vectors.shape != (rows, dim):
         raise _damaged(path, f"it holds {list(ids.shape)} ids and {list(vectors.shape)} vectors, not {rows} of {dim}")
@@ -239,8 +239,7 @@ def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = 
 
     Raises ModelError as ``read_table`` does.
     """
-    if not path.is_file():
-        raise _damaged(path, "it is missing")
+    _check_file(path)
     shape = RowShape(dim, state_parts)
     count = max(1, _CHUNK_BYTES // (12 + 4 * dim * (1 + (state_parts or 0))))
     seen = 0
@@ -252,6 +251,15 @@ def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = 
         yield chunk
     if seen != rows:
         raise _damaged(path, f"it holds {seen} rows, not {rows}")
+
+
+def _check_file(path: Path) -> None:
+    try:
+        check_regular(path)
+    except FileNotFoundError as error:
+        raise _damaged(path, "it is missing") from error
+    except OSError as error:
+        raise _damaged(path, str(error.strerror)) from error
 
 
 def _npz_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRows]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.options import did_you_mean
+from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular
 
 __all__ = ["load_user_class", "split_use", "user_code", "user_traceback"]
 
@@ -63,9 +64,13 @@ def load_user_class(use: str, directory: Path) -> Any:
     path = (directory / file).resolve()
     if not file or not name or path.suffix != ".py":
         raise ModelError(f"Model {use!r} doesn't name a class in a Python file.", hint="Write my_model.py:MyModel.")
-    if not path.is_file():
+    if not path.exists():
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.py")))
         raise ModelError(f"The model file {path} doesn't exist.", hint=near)
+    try:
+        check_regular(path, MOST_SOURCE_BYTES)
+    except OSError as error:
+        raise ModelError(f"The model file {path} can't be read: {error.strerror}") from None
     module = _load_module(path)
     if hasattr(module, name):
         return getattr(module, name)

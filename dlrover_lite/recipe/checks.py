@@ -32,6 +32,7 @@ from dlrover_lite.recipe.schema import (
 from dlrover_lite.recipe.source import List, Node, Section
 from dlrover_lite.recipe.walk import Check, Given
 from dlrover_lite.recipe.words import found
+from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular, read_file
 from dlrover_lite.units import Resources, format_bytes
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
@@ -287,8 +288,11 @@ def _file_problem(path: Path) -> str:
         return _absent(path)
     if not os.access(path, os.R_OK):
         return f"{path} may not be read by you"
-    empty = path.is_file() and path.stat().st_size == 0
-    return f"{path} is empty" if empty else ""
+    try:
+        check_regular(path)
+    except OSError as error:
+        return f"{path} can't be used: {error.strerror}"
+    return f"{path} is empty" if path.stat().st_size == 0 else ""
 
 
 def _absent(path: Path) -> str:
@@ -347,12 +351,15 @@ def _model_file(path: Path, file: str, name: str, given: Given) -> None:
         given.add("use", _file_problem(path) or f"{path} is not a file")
         return
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = ast.parse(read_file(path, MOST_SOURCE_BYTES), filename=str(path))
     except SyntaxError as error:
         text = f": {error.text.strip()}" if error.text and error.text.strip() else ""
         given.add("use", f"{path}:{error.lineno or 1}: {error.msg}{text}")
         return
-    except (ValueError, OSError, RecursionError, MemoryError) as error:
+    except OSError as error:
+        given.add("use", f"{path} can't be read as Python: {error.strerror}")
+        return
+    except (ValueError, RecursionError, MemoryError) as error:
         given.add("use", f"{path} can't be read as Python: {error}")
         return
     classes, others = _top_level(tree.body)

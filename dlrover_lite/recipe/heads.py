@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dlrover_lite.recipe.numbers import dense_problem, number
 from dlrover_lite.recipe.problems import nearest
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
+from dlrover_lite.regular_files import open_regular
 
 __all__ = ["Finding", "examine", "parquet_types"]
 
@@ -55,7 +56,7 @@ def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Fi
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.peek(2)[:2] != _GZIP_MAGIC:
             return file.read(_HEAD_BYTES)
         with gzip.GzipFile(fileobj=file) as unpacked:

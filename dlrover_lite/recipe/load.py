@@ -14,6 +14,7 @@ from dlrover_lite.recipe.schema import Recipe, ResourceLimits
 from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text
 from dlrover_lite.recipe.walk import Walker
 from dlrover_lite.recipe.words import found
+from dlrover_lite.regular_files import FileTooLarge, NotRegularFile, read_file
 from dlrover_lite.units import GIB, MIB, Resources
 
 __all__ = ["load_recipe", "parse_recipe", "resolved_yaml"]
@@ -58,7 +59,8 @@ def parse_recipe(
 ) -> Recipe:
     """A recipe from its text, or from plain data. ``source`` names it in errors; relative paths start at ``directory``."""
     problems = Problems()
-    root = read_text(recipe, source, problems) if isinstance(recipe, str) else read_mapping(recipe, Place(source))
+    place = Place(source)
+    root = read_text(recipe, source, problems) if isinstance(recipe, str) else read_mapping(recipe, place, problems)
     if not isinstance(root, Section):
         if not len(problems):
             _not_a_recipe(root, source, problems)
@@ -84,10 +86,12 @@ def _read(path: Path) -> str:
     try:
         if path.is_dir():
             problems.add(place, "", "this is a directory; name the recipe file in it")
-        elif path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
-            problems.add(place, "", "not a recipe: this file is too large for one (a recipe is a short YAML file)")
         else:
-            content = path.read_bytes()
+            content = read_file(path, LARGEST_FILE_BYTES)
+    except FileTooLarge:
+        problems.add(place, "", "not a recipe: this file is too large for one (a recipe is a short YAML file)")
+    except NotRegularFile as error:
+        problems.add(place, "", f"not a recipe: {error.strerror}", hint="Write the recipe to a file, and name that.")
     except FileNotFoundError:
         message = "no such file"
         if path.parent.is_dir():

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, NodeEvent
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.parser import Parser
 from ruamel.yaml.reader import ReaderError
 
 from dlrover_lite.recipe.problems import Place, Problems
@@ -25,8 +27,10 @@ _TEXT_TAGS = {_TAG + "str", _TAG + "timestamp", _TAG + "value", _MERGE, "!"}
 _TYPED_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq", "!"}
 DEEPEST = 50
+DEEPEST_PARSED = 4 * DEEPEST
+"""What is a little too deep is refused with its key; what is much too deep, before it takes time."""
 MOST_VALUES = 20_000
-"""A recipe has dozens of values; more than this are aliases of aliases."""
+"""A recipe has dozens of values; more than this are another kind of file, or aliases of aliases."""
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -52,12 +56,47 @@ class Section(msgspec.Struct, frozen=True):
 Node = Scalar | List | Section
 
 
+class _BeyondReason(Exception):
+    """A document that is nested deeper, or has more values, than any recipe. ``line`` counts from 1."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+class _BoundedParser(Parser):
+    """Gives up at the first value that goes beyond ``DEEPEST_PARSED`` or ``MOST_VALUES``: what follows would take time by its square."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self._depth = self._values = 0
+
+    def get_event(self) -> Any:
+        event = super().get_event()
+        if isinstance(event, NodeEvent):
+            self._values += 1
+        if isinstance(event, CollectionStartEvent):
+            self._depth += 1
+        elif isinstance(event, CollectionEndEvent):
+            self._depth -= 1
+        if self._depth > DEEPEST_PARSED:
+            raise _BeyondReason(event.start_mark.line + 1, "nested too deeply")
+        if self._values > MOST_VALUES:
+            raise _BeyondReason(event.start_mark.line + 1, f"more than {MOST_VALUES:,} values")
+        return event
+
+
 def read_text(text: str, source: str, problems: Problems) -> Node | None:
     """The tree of a YAML document; None when it is empty, or (with a problem noted) not YAML."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Parser = _BoundedParser
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it: the latest one counts
-            root = YAML(typ="safe", pure=True).compose(text)
+            root = yaml.compose(text)
+    except _BeyondReason as error:
+        problems.add(Place(source, error.line), "", f"not a recipe: {error}")
+        return None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problems.add(Place(source, line), "", "not a recipe: this isn't text (a recipe is a YAML file)")
@@ -177,12 +216,23 @@ def _unknown_tag(tag: str) -> str:
     return f"the YAML tag {tag.replace(_TAG, '!!')} is not understood here; leave it out"
 
 
-def read_mapping(value: Any, place: Place) -> Node:
-    """The tree of plain Python data. Paths become text, numpy's whole numbers int, tuples lists."""
+def read_mapping(value: Any, place: Place, problems: Problems) -> Node:
+    """The tree of plain Python data. Paths become text, numpy's whole numbers int, tuples lists. Data that is nested deeper than any
+    recipe, such as a list that contains itself, is a problem."""
+    try:
+        return _read_data(value, place, 0)
+    except _BeyondReason as error:
+        problems.add(place, place.override or "", f"not a recipe: {error}")
+        return Scalar(place, None)
+
+
+def _read_data(value: Any, place: Place, depth: int) -> Node:
+    if depth > DEEPEST:
+        raise _BeyondReason(place.line, "nested too deeply")
     if isinstance(value, Mapping):
-        return Section(place, {str(name): read_mapping(item, place) for name, item in value.items()})
+        return Section(place, {str(name): _read_data(item, place, depth + 1) for name, item in value.items()})
     if isinstance(value, list | tuple):
-        return List(place, [read_mapping(item, place) for item in value])
+        return List(place, [_read_data(item, place, depth + 1) for item in value])
     if isinstance(value, os.PathLike):
         return Scalar(place, os.fspath(value))
     if not isinstance(value, bool | int | float | str) and hasattr(value, "__index__"):
@@ -218,7 +268,7 @@ def apply_override(root: Section, dotted: str, value: Any, problems: Problems) -
 
 def _override_value(value: Any, place: Place, dotted: str, problems: Problems) -> Node:
     if not isinstance(value, str):
-        return read_mapping(value, place)
+        return read_mapping(value, place, problems)
     found = Problems()
     node: Node | None
     if value.lstrip()[:1] in ("[", "{", '"', "'"):

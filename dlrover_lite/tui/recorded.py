@@ -10,15 +10,17 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from dlrover_lite.errors import HistoryError
+from dlrover_lite.regular_files import FileTooLarge, open_regular
 from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Change, Decided, Frame, Head, applied
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView, Problem
 from dlrover_lite.tui.player import Mark, Player
 from dlrover_lite.tui.recorder import CHANGED
+from dlrover_lite.units import GIB
 
 __all__ = ["Explain", "RecordedSource", "Recording", "read"]
 
@@ -26,6 +28,8 @@ Explain = Callable[[str, int, float], Explanation | None]
 """Of a decision (job and number), as of a time."""
 NOT_OPEN = "this recording has no more of it than the list: it wasn't open then"
 NOT_THERE = "not there yet"
+_MOST_UNPACKED_BYTES = 1 * GIB
+"""Of a compressed recording, which is unpacked in memory: days of a busy machine."""
 _MANY = 200
 """Frames: to go on over more of them takes longer than to begin with the last key."""
 
@@ -33,13 +37,22 @@ _MANY = 200
 def read(path: Path) -> Recording:
     """Of a file, or one that gzip has compressed. Raises HistoryError for one that is no recording, or of another version."""
     try:
-        with path.open("rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                return Recording(gzip.decompress(path.read_bytes()), str(path))
+        with open_regular(path) as file:
+            if file.peek(2)[:2] == b"\x1f\x8b":
+                return Recording(_unpacked(file, path), str(path))
             empty = file.seek(0, 2) == 0
             return Recording(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), str(path))
     except (OSError, EOFError, zlib.error) as error:
-        raise HistoryError(f"Can't read {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise HistoryError(f"Can't read {path}: {why}") from error
+
+
+def _unpacked(file: BinaryIO, path: Path) -> bytes:
+    with gzip.GzipFile(fileobj=file) as packed:
+        data = packed.read(_MOST_UNPACKED_BYTES + 1)
+    if len(data) > _MOST_UNPACKED_BYTES:
+        raise FileTooLarge(path, _MOST_UNPACKED_BYTES)
+    return data
 
 
 class _Which(msgspec.Struct):

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml.reader import Reader
 
 from dlrover_lite.errors import RecipeError
 from dlrover_lite.recipe.load import load_recipe, parse_recipe
@@ -178,7 +180,8 @@ def test_one_problem(more: str, expected: str) -> None:
         ("a:\n  b: *.tsv\n", "r.yaml:2: not YAML: found undefined alias '.tsv'; text that starts with * needs quotes, as in \"*.tsv\""),
         ("a: 1\nb: c: d\n", "r.yaml:2: not YAML: mapping values are not allowed here; check the indentation, and quote text that contains ': '"),
         ("a: 1\nb: \x00\n", "r.yaml:2: not a recipe: this isn't text (a recipe is a YAML file)"),
-        ("[" * 1000, "r.yaml: not a recipe: nested too deeply"),
+        ("\n" + "[" * 1000, "r.yaml:2: not a recipe: nested too deeply"),
+        ("a:\n" + "- b\n" * 30_000, "r.yaml:19999: not a recipe: more than 20,000 values"),
         (
             "version: 2\nnews: yes\n",
             "r.yaml:1: version: version 2: this recipe needs a newer dlrover-lite: pip install --upgrade dlrover-lite",
@@ -306,3 +309,25 @@ def test_options_by_override() -> None:
 
 def test_options_that_fit() -> None:
     assert errors(model("{embedding_dim: 8, hidden: [64], cross: vector, low_rank: 0, init_scale: 0}")) == []
+
+
+def test_data_that_contains_itself_is_refused() -> None:
+    options: dict[str, Any] = {}
+    options["x"] = [options]
+    with pytest.raises(RecipeError, match="nested too deeply"):
+        parse_recipe({"version": 1, "name": "j", "model": {"use": "my.py:Model", "options": options}, "data": {}})
+
+
+@pytest.mark.parametrize("opening", ["[", "{", "- ", "? ", "a: [", "{a: ", "[{a: "])
+def test_endless_nesting_is_refused_before_all_of_it_is_read(opening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading on would take time by the square of its length."""
+    read: list[int] = []
+    forward = Reader.forward
+
+    def counted(self: Reader, length: int = 1) -> None:
+        read.append(length)
+        forward(self, length)
+
+    monkeypatch.setattr(Reader, "forward", counted)
+    assert only_error(opening * 100_000, check_files=False) == "r.yaml:1: not a recipe: nested too deeply"
+    assert sum(read) < 10_000
