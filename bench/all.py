@@ -1,7 +1,8 @@
-"""Runs every bench script, one after the other, and prints one table (``--json``: one object a line). ``make bench``.
+"""Runs bench scripts, one after the other, and prints one table (``--json``: one object a line). ``make bench`` runs every one.
 
-Those that train for an hour or more run quickly, as with ``--quick``, unless ``--long`` is given. Exit code 1 when a script failed; a
-missed target is shown, and is no failure.
+Those that train for an hour or more run quickly, as with ``--quick``, unless ``--long`` is given, or they are named. With ``--record``,
+what was measured in full is kept with its date and commit, and docs/figures.md made anew. Exit code 1 when a script failed; a missed
+target is shown, and is no failure.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import _figures
 from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
@@ -34,20 +37,36 @@ def run(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
+    known = [script.stem for script in scripts()]
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"only these ({', '.join(known)}), in full")
     parser.add_argument("--long", action="store_true", help="also those in full that train for an hour or more")
+    parser.add_argument("--record", action="store_true", help="keep the figures, and make docs/figures.md anew")
+
+
+def chosen(names: Sequence[str]) -> list[Path]:
+    """The scripts of these names, or all. Raises SystemExit for one that isn't there."""
+    by_name = {script.stem: script for script in scripts()}
+    if unknown := [name for name in names if name not in by_name]:
+        raise SystemExit(f"There is no bench script {', '.join(unknown)}; there are {', '.join(by_name)}.")
+    return [by_name[name] for name in names] or list(by_name.values())
 
 
 def main() -> int:
-    options = arguments("Run every bench script.", extend)
+    options = arguments("Run bench scripts.", extend)
+    commit = _figures.version() if options.record else ""
     figures: list[dict[str, Any]] = []
     failed = []
-    for script in scripts():
+    for script in chosen(options.scripts):
         print(f"bench/{script.name} …", file=sys.stderr, flush=True)
-        result = run(script, quick=options.quick or (script.name in LONG and not options.long))
+        in_full = not options.quick and (script.name not in LONG or options.long or bool(options.scripts))
+        result = run(script, quick=not in_full)
         if result is None:
             failed.append(script.name)
             continue
         figures += result
+        if options.record and in_full:
+            _figures.add(result, commit)
+            _figures.write_page()
         for figure in result if options.json else []:
             print(json.dumps(figure), flush=True)
     if not options.json:

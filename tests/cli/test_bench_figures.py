@@ -1,0 +1,69 @@
+"""Figures that were measured are kept, and the page of them says what is kept."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.house.sources import ROOT
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("_figures")
+
+
+def measured(name: str, value: float, target: str = ">= 1.5") -> dict[str, object]:
+    return {"figure": name, "value": value, "unit": "x", "target": target, "ok": True, "baseline": 1.0, "detail": {}}
+
+
+def test_the_page_is_made_of_what_was_measured(figures: ModuleType) -> None:
+    """And every figure that was says what it is."""
+    assert figures.PAGE.read_text() == figures.page(figures.read())
+
+
+def test_of_several_runs_with_the_newest_commit_the_median_counts(figures: ModuleType, tmp_path: Path) -> None:
+    records = tmp_path / "figures.jsonl"
+    figures.add([measured("train.ratio", 9.0)], "0000001", records)
+    for value in (1.6, 1.2, 1.4):
+        figures.add([measured("train.ratio", value)], "0000002", records)
+    figures.add([measured("wire.curve_ratio", 2500.0, "")], "0000002", records)
+    rows = [line for line in figures.page(figures.read(records)).splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    date = json.loads(records.read_text().splitlines()[0])["date"]
+    assert [row[0] for row in cells] == ["`train.ratio`", "`wire.curve_ratio`"]
+    assert cells[0][2:] == ["1.4 x (1.2 to 1.6)", ">= 1.5", "**no**", "3", date, "`0000002`"]
+    assert cells[1][2:] == ["2,500 x", "", "", "1", date, "`0000002`"]
+
+
+def test_a_figure_that_nobody_explains_is_refused(figures: ModuleType, tmp_path: Path) -> None:
+    records = tmp_path / "figures.jsonl"
+    figures.add([measured("train.unheard_of", 1.0)], "0000001", records)
+    with pytest.raises(KeyError, match="unheard_of"):
+        figures.page(figures.read(records))
+
+
+def test_only_a_commit_can_be_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True
+        )
+
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "code.py").write_text("1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "code")
+    monkeypatch.setattr(figures, "HERE", tmp_path / "bench")
+    assert len(figures.version()) == 7
+    (tmp_path / "bench" / "figures.jsonl").write_text("{}\n")  # what recording itself writes
+    assert figures.version()
+    (tmp_path / "bench" / "code.py").write_text("2\n")
+    with pytest.raises(SystemExit, match=r"code\.py"):
+        figures.version()
