@@ -5,7 +5,21 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["at_time", "cleaned", "compact", "count", "duration", "metric", "next_look", "pause", "plural", "remaining"]
+__all__ = [
+    "at_time",
+    "cleaned",
+    "compact",
+    "count",
+    "duration",
+    "give_or_take",
+    "metric",
+    "next_look",
+    "pause",
+    "plural",
+    "remaining",
+    "short_duration",
+    "time_left",
+]
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -65,6 +79,28 @@ def remaining(seconds: float) -> str:
     whole = math.ceil(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def short_duration(seconds: float) -> str:
+    """45s, 12m, 3h20, 2d4h: at most five characters or so."""
+    if seconds < 99.5:
+        return f"{max(0.0, seconds):.0f}s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f}m"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60}h{minutes % 60:02}"
+    return f"{minutes // 1440}d{minutes % 1440 // 60}h"
+
+
+def give_or_take(error_seconds: float | None) -> str:
+    """Half the width of a band around a time: ±45s; ±? where that isn't known."""
+    return "±?" if error_seconds is None else f"±{short_duration(error_seconds)}"
+
+
+def time_left(at: float, error_seconds: float | None, now: float) -> str:
+    """Until an end that is expected: ``0:53 left ±4s``"""
+    return f"{remaining(max(0.0, at - now))} left {give_or_take(error_seconds)}"
 
 
 def next_look(at: float | None, why: str, now: float) -> str:

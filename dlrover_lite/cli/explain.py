@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import JobError
+from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.explain import Line
     from dlrover_lite.brain.shown import Explained
     from dlrover_lite.brain.store.records import StoredDecision
+    from dlrover_lite.expected_end import ExpectedEnd
 
 __all__ = ["explain_"]
 
@@ -35,7 +36,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.history import find_entry, open_history
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.words import cleaned
+    from dlrover_lite.words import at_time, cleaned, give_or_take
 
     store = open_history()
     if store is None:
@@ -45,11 +46,25 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
         one = _chosen(queries.decisions(store, entry.id, number=number), entry.id, number)
         shown, policy = read(store, one)
     if as_json:
-        emit_json(_as_object(one, lines_of(one.decision, policy=policy, most=None), shown))
+        found = _as_object(one, lines_of(one.decision, policy=policy, most=None), shown)
+        emit_json({**found, "expected_end": _expected_end(entry.id)})
         return
     text = explain(one.decision, one.effect, policy=policy, most=None if everything else 12)
     lines = [f"Decision {one.number} for {text}", *text_of(shown)]
+    if (end := _expected_end(entry.id)) is not None:
+        when = f"{at_time(end.at)} {give_or_take(end.error_seconds)}"
+        lines += ["", f"As the job stands now, it will have gone through its samples at {when}."]
     click.echo(cleaned("\n".join(lines), keep_lines=True))
+
+
+def _expected_end(job: str) -> ExpectedEnd | None:
+    """Ask the job's master; None: it isn't on this machine, is over, or doesn't answer."""
+    from dlrover_lite.jobs.handle import JobHandle
+
+    try:
+        return JobHandle.find(job).status().expected_end
+    except DlroverLiteError:
+        return None
 
 
 def _chosen(found: list[StoredDecision], job: str, number: int | None) -> StoredDecision:

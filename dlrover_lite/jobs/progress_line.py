@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.checkpoint_words import open_problem, problem_text, saving
-from dlrover_lite.words import cleaned, compact, count, metric, remaining
+from dlrover_lite.words import cleaned, compact, count, metric, time_left
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,10 +30,11 @@ _NOTEBOOK_WIDTH = 100
 GAP = "  "
 
 
-def progress_text(status: Status, width: int | None = None) -> str:
-    """What the job is doing, in at most ``width`` characters: what matters least gives way first."""
-    short = [part for part in _parts(status, compact) if part]
-    full = [part for part in _parts(status, count) if part]
+def progress_text(status: Status, width: int | None = None, *, now: float | None = None) -> str:
+    """What the job is doing, in at most ``width`` characters: what matters least gives way first. ``now``: seconds since the epoch."""
+    now = time.time() if now is None else now
+    short = [part for part in _parts(status, compact, now) if part]
+    full = [part for part in _parts(status, count, now) if part]
     if width is None or len(GAP.join(full)) <= width:
         return GAP.join(full)
     while len(short) > 1 and len(GAP.join(short)) > width:
@@ -42,12 +43,12 @@ def progress_text(status: Status, width: int | None = None) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[:width]
 
 
-def _parts(status: Status, number: Callable[[float], str]) -> list[str]:
+def _parts(status: Status, number: Callable[[float], str], now: float) -> list[str]:
     """From the most to the least important."""
     share = status.samples / status.total_samples if status.total_samples else 0.0
     rate = status.samples_per_second
     waiting = f" ({status.message})" if status.state == "starting" and status.message else ""
-    left = (status.total_samples - status.samples) / rate if rate > 0 else 0.0
+    end = status.expected_end
     return [
         "" if status.state == "training" else status.state + waiting,
         "" if status.state == "starting" else f"{math.floor(share * 100)}%",
@@ -58,7 +59,7 @@ def _parts(status: Status, number: Callable[[float], str]) -> list[str]:
         _nodes(status.nodes),
         _moving(status),
         saving(status),
-        f"{remaining(left)} left" if left and status.state == "training" else "",
+        time_left(end.at, end.error_seconds, now) if end is not None and status.state == "training" else "",
     ]
 
 

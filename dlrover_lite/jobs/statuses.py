@@ -31,6 +31,7 @@ def final(job: Job, result: Result) -> Status:
         message=result.message or status.message,
         checkpoints=_checkpoints(known["checkpoints"]),
         next_look=None,
+        expected_end=None,
     )
 
 

@@ -162,6 +162,7 @@ def _generations(
             story,
             decision=decision,
             began=nodes.words if decision else "",
+            prediction=nodes.prediction if decision else None,
             wall_clock=time.time,
             clock=time.monotonic,
         )
@@ -184,7 +185,13 @@ def _generations(
                 go_back=GoingBack(job),
                 profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
                 brain=brain,
-                autoscaler=Autoscaler(job=job.id, mode=autoscale_of(recipe), heard=nodes.number, began=nodes.words),
+                autoscaler=Autoscaler(
+                    job=job.id,
+                    mode=autoscale_of(recipe),
+                    heard=nodes.number,
+                    began=nodes.words,
+                    prediction=nodes.prediction,
+                ),
             )
             outcome = master.run()
             if outcome is None:

@@ -17,6 +17,7 @@ import msgspec
 
 from dlrover_lite.brain.demand import Autoscale, Done
 from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.expected_end import PredictedRate
 from dlrover_lite.units import Resources
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LetGo",
     "MoveHot",
     "NodeNow",
+    "PlanPrediction",
     "Replace",
     "Resize",
     "Scale",
@@ -173,6 +175,15 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 0
     again: float = 0.0
     """Not to be tried before."""
+    predicted: PredictedRate | None = None
+    """Throughput with the target."""
+
+
+class PlanPrediction(msgspec.Struct, frozen=True):
+    """What was predicted for a plan by the decision that brought it."""
+
+    plan: Plan
+    rate: PredictedRate
 
 
 class Turn(NamedTuple):
@@ -195,6 +206,8 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
     """Waits for a person's word."""
     began: str = ""
     """With which plan the job began, or went on, and why, in words."""
+    prediction: PlanPrediction | None = None
+    """The prediction for the last plan that was decided and is there; by hand it may have been changed since."""
 
     @property
     def busy(self) -> bool:
@@ -240,7 +253,9 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
         dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
         return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
 
-    def goes_on(self, heard: int, began: str, *, by_itself: bool) -> Autoscaler:
+    def goes_on(
+        self, heard: int, began: str, *, by_itself: bool, prediction: PlanPrediction | None = None
+    ) -> Autoscaler:
         """In the job's next generation, which decision ``heard`` has begun (0: none has). What is wanted stays so, unless the job had
         ended meanwhile (not ``by_itself``), or what was wanted was to give way."""
         goal = self.goal
@@ -256,6 +271,7 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
             goal=goal,
             suggestion=self.suggestion if by_itself and not heard else None,
             began=began or self.began,
+            prediction=prediction if heard else self.prediction,
         )
 
     def turn(self, world: World, now: float) -> Turn:
@@ -304,7 +320,10 @@ class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
 
     def _end(self, goal: Goal, state: Literal["done", "given up"], why: str, now: float, world: World) -> Turn:
         done = self._done(goal, state, why, now, world.samples)
-        return Turn(msgspec.structs.replace(self, goal=None), None, done)
+        prediction = self.prediction
+        if state == "done" and goal.target is not None:
+            prediction = None if goal.predicted is None else PlanPrediction(goal.target, goal.predicted)
+        return Turn(msgspec.structs.replace(self, goal=None, prediction=prediction), None, done)
 
     def _done(
         self,

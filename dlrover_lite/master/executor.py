@@ -31,6 +31,7 @@ from dlrover_lite.master.autoscaler import (
     World,
 )
 from dlrover_lite.master.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.job_end import predicted_rate
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.shards import ShardService
@@ -148,7 +149,7 @@ class Executor:
         what = str(decision.get("reason", ""))
         if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
             target = self._no_less(msgspec.convert(decision["plan"], Plan))
-            return Goal(number=advice.number, target=target, what=what)
+            return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision))
         if decision.get("action") == "preempt":
             steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
             return Goal(number=advice.number, steps=steps, what=what)

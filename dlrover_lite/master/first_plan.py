@@ -9,7 +9,10 @@ import msgspec
 
 from dlrover_lite.brain.demand import autoscale_of, fixed
 from dlrover_lite.brain.plan import Plan, initial_plan
+from dlrover_lite.expected_end import PredictedRate
+from dlrover_lite.master.autoscaler import PlanPrediction
 from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.job_end import predicted_rate
 from dlrover_lite.master.waiting import WaitingRoom
 from dlrover_lite.recipe.schema import Recipe, RoleResources
 from dlrover_lite.units import Resources
@@ -25,6 +28,12 @@ class FirstPlan(NamedTuple):
     why: str = ""
     begun: bool = False
     """The job has had nodes before."""
+    predicted: PredictedRate | None = None
+    """Throughput with this plan, by the decision."""
+
+    @property
+    def prediction(self) -> PlanPrediction | None:
+        return None if self.predicted is None else PlanPrediction(self.plan, self.predicted)
 
     @property
     def words(self) -> str:
@@ -105,7 +114,8 @@ def _advised(
             say(f"{ours.words}, since the brain's plan can't be understood, as by another version: {error}")
             return ours
         limits = recipe.resources
-        return FirstPlan(_memory_fixed(plan, limits.ps, limits.worker), advice.number, why, ours.begun)
+        plan = _memory_fixed(plan, limits.ps, limits.worker)
+        return FirstPlan(plan, advice.number, why, ours.begun, predicted_rate(advice.decision))
     if room.status.state == "queued" and not room.is_over():
         say("there is no brain any more that it could wait for")
     return ours

@@ -19,7 +19,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.jobs.store import Beginning, Job
-from dlrover_lite.master.autoscaler import Autoscaler
+from dlrover_lite.master.autoscaler import Autoscaler, PlanPrediction
 from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.facts import (
     AUTOSCALER,
@@ -178,13 +178,14 @@ def begin_generation(
     *,
     decision: int = 0,
     began: str = "",
+    prediction: PlanPrediction | None = None,
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> None:
     """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
 
     ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
-    says it in words.
+    says it in words, ``prediction`` what it predicts.
     """
     beginning, newest = job.beginning(), job.generation()
     if beginning is None or (newest is not None and beginning.generation <= newest):
@@ -218,7 +219,9 @@ def begin_generation(
     if before.cuts is not None:
         facts[CUTS] = CutNumbers(next=before.cuts.next)
     if before.autoscaler is not None:
-        facts[AUTOSCALER] = before.autoscaler.goes_on(decision, began, by_itself=beginning.by_itself)
+        facts[AUTOSCALER] = before.autoscaler.goes_on(
+            decision, began, by_itself=beginning.by_itself, prediction=prediction
+        )
     if before.slots is not None:
         facts[SLOTS] = SlotState(next_move=before.slots.next_move)
     if known.progress is not None and not beginning.only_parameters:

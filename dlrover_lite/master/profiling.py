@@ -52,6 +52,10 @@ class Usual:
         """When such a stretch was there last, or training began."""
         self._is_usual = False
 
+    @property
+    def is_usual(self) -> bool:
+        return self._is_usual
+
     def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
         """Whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
         if not trains:
@@ -100,6 +104,11 @@ class Profiling:
     def disturbed(self) -> str:
         """Why nothing is measured now, in words; empty while something is."""
         return self._profiler.disturbed
+
+    @property
+    def has_evaluations(self) -> bool:
+        """Evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
+        return self._usual.is_usual
 
     @property
     def seconds_left(self) -> float:

@@ -20,6 +20,7 @@ from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.fleet import FailJob, Fleet
 from dlrover_lite.master.generations import GoingBack
+from dlrover_lite.master.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.profiling import Profiling, Sink
@@ -110,6 +111,8 @@ class Master:
         self._stop_reason = stop_reason
         self._show = show
         self._clock = clock
+        self.wall_now = wall_clock
+        """Seconds since the epoch."""
         self.go_back = go_back
         self.brain = brain
         self._waiting: dict[int, Request] = {}
@@ -152,7 +155,9 @@ class Master:
         self._prompting: Prompting | None = None
         if self.checkpoints is not None:
             self._prompting = Prompting(self.checkpoints, self.servers, server, shards.commit)
-        self.profiling = Profiling(job, recipe, shards, profiles or [], clock=clock, wall_clock=wall_clock)
+        self.plan_rates, self.evaluation_pauses = PlanRates(), EvaluationPauses()
+        sinks = [*(profiles or []), self.plan_rates]
+        self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock)
         self._remember()
 
     @property
@@ -386,6 +391,7 @@ class Master:
             self.executor.turn()
             self._take_cuts()
         self.profiling.turn(self)
+        note_evaluations(self)
         if self.brain is not None:
             self.brain.keep_level(self.profiling.level(self))
             self.brain.turn(self.fleet, self.shards.consumed_samples)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dlrover_lite.backends.base import Usage
 from dlrover_lite.master.fleet import describe_end
+from dlrover_lite.master.job_end import job_end
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.next_look import next_look
 from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, Status
@@ -80,6 +81,7 @@ def describe(master: Master) -> Status:
         plan=master.executor.state.began,
         shards=_shards(shards),
         next_look=next_look(master),
+        expected_end=job_end(master, now=master.wall_now()),
     )
 
 

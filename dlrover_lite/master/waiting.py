@@ -131,4 +131,5 @@ def without_nodes(status: Status, why: str) -> Status:
         moves=[],
         slots_settled=True,
         next_look=QUEUED,
+        expected_end=None,
     )

@@ -33,6 +33,8 @@ _EIGHTHS = "▏▎▍▌▋▊▉█"
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Of a braille character: rows from the top, each with its left and right dot."""
 BRAILLE = 0x2800
+_LEAST_SPAN = 1e-9
+"""Of x; below it all is in one column."""
 LABEL = 7
 """Characters of the numbers beside a curve."""
 
@@ -96,7 +98,7 @@ def curve(
     if plot < 4 or rows < 1:
         return []
     low, high = span or ((intervals[0].start, intervals[-1].stop) if intervals else (0.0, 1.0))
-    scale = plot * 2 / (high - low) if high > low else 0.0
+    scale = plot * 2 / (high - low) if high - low > _LEAST_SPAN else 0.0
     top = round_up(max((one.value for one in intervals), default=0.0))
     columns = _columns(intervals, low, scale, plot * 2)
     cells = [[0] * plot for _ in range(rows)]

@@ -8,7 +8,7 @@ from dlrover_lite.tui.job_page import mark_of
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.table import Column, Order, Table
 from dlrover_lite.tui.text import Line, Span, line, wrapped
-from dlrover_lite.words import at_time, compact
+from dlrover_lite.words import at_time, compact, short_duration
 
 __all__ = ["decisions_table", "describe", "headline"]
 
@@ -47,7 +47,7 @@ def _predicted(one: Chosen, _width: int) -> Line:
     if one.gain_seconds is None:
         return phrases.DASH
     sign = "-" if one.gain_seconds < 0 else "+"
-    return line(f"{sign}{phrases.span(abs(one.gain_seconds))}")
+    return line(f"{sign}{short_duration(abs(one.gain_seconds))}")
 
 
 def _came(one: Chosen, _width: int) -> Line:

@@ -34,6 +34,7 @@ def status_of_master(status: Status) -> LocalStatus:
         ),
         message=status.message,
         next_look=Look(look.at, look.why) if (look := status.next_look) is not None else None,
+        expected_end=status.expected_end,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
-from dlrover_lite.tui.model import OVER, Cost, Expected, JobRow, LastDecision, Look, Rate, expected_end
+from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.tui.model import OVER, Cost, JobRow, LastDecision, Look, Rate
 from dlrover_lite.tui.text import clean
 
 __all__ = ["JobsFold", "LocalNode", "LocalStatus"]
@@ -42,6 +43,7 @@ class LocalStatus(msgspec.Struct, frozen=True):
     nodes: tuple[LocalNode, ...] = ()
     message: str = ""
     next_look: Look | None = None
+    expected_end: ExpectedEnd | None = None
 
     @property
     def alive(self) -> Iterable[LocalNode]:
@@ -216,7 +218,7 @@ def _row(known: _Known, silent: bool) -> JobRow:
         total_samples=total,
         rate=_rate(known),
         rates=tuple(round(rate.value, 1) for rate in rates),
-        expected=_expected(known, rates, samples, total),
+        expected=local.expected_end if local is not None and not known.over else None,
         workers=known.workers if local is None or known.over else _count(local, "worker"),
         servers=known.servers if local is None or known.over else _count(local, "ps"),
         cores=cores,
@@ -248,12 +250,6 @@ def _rate(known: _Known) -> float | None:
     if known.local is not None:
         return known.local.samples_per_second
     return known.rates[-1].value if known.rates else None
-
-
-def _expected(known: _Known, rates: Sequence[Rate], samples: int, total: int | None) -> Expected | None:
-    if known.over or total is None or known.heard_at is None or _state(known) == "queued":
-        return None
-    return expected_end(rates, total - samples, now=known.heard_at)
 
 
 def _resources(known: _Known) -> tuple[float | None, float | None, int | None, int | None]:

@@ -12,6 +12,15 @@ import msgspec
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
+from dlrover_lite.brain.store.watch_job import choice_of
+from dlrover_lite.expected_end import (
+    ExpectedEnd,
+    PlanIntervals,
+    PlanShape,
+    PredictedRate,
+    TrainedInterval,
+    expected_end,
+)
 from dlrover_lite.tui.fold import JobsFold, LocalNode, LocalStatus
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recorded import Explain, Recording
@@ -23,6 +32,7 @@ MISSING = "the brain's database keeps no shards, slots, checkpoints and losses, 
 _MOST_MOMENTS = 20_000
 """What happens closer together than a so-manieth of a history is told at once."""
 
+_NO_NODES = PlanShape((), ())
 _News = Measured | PlanNews | Known | Happened | JobNews
 
 
@@ -91,6 +101,12 @@ class _Past:
         self._nodes: dict[str, NodeRow] = {}
         self._decisions: dict[int, Chosen] = {}
         self._rates: list[Rate] = []
+        self._intervals = PlanIntervals()
+        self._shape = _NO_NODES
+        self._planned: PlanNews | None = None
+        """The plan that it was given last."""
+        self._predicted: dict[str, PredictedRate] = {}
+        """By choice: the newest prediction for each."""
         self._samples, self._rate, self._waits = 0, 0.0, ""
         self._elapsed, self._cpu, self._used = 0.0, 0.0, 0.0
         """Seconds since something was measured first, CPU seconds in them, cores used now."""
@@ -126,6 +142,7 @@ class _Past:
                     self._auc = one.outcome.auc
                 case PlanNews():
                     self._fold.take(WatchedJobs(plans=(one,)))
+                    self._planned, self._shape = one, _shape_of(one)
                 case Measured():
                     self._measure(one, since)
                     since = 0.0
@@ -146,6 +163,8 @@ class _Past:
         self._fold.take(WatchedJobs(rates=(RateNews(self._job, one.at, one.seconds, one.samples_per_second),)))
         if not one.seconds:
             return
+        self._shape = PlanShape.of_nodes((use.cores for use in one.workers), (use.cores for use in one.ps))
+        self._intervals.add(self._shape, TrainedInterval(one.seconds, one.seconds * one.samples_per_second))
         uses = [*one.ps, *one.workers]
         self._used = sum(use.cpu_seconds for use in uses) / one.seconds
         seconds = since if self._elapsed else one.seconds
@@ -174,6 +193,8 @@ class _Past:
             news = DecisionNews(self._job, one.number, one.at, one.action, one.reason)
             self._fold.take(WatchedJobs(decisions=(news,)))
             self._waits = one.reason if one.action in ("queue", "preempt") else ""
+            if one.choice and one.predicted is not None:
+                self._predicted[one.choice] = PredictedRate(one.predicted, one.lower or 0.0, one.upper or 0.0)
         self._decisions[one.number] = one
 
     def _happen(self, one: Happened) -> None:
@@ -220,7 +241,16 @@ class _Past:
             elapsed_seconds=self._elapsed,
             nodes=tuple(nodes),
             message=self._waits if state == "queued" else "",
+            expected_end=self._expected_end() if state == "training" else None,
         )
+
+    def _expected_end(self) -> ExpectedEnd | None:
+        planned = self._planned
+        predicted = None
+        if planned is not None and _shape_of(planned) == self._shape:
+            predicted = self._predicted.get(choice_of(planned.plan))
+        left = self._total - self._samples
+        return expected_end(self.at, left, self._intervals.since(self._shape), predicted=predicted)
 
     def _show(self) -> None:
         rows = self._fold.rows(0.0)  # as if it were long ago: its master isn't silent
@@ -234,3 +264,8 @@ class _Past:
             auc=self._auc,
             missing=MISSING,
         )
+
+
+def _shape_of(given: PlanNews) -> PlanShape:
+    worker, ps = given.plan.worker, given.plan.ps
+    return PlanShape.of_roles(worker.count, worker.each.cores, ps.count, ps.each.cores)

@@ -6,13 +6,11 @@ times): a value changes only when something has happened, so that what hasn't ch
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import msgspec
 
 from dlrover_lite.brain.shown import Explained, MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.expected_end import ExpectedEnd
 
 __all__ = [
     "OVER",
@@ -20,7 +18,6 @@ __all__ = [
     "Cost",
     "Cut",
     "Cuts",
-    "Expected",
     "Explanation",
     "JobDetail",
     "JobRow",
@@ -35,14 +32,10 @@ __all__ = [
     "Room",
     "Shards",
     "WeighedPlan",
-    "expected_end",
 ]
 
 OVER = ("succeeded", "failed", "stopped", "lost")
 """States that a job doesn't leave."""
-_WINDOW = 12
-"""Intervals that an expectation is made of."""
-_HALF_WIDTH_OF_80_PERCENT = 1.2816
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True):
@@ -59,14 +52,6 @@ class LastDecision(msgspec.Struct, frozen=True):
     at: float
     action: str
     reason: str
-
-
-class Expected(msgspec.Struct, frozen=True):
-    """When a job will have gone through its data."""
-
-    at: float
-    error_seconds: float | None
-    """It is within so much of ``at`` with 80%; None: too little is known to say."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -125,7 +110,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Samples/s of the last seconds; of one that is over: over all its time."""
     rates: tuple[float, ...] = ()
     """Of the last intervals, the oldest first."""
-    expected: Expected | None = None
+    expected: ExpectedEnd | None = None
     workers: int | None = None
     servers: int | None = None
     cores: float | None = None
@@ -348,19 +333,3 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
     missing: str = ""
     """What its source hasn't got of it, in words: that it is empty then says nothing."""
-
-
-def expected_end(rates: Sequence[Rate], left: float, *, now: float) -> Expected | None:
-    """From the mean of the last intervals, and how much they differ among each other. None for a job that doesn't get on.
-
-    ``left``: samples that are to be trained on. The error is that of the mean: intervals are taken as independent of each other.
-    """
-    newest = [rate.value for rate in rates[-_WINDOW:]]
-    if not newest or (mean := sum(newest) / len(newest)) <= 0 or left < 0:
-        return None
-    seconds = left / mean
-    if len(newest) < 3:
-        return Expected(now + seconds, None)
-    variance = sum((value - mean) ** 2 for value in newest) / (len(newest) - 1)
-    relative = math.sqrt(variance / len(newest)) / mean
-    return Expected(now + seconds, seconds * relative * _HALF_WIDTH_OF_80_PERCENT)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.tui.model import Cut, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
 from dlrover_lite.units import GIB, format_bytes
-from dlrover_lite.words import compact, next_look, pause
+from dlrover_lite.words import compact, give_or_take, next_look, pause
 
-__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "span", "state"]
+__all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "state"]
 
 _HALF_A_DAY = 43_200.0
+_TO_THE_SECOND = 60.0
+"""Seconds: an end that is surer than that is told to the second."""
 DASH: Line = (Span("-", "dim"),)
 
 _STATES: dict[str, tuple[str, Tone]] = {
@@ -49,34 +52,22 @@ def clock(at: float, *, seconds: bool = False) -> str:
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(at))
 
 
-def span(seconds: float) -> str:
-    """45s, 12m, 3h20, 2d4h: at most five characters or so."""
-    if seconds < 99.5:
-        return f"{max(0.0, seconds):.0f}s"
-    if seconds < 99.5 * 60:
-        return f"{seconds / 60:.0f}m"
-    minutes = round(seconds / 60)
-    if minutes < 48 * 60:
-        return f"{minutes // 60}h{minutes % 60:02}"
-    return f"{minutes // 1440}d{minutes % 1440 // 60}h"
-
-
 def ends(row: JobRow) -> Line:
-    """``ends`` at 14:32 ±3m; of one that is over, when that was."""
+    """``ends`` at 14:32 ±3m, or 14:32:05 ±8s; of one that is over, when that was."""
     if row.over:
         return line((f"at {clock(row.ended_at)}", "dim")) if row.ended_at is not None else DASH
     if row.expected is None:
         return DASH
     error = row.expected.error_seconds
-    return line(_when(row.expected.at, row), (f" ±{span(error)}" if error is not None else " ±?", "dim"))
+    return line(_when(row.expected, row), (f" {give_or_take(error)}", "dim"))
 
 
-def _when(at: float, row: JobRow) -> str:
-    """With the day, if that is another one than the job began at."""
+def _when(end: ExpectedEnd, row: JobRow) -> str:
+    """With the day, if that is another one than the job began at; to the second, if it is as sure as that."""
     began = row.started_at or row.created_at
-    if at - began < _HALF_A_DAY or time.localtime(at)[:3] == time.localtime(began)[:3]:
-        return clock(at)
-    return time.strftime("%d %b %H:%M", time.localtime(at))
+    if end.at - began < _HALF_A_DAY or time.localtime(end.at)[:3] == time.localtime(began)[:3]:
+        return clock(end.at, seconds=end.error_seconds is not None and end.error_seconds < _TO_THE_SECOND)
+    return time.strftime("%d %b %H:%M", time.localtime(end.at))
 
 
 def number(value: float | None) -> Line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.wire.message import Message
 
 __all__ = [
@@ -364,6 +365,8 @@ class Status(Message, frozen=True):
     """None: it has begun with nothing yet."""
     next_look: NextLook | None = None
     """None: it is over, or nobody says."""
+    expected_end: ExpectedEnd | None = None
+    """When it will have gone through its samples; None: it has, or nothing is known to go by."""
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
@@ -384,4 +387,6 @@ def status_of(fields: Mapping[str, Any]) -> Status:
         plain["shards"] = ShardsStatus(**shards)
     if (look := plain.get("next_look")) is not None:
         plain["next_look"] = NextLook(**look)
+    if (end := plain.get("expected_end")) is not None:
+        plain["expected_end"] = ExpectedEnd(**end)
     return Status(**plain)

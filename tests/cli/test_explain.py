@@ -16,13 +16,16 @@ from dlrover_lite.brain.lattice import Candidate, MemoryBand
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
 from dlrover_lite.cli.main import main
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.units import GIB, Resources
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import AutoscaleRequest, AutoscaleStatus
+from dlrover_lite.wire.messages import Ack, AutoscaleRequest, AutoscaleStatus
+from dlrover_lite.words import at_time
 from tests.brain.advised import Office, done
 from tests.cli.documented import check
-from tests.cli.scripted_master import running_job
+from tests.cli.scripted_master import running_job, status_of
 
 Capture = pytest.CaptureFixture[str]
 JOB = "ads-1"
@@ -107,6 +110,19 @@ def test_the_newest_that_changes_something_is_explained(decided: list[Decision],
     few = len(lines)
     assert main(["explain", JOB, number_of(decided, "change"), "--all"]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= few
+
+
+def test_when_the_job_ends_as_things_are_now(
+    decided: list[Decision], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = ExpectedEnd(1_800_000_000.0, 90.0)
+    assert as_json(["explain", JOB], capsys)["expected_end"] is None  # it isn't on this machine
+    with running_job(lambda _: Ack(), status=lambda job: status_of(job, expected_end=end)) as job:
+        monkeypatch.setattr(JobHandle, "find", lambda _: JobHandle(job))
+        assert main(["explain", JOB]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"As the job stands now, it will have gone through its samples at {at_time(end.at)} ±90s."
+        assert as_json(["explain", JOB], capsys)["expected_end"] == {"at": end.at, "error_seconds": 90.0}
 
 
 def test_as_json(decided: list[Decision], capsys: Capture) -> None:

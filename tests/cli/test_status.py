@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.store import Result
+from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.units import MIB, format_bytes
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import NextLook, to_builtins
+from dlrover_lite.wire.messages import NextLook, Status, to_builtins
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 
@@ -114,3 +117,31 @@ def test_when_the_brain_looks_next(look: NextLook, says: str, capsys: Capture) -
     ended(next_look=look)
     assert main(["status"]) == 0
     assert "brain " not in capsys.readouterr().out
+
+
+def test_every_command_tells_the_same_end(capsys: Capture) -> None:
+    """In the midst of an evaluation hardly anything is trained: the rate of the last seconds says nothing."""
+    end = ExpectedEnd(float(int(time.time()) + 250), 20.0)
+    clock = time.strftime("%H:%M:%S", time.localtime(end.at))
+
+    def refuse(_: msgspec.Struct) -> msgspec.Struct:
+        return Failure("refused", "nothing else is answered")
+
+    def status(job: Job) -> Status:
+        return status_of(job, samples=1000, total_samples=500_000, samples_per_second=2.0, expected_end=end)
+
+    def said(*arguments: str) -> str:
+        assert main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    with running_job(refuse, status=status) as job:
+        assert JobHandle(job).status().expected_end == end
+        assert json.loads(said("status", "--json"))["expected_end"] == {"at": end.at, "error_seconds": 20.0}
+        assert re.search(r"4:(0\d|10) left ±20s", said("status"))
+        for command in (("top",), ("tui", "--once", "--job", job.id)):
+            assert f"ends {clock} ±20s" in said(*command)
+        job.write_status(to_builtins(status(job)))
+        assert f"{clock} ±20s" in said("tui", "--once")
+    ended(expected_end=end)
+    assert "left" not in said("status")
+    assert json.loads(said("status", "--json"))["expected_end"] is None

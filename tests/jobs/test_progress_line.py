@@ -10,10 +10,13 @@ import pytest
 from dlrover_lite import words
 from dlrover_lite.cli.logs import LogFile
 from dlrover_lite.cli.summary import summary_lines
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.jobs import statuses
 from dlrover_lite.jobs.progress_line import ProgressLine, evaluation_text, progress_text
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
+
+END = ExpectedEnd(1_000_053.0, 4.0)
 
 
 def node(name: str, state: str) -> NodeStatus:
@@ -24,15 +27,23 @@ def status(**changes: object) -> Status:
     known = {name: getattr(statuses.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
     training = {"state": "training", "samples": 1_234_567, "total_samples": 4_000_000, "samples_per_second": 52_236.4}
     nodes = [node("ps-0", "up"), node("worker-0", "up"), node("worker-1", "up")]
-    return Status(**{**known, **training, "loss": 0.43137, "auc": 0.81657, "nodes": nodes, **changes})
+    return Status(
+        **{**known, **training, "loss": 0.43137, "auc": 0.81657, "nodes": nodes, "expected_end": END, **changes}
+    )
 
 
 def test_everything_is_there_when_there_is_room() -> None:
-    expected = "30%  1,234,567/4,000,000  52,236/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left"
-    assert progress_text(status()) == expected
-    assert progress_text(status(), 79) == expected
-    short = "30%  1.23 M/4.00 M  52.2 k/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left"
-    assert progress_text(status(), 78) == short
+    expected = "30%  1,234,567/4,000,000  52,236/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left ±4s"
+    assert progress_text(status(), now=1_000_000.0) == expected
+    assert progress_text(status(), 83, now=1_000_000.0) == expected
+    short = "30%  1.23 M/4.00 M  52.2 k/s  loss 0.4314  AUC 0.8166  3 nodes  0:53 left ±4s"
+    assert progress_text(status(), 82, now=1_000_000.0) == short
+
+
+def test_an_end_that_nothing_is_known_of_is_not_told() -> None:
+    assert "left" not in progress_text(status(expected_end=None))
+    assert "left" not in progress_text(status(state="evaluating"), now=1_000_000.0)
+    assert "0:00 left ±?" in progress_text(status(expected_end=ExpectedEnd(5.0, None)), now=6.0)
 
 
 @pytest.mark.parametrize("width", range(1, 90))

@@ -21,12 +21,12 @@ from dlrover_lite.brain.shown import (
 )
 from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.errors import JobError
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.tui.model import (
     Autoscaling,
     Cost,
     Cut,
     Cuts,
-    Expected,
     Explanation,
     JobDetail,
     JobRow,
@@ -58,7 +58,7 @@ ADS = JobRow(
     total_samples=10_000_000,
     rate=52_310.0,
     rates=tuple(20_000 + 500.0 * i + 4_000 * math.sin(i) for i in range(60)),
-    expected=Expected(NOW + 112, 9.0),
+    expected=ExpectedEnd(NOW + 112, 9.0),
     workers=3,
     servers=1,
     cores=2.0,

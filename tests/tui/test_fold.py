@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.tui.fold import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
 from dlrover_lite.units import GIB, Resources
 
@@ -146,3 +148,12 @@ def test_news_of_unknown_jobs_are_passed_over() -> None:
     fold.take(WatchedJobs(rates=(RateNews("none", 1.0, 1.0, 1.0),), plans=(PlanNews("none", 1.0, PLAN),)))
     fold.hear("none", _status(), 1.0)
     assert fold.rows(0.0) == {}
+
+
+def test_the_end_that_its_master_expects_is_told_until_it_is_over() -> None:
+    end, fold = ExpectedEnd(500.0, 3.0), JobsFold()
+    fold.take(WatchedJobs(jobs=(_news("one"),)))
+    fold.hear("one", msgspec.structs.replace(_status(), expected_end=end), 150.0)
+    assert fold.rows(150.0)["one"].expected == end
+    fold.hear("one", msgspec.structs.replace(_status("stopped"), expected_end=end), 160.0)
+    assert fold.rows(160.0)["one"].expected is None

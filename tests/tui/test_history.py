@@ -17,8 +17,9 @@ from dlrover_lite.brain.pareto import Band
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
 from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
-from dlrover_lite.brain.store.timeline import Timeline, jobs_known, timeline
+from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, jobs_known, timeline
 from dlrover_lite.tui.history import MISSING, recorded, write
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.recorded import RecordedSource, Recording
@@ -245,3 +246,48 @@ def test_a_job_that_waits_is_queued(path: Path) -> None:
     assert found is not None
     row = Played(recorded(found)).at(10).row
     assert (row.state, row.message) == ("queued", "it waits")
+
+
+def _given(at: float, workers: int) -> PlanNews:
+    return PlanNews("one", BEGIN + at, Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(workers, Resources(1.0, GIB))))
+
+
+def _measured(at: float, workers: int, rate: float, so_far: int) -> Measured:
+    used = tuple(Used(f"worker-{i}", cores=1.0) for i in range(workers))
+    return Measured(BEGIN + at, 10.0, rate, 100, so_far, used, (Used("ps-0", cores=0.5),))
+
+
+def _changed(at: float, workers: int, rate: float) -> Known:
+    """A decision for so many workers, and the samples/s that it predicts, give or take a quarter."""
+    band = {"predicted": rate, "lower": 0.8 * rate, "upper": 1.25 * rate}
+    plain = {"stage": "scale", "action": "change", "reason": "why", "before": "", "grows": True, "gain_seconds": None}
+    choice = f"{workers} worker x 1, 1 ps x 0.5"
+    found = Chosen(number=workers, at=BEGIN + at, choice=choice, measured=None, error=None, **band, **plain)  # type: ignore[arg-type]
+    return Known(BEGIN + at, found)
+
+
+def test_after_a_scaling_the_end_is_that_of_the_new_plan() -> None:
+    """As the screen of a job that ran would have said it: 100 samples/s, and 400 after it."""
+    job = JobNews("one", "ads", "mira", "dcn", "running", BEGIN, BEGIN + 1, None, 3000, "", "")
+    rates = [_measured(20.0 + 10 * i, 1, 100.0, 1000 * (i + 1)) for i in range(4)]
+    later = [_measured(80.0 + 10 * i, 4, 500.0, 5000 + 5000 * i) for i in range(3)]
+    past = Timeline(
+        job,
+        100_000,
+        measured=(*rates, *later),
+        plans=(_given(5, 1), _given(60, 4)),
+        decisions=(_changed(1, 1, 90.0), _changed(55, 4, 400.0)),
+        nodes=(Happened(BEGIN + 6, "worker-0", "up", role="worker"),),
+    )
+    played = Played(recorded(past))
+
+    def left(at: float) -> tuple[float, float | None]:
+        end = played.at(at).row.expected
+        assert end is not None
+        return round(end.at - BEGIN - at, 1), end.error_seconds and round(end.error_seconds, 1)
+
+    assert left(20) == (1100.0, 247.5)  # 99,000 left, and 90 samples/s predicted
+    assert left(50) == (960.0, 0.0)
+    assert left(60) == (240.0, 54.0)  # 96,000 left, and 400 predicted
+    assert left(90) == (225.0, 50.6)
+    assert left(100) == (170.0, 0.0)

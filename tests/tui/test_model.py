@@ -4,33 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.tui.model import Cost, Rate, expected_end
-
-
-def _rates(*values: float) -> list[Rate]:
-    return [Rate(float(at), value) for at, value in enumerate(values)]
-
-
-def test_the_end_follows_from_the_mean_of_the_last_intervals() -> None:
-    found = expected_end(_rates(1e9, *[100.0] * 12), 1000.0, now=50.0)
-    assert found is not None
-    assert (found.at, found.error_seconds) == (60.0, 0.0)
-
-
-def test_the_error_grows_with_how_much_intervals_differ() -> None:
-    errors = [expected_end(_rates(*[100 - d, 100 + d] * 6), 1000.0, now=0.0) for d in (1.0, 10.0)]
-    assert [one.error_seconds for one in errors if one] == pytest.approx([0.0386, 0.386], rel=0.01)
-
-
-@pytest.mark.parametrize(("values", "left"), [((), 10.0), ((0.0, 0.0), 10.0), ((5.0,), -1.0)])
-def test_a_job_that_does_not_get_on_has_no_expected_end(values: tuple[float, ...], left: float) -> None:
-    assert expected_end(_rates(*values), left, now=0.0) is None
-
-
-def test_little_that_is_known_has_no_error() -> None:
-    found = expected_end(_rates(10.0, 10.0), 100.0, now=1.0)
-    assert found is not None
-    assert (found.at, found.error_seconds) == (11.0, None)
+from dlrover_lite.tui.model import Cost
 
 
 def test_cost_is_what_was_given_for_as_long_as_it_was() -> None:

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.tui import explanation_page, job_page, jobs_page
 from dlrover_lite.tui.memory_chart import memory_chart
-from dlrover_lite.tui.model import Expected, JobDetail, JobsView, Look, Problem, Rate, Shards
+from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
@@ -23,7 +24,9 @@ def test_a_frame_of_all_jobs_has_what_is_known_of_each() -> None:
     assert columns.split()[:4] == ["JOB", "STATE", "DONE", "ENDS"]
     feed, ads, broken, _ = rows
     assert "it waits, number 1 in the queue" in feed
-    assert all(part in ads for part in ("42%", "14:01 ±9s", "52.3 k", "3w 1p", "1.8/2", "0.49 core-h", "13:56 change"))
+    assert all(
+        part in ads for part in ("42%", "14:01:52 ±9s", "52.3 k", "3w 1p", "1.8/2", "0.49 core-h", "13:56 change")
+    )
     assert "✗ failed" in broken
     assert "shapes differ" in broken
 
@@ -113,7 +116,7 @@ def test_what_is_old_is_said_in_words() -> None:
 
 
 def test_an_end_on_another_day_says_which() -> None:
-    row = msgspec.structs.replace(ADS, expected=Expected(NOW + 86_400, 7200.0))
+    row = msgspec.structs.replace(ADS, expected=ExpectedEnd(NOW + 86_400, 7200.0))
     assert "23 Nov 14:00 ±2h00" in text_of([jobs_page.describe(row, 80, NOW)[4]])
 
 

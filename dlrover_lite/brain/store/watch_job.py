@@ -14,7 +14,7 @@ from dlrover_lite.brain.store.news import Chosen, JobNews, NodeNews, PlanNews, R
 from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
 from dlrover_lite.errors import HistoryError
 
-__all__ = ["DECISIONS", "JobWatch", "chosen"]
+__all__ = ["DECISIONS", "JobWatch", "choice_of", "chosen"]
 
 DECISIONS = 200
 """Newest decisions of a job that are told."""
@@ -31,7 +31,7 @@ class _Candidate(msgspec.Struct):
         return self.workers * self.worker_cores + self.servers * self.ps_cores
 
     def describe(self) -> str:
-        return f"{self.workers} worker x {self.worker_cores:g}, {self.servers} ps x {self.ps_cores:g}"
+        return _in_words(self.workers, self.worker_cores, self.servers, self.ps_cores)
 
 
 class _Treatment(msgspec.Struct):
@@ -139,6 +139,15 @@ class JobWatch(Reader):
         for number, at, node, event, reason, data in self.all(question, (self.job, self._event)):
             self._event = number
             yield NodeNews(at, node, event, reason, decoded(data, _Follows).follows)
+
+
+def choice_of(plan: Plan) -> str:
+    """Return the words that a decision for this plan has as its ``choice``."""
+    return _in_words(plan.worker.count, plan.worker.each.cores, plan.ps.count, plan.ps.each.cores)
+
+
+def _in_words(workers: int, worker_cores: float, servers: int, ps_cores: float) -> str:
+    return f"{workers} worker x {worker_cores:g}, {servers} ps x {ps_cores:g}"
 
 
 def chosen(number: int, data: str, effect: str | None, done: str | None) -> Chosen:
