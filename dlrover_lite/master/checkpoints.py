@@ -176,6 +176,11 @@ class Checkpoints:
         lost = fleet.done and any(fleet.by_id[node].state == "ended" for node in self._servers.state.counts())
         return self.cuts.may_stop(self._clock()) or (lost and self.cuts.phase != "committing")
 
+    def misses(self, samples: int) -> bool:
+        """Say whether more has been trained than ``samples``, and than the newest complete one holds."""
+        newest = self.newest.samples if self.newest is not None else 0
+        return self._shards.consumed_samples > max(samples, newest)
+
     def last_words(self) -> tuple[str, str]:
         """Of a job that has been stopped: what is missing, and how to go on."""
         cuts, problem, missing = self.cuts, self._problem, ""

@@ -35,7 +35,7 @@ __all__ = [
 T = TypeVar("T")
 BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
 RESTARTS, CUTS, AUTOSCALER = "master_restarts", "cuts", "autoscaler"
-_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING = "exporter", "exported", "outcome", "stopping"
+_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING, _FAILING = "exporter", "exported", "outcome", "stopping", "failing"
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -127,6 +127,13 @@ class Facts:
 
     def keep_stopping(self, reason: str) -> None:
         self._keep(_STOPPING, reason)
+
+    def failing(self, kind: type[T]) -> T | None:
+        """Return how the job is going to fail, once its last checkpoint is complete."""
+        return self._fact(_FAILING, kind)
+
+    def keep_failing(self, outcome: msgspec.Struct) -> None:
+        self._keep(_FAILING, outcome)
 
     def exporter(self) -> str:
         return self._fact(_EXPORTER, str) or ""

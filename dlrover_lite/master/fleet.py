@@ -190,9 +190,19 @@ class Fleet(msgspec.Struct, frozen=True):
             fleet = fleet._with(msgspec.structs.replace(fleet.by_id[node], endpoint=endpoint))
         return fleet, instructions
 
-    def event(self, event: NodeEvent, now: float, *, owns: bool = True, leaving: Collection[str] = ()) -> Next:
+    def event(
+        self,
+        event: NodeEvent,
+        now: float,
+        *,
+        owns: bool = True,
+        leaving: Collection[str] = (),
+        work_is_left: bool = False,
+        doing: str = "",
+    ) -> Next:
         """The backend reports. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and holds
-        slots; ``leaving``: PS that are to be emptied and ended."""
+        slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told that there is nothing left to
+        do; ``doing``: what the node said last that it was at."""
         if event.kind == "started":
             fleet, _, instructions = self._step(event.node, "started", now, "its process runs")
             return fleet, instructions
@@ -203,6 +213,9 @@ class Fleet(msgspec.Struct, frozen=True):
         reason = before.verdict or event.reason or "Unknown"
         detail = before.detail if before.verdict else event.detail
         asked = (self.done or before.state == "draining") and reason in ("Succeeded", "Killed")
+        if reason == "Succeeded" and not asked and work_is_left and before.role == "worker":
+            where = f", in {doing}" if doing else ""
+            reason, detail = "UserError", f"exit code 0 without having been told to leave{where}"
         node = msgspec.structs.replace(
             fleet.by_id[event.node],
             reason="Succeeded" if asked else reason,
@@ -478,9 +491,9 @@ def _keep_ending(node: Node, number: int) -> tuple[str, str]:
 def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
     """A worker that finds the person's code or data at fault says so before it ends; this one has not."""
     return (
-        f"{node.id} ended without an error message, with the exit code of an error in the model or the data "
-        f"({node.detail or 'no detail'})",
-        "The model's code, or a native library that it uses, may have ended the process, as os._exit does.",
+        f"{node.id} ended in the middle of its work, without an error message ({node.detail or 'no detail'})",
+        "The model's code, or a native library that it uses, has most likely ended the process, as os._exit does. "
+        f"What it printed: dlrover-lite logs JOB --node {node.id}",
         [node.id],
     )
 

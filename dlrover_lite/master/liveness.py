@@ -37,6 +37,10 @@ class Liveness:
         self._heard[node] = self._awake
         self._doing[node] = doing, seconds
 
+    def doing(self, node: str) -> str:
+        """Return what the node said last that it was at, in words."""
+        return self._doing.get(node, ("", 0.0))[0]
+
     def judge(self, nodes: list[Node], now: float) -> list[Finding]:
         """Call it every turn, with all nodes that run."""
         self._awake += min(_LONGEST_TURN_SECONDS, max(0.0, now - self._last_turn))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dlrover_lite import slots
 from dlrover_lite.failpoints import failpoint
-from dlrover_lite.intervals import IntervalSet, Range
+from dlrover_lite.intervals import Range
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_loads import SlotLoads, decode
@@ -225,15 +225,7 @@ class ParameterServers:
 
 
 def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:
-    """All epochs below the first are consumed; of the later ones that have begun, these ranges of minibatches. Those in quarantine are
-    among them: nobody is going to push them any more."""
+    """All epochs below the first are consumed; of the later ones that have begun, these ranges of minibatches. Those in quarantine are not
+    among them: a job that goes on from a checkpoint tries them again."""
     below, epochs = shards.epochs_under_way()
-    aside = shards.quarantined() if epochs else []
-    found = []
-    for of in epochs:
-        done = shards.ledger.done(of)
-        skipped = [failure.k for where, failure in aside if where == of]
-        if skipped:
-            done = IntervalSet([*done, *((k, k + 1) for k in skipped)])
-        found.append((of.index, list(done)))
-    return below, found
+    return below, [(of.index, list(shards.ledger.done(of))) for of in epochs]

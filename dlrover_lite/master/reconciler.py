@@ -75,7 +75,8 @@ class Servers(Protocol):
 
 class Reconciler:
     """``keep`` makes a fleet durable: it is called before anything that follows from the change is done. ``on_refusal`` is told when the
-    backend refuses to launch a node; it raises the error, or ends the job."""
+    backend refuses to launch a node; it raises the error, or ends the job. ``work_is_left``: no worker may have been told to leave for
+    want of work."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Reconciler:
         on_gone: Callable[[str], None],
         on_failure: Callable[[FailJob], None],
         on_refusal: Callable[[BackendError], None],
+        work_is_left: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         self.fleet = fleet
@@ -109,6 +111,7 @@ class Reconciler:
         self._on_gone = on_gone
         self._on_failure = on_failure
         self._on_refusal = on_refusal
+        self._work_is_left = work_is_left
         self._clock = clock
         self._liveness = Liveness(health, clock())
         self._events_seen = 0
@@ -350,4 +353,11 @@ class Reconciler:
 
     def _judged(self, event: NodeEvent) -> Next:
         servers = self._servers
-        return self.fleet.event(event, self._clock(), owns=servers.owns(event.node), leaving=servers.leaving)
+        return self.fleet.event(
+            event,
+            self._clock(),
+            owns=servers.owns(event.node),
+            leaving=servers.leaving,
+            work_is_left=self._work_is_left(),
+            doing=self._liveness.doing(event.node),
+        )

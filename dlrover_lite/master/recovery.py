@@ -43,7 +43,7 @@ class CutFacts(msgspec.Struct, frozen=True, kw_only=True):
     minibatches: int | None = None
     """Of an epoch."""
     failures: list[Failure] = []
-    """Of training: minibatches in quarantine, and those that failed once."""
+    """Minibatches of training that have failed: those in quarantine, and those that failed once."""
     evaluations: list[RoundResult] = []
     """Those that were through."""
     rounds_due: int = 0
@@ -123,7 +123,9 @@ class NewLedger(NamedTuple):
 
 
 def ledger_of(manifest: Manifest, plan: ShardPlan, *, tokens_reserved: int = 1) -> NewLedger:
-    """What was consumed when the cut was taken is, all else is to do. ``tokens_reserved``: those below may be in use elsewhere.
+    """What was consumed when the cut was taken is, all else is to do. In epochs under way that includes minibatches that have failed: what
+    made them fail may have been mended. Not so those that count as consumed: parameter servers take no push of theirs any more.
+    ``tokens_reserved``: those below may be in use elsewhere.
 
     Raises as ``check_plan`` and ``cut_facts``, and CheckpointDamaged for ranges that can't be.
     """
@@ -132,8 +134,8 @@ def ledger_of(manifest: Manifest, plan: ShardPlan, *, tokens_reserved: int = 1) 
     changes: list[Change] = [TokensReserved(tokens_reserved)]
     try:
         for of, ranges in _epochs(manifest, plan):
-            mine = [failure for failure in known.failures if failure.pass_number == of.number]
             done = IntervalSet(ranges)
+            mine = [failure for failure in known.failures if failure.pass_number == of.number and failure.k in done]
             for failure in mine:
                 done.remove(failure.k, failure.k + 1)
             changes.append(of)

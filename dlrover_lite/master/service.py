@@ -143,6 +143,7 @@ class Master:
             on_gone=self._worker_gone,
             on_failure=self._node_has_failed_the_job,
             on_refusal=self._launch_refused,
+            work_is_left=lambda: not shards.finished,
             clock=clock,
         )
         self.slots = SlotControl(self.servers, self.reconciler, shards, total=recipe.resources.total)
@@ -151,6 +152,9 @@ class Master:
         """Why the job is to stop, while it takes a last checkpoint."""
         if self.stopping:
             self.reconciler.finish()
+        self.failing = self.facts.failing(Outcome)
+        """How the job is going to fail, while it takes a last checkpoint."""
+        self._samples_at_start = shards.consumed_samples
         self.checkpoints = checkpoints_of(self, checkpoints, clock, wall_clock)
         self._prompting: Prompting | None = None
         if self.checkpoints is not None:
@@ -298,6 +302,7 @@ class Master:
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
             case StopRequest(reason, now):
+                self._judge_failure()
                 if now:
                     self._end(Outcome("stopped", reason))
                 else:
@@ -363,7 +368,7 @@ class Master:
             self._begin_anew(failed, self.go_back)
         else:
             print(f"{failed.node}: {failed.traceback}", flush=True)
-            self._end(failed_by(failed, self.job))
+            self._fail(failed_by(failed, self.job))
 
     def _begin_anew(self, failed: NodeFailed, go_back: GoingBack) -> None:
         """Or end the job, if there is no checkpoint to go back to."""
@@ -418,7 +423,7 @@ class Master:
     def _node_has_failed_the_job(self, failure: FailJob) -> None:
         story = "".join(f"\n  {line}" for line in self.story.last_words(failure.nodes))
         message = failure.message + (f"\nIts story:{story}" if story else "")
-        self._end(Outcome("failed", message, failure.hint.replace("JOB", self.job)))
+        self._fail(Outcome("failed", message, failure.hint.replace("JOB", self.job)))
 
     def _launch_refused(self, error: BackendError) -> None:
         if not self._stop():
@@ -429,17 +434,40 @@ class Master:
 
     def _judge(self) -> None:
         """Whether the job has ended."""
+        self._judge_failure()
         if self.outcome is not None:
             return
-        failure = self.shards.failure or self.progress.judge_bad_lines(at_end=self.shards.finished)
-        if failure is not None:
-            trace = failure.user_traceback if isinstance(failure, ModelError) else ""
-            self._end(Outcome("failed", failure.message, failure.hint, trace))
-        elif self.shards.finished and self.exporting.done:
+        if self.failing is None and self.shards.finished and self.exporting.done:
             self._end(Outcome("succeeded"))
         elif not self.stopping and not any(node.role == "worker" for node in self.fleet.running):
             # all have left as if there were nothing to do: the last one was to export
             self.reconciler.one_more_worker()
+
+    def _judge_failure(self) -> None:
+        """Fail the job if it can't succeed any more."""
+        failure = self.shards.failure or self.progress.judge_bad_lines(at_end=self.shards.finished)
+        if failure is not None:
+            trace = failure.user_traceback if isinstance(failure, ModelError) else ""
+            outcome = Outcome("failed", failure.message, failure.hint, trace)
+            self._fail(outcome, keep=not self.shards.suspects_parameters)
+
+    def _fail(self, outcome: Outcome, *, keep: bool = True) -> None:
+        """Fail the job: after a last checkpoint if there is something to ``keep``, so that what was trained isn't lost with it."""
+        if self.outcome is not None or self.failing is not None:
+            return
+        self.failing = outcome
+        if keep and self.checkpoints is not None and self.checkpoints.misses(self._samples_at_start):
+            self.facts.keep_failing(outcome)
+            self._begin_to_stop(outcome.message)
+        else:
+            self._end(self._failed())
+
+    def _failed(self) -> Outcome:
+        """Return how the job fails, with how to go on."""
+        assert self.failing is not None
+        missing, how = self.checkpoints.last_words() if self.checkpoints is not None else ("", "")
+        missing = f"The job has ended {missing}." if missing else ""
+        return msgspec.structs.replace(self.failing, hint="\n".join(filter(None, (self.failing.hint, missing, how))))
 
     def _begin_to_stop(self, reason: str) -> None:
         """What runs goes on until a last checkpoint is complete; nothing is started any more."""
@@ -457,11 +485,16 @@ class Master:
             if not self.checkpoints.may_stop(self.fleet):
                 return
             missing, hint = self.checkpoints.last_words()
+        if self.failing is not None:
+            self._end(self._failed())
+            return
         self._end(Outcome("stopped", self.stopping + (f", {missing}" if missing else ""), hint))
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""
         if self.outcome is None:
+            if self.failing is not None and outcome.state == "stopped":
+                outcome = self._failed()  # before its last checkpoint was complete
             self.outcome = outcome
             if self.checkpoints is not None:
                 self.checkpoints.end()

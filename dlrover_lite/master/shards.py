@@ -82,6 +82,10 @@ class ShardService:
         self.failure: ModelError | None = None
         """Why the job can't succeed any more; nothing is leased once it is set."""
         self._story = story
+        self._done_at_first_failure: int | None = None
+        """Minibatches of training; None: nothing has failed since this service began."""
+        self._failed_in: list[Pass] = []
+        """The pass of the minibatch that was skipped last, where that was one too many."""
         self._unconfirmed = set(self.ledger.workers())
         """Workers that an earlier master has given leases, perhaps in answers that were never sent."""
         self._store = store
@@ -104,10 +108,9 @@ class ShardService:
         self._samples_of_finished = sum(
             self._samples_done(of) for of in self.ledger.passes() if of.kind == "train" and of not in self._unfinished
         )
-        for of in self.ledger.passes():
-            if of not in self._unfinished:
-                self._judge_skipped(of)
         self._judge_hopeless()
+        if skipped := self.quarantined():
+            self._judge_skipped(skipped[-1][0])
         self._advance()
         self.commit()
 
@@ -145,8 +148,10 @@ class ShardService:
         return min((of.index for of in self._unfinished if of.kind == "train"), default=self.plan.epochs - 1)
 
     def epochs_under_way(self) -> tuple[int, list[Pass]]:
-        """The lowest epoch that isn't through (or the next one, when all that were opened are), and those opened from there on."""
-        below = min((of.index for of in self._unfinished if of.kind == "train"), default=self._epochs_opened)
+        """The lowest epoch that isn't through (or the next one, when all that were opened are), and those opened from there on. One whose
+        skipped minibatches have failed the job isn't: they are tried again if it goes on from a checkpoint."""
+        open_epochs = [of.index for of in [*self._unfinished, *self._failed_in] if of.kind == "train"]
+        below = min(open_epochs, default=self._epochs_opened)
         minibatches = self.plan.minibatches(self.plan.samples)
         return below, [Pass("train", index, minibatches) for index in range(below, self._epochs_opened)]
 
@@ -167,6 +172,17 @@ class ShardService:
         final = self._final_round is not None and self._final_round < through
         opened = self._rounds_opened - (self._final_round is not None)
         return through, self._rounds_due - max(0, opened - through), final
+
+    @property
+    def suspects_parameters(self) -> bool:
+        """Since a minibatch failed first, fewer have succeeded than failed: more likely than single samples, the parameters themselves are
+        at fault, as after too large a learning rate."""
+        failures = sum(1 + failure.quarantined for _, failure in self.ledger.failures())
+        before = self._done_at_first_failure
+        return failures > 0 and (before is None or self._minibatches_done() - before < failures)
+
+    def _minibatches_done(self) -> int:
+        return sum(self.ledger.done(of).total for of in self.ledger.passes() if of.kind == "train")
 
     def rate(self, worker: str) -> float | None:
         """Measured training speed in minibatches/s."""
@@ -293,8 +309,11 @@ class ShardService:
         failure, changes = self.ledger.failed(token, k, error)
         self._store.apply(changes)
         if failure is not None and of is not None:
+            if self._done_at_first_failure is None:
+                self._done_at_first_failure = self._minibatches_done()
             self._tell_failure(of, failure)
             self._judge_hopeless()
+            self._judge_skipped(of)
             self._after_progress(of)
         return failure
 
@@ -310,7 +329,6 @@ class ShardService:
             self._unfinished.remove(of)
             if of.kind == "train":
                 self._samples_of_finished += self._samples_done(of)
-            self._judge_skipped(of)
             self._advance()
         elif self.plan.evaluate_every and of.kind == "train":
             self._advance()
@@ -386,8 +404,7 @@ class ShardService:
                 self._open_round()
 
     def _open_next_epoch(self) -> bool:
-        skipped_too_many = len(self.quarantined()) > self.plan.max_skipped_minibatches
-        if self._epochs_opened == self.plan.epochs or skipped_too_many:
+        if self._epochs_opened == self.plan.epochs or self.failure is not None:
             return False
         self._open(Pass("train", self._epochs_opened, self.plan.minibatches(self.plan.samples)))
         self._epochs_opened += 1
@@ -414,13 +431,15 @@ class ShardService:
         return done.total * self.plan.batch_size - missing
 
     def _judge_skipped(self, of: Pass) -> None:
+        """Fail the job if more minibatches are skipped than may be. ``of``: the pass of the last one."""
         skipped = self.quarantined()
-        if len(skipped) > self.plan.max_skipped_minibatches:
+        if len(skipped) > self.plan.max_skipped_minibatches and self.failure is None:
+            self._failed_in = [of]
             names = ", ".join(f"minibatch {failure.k} of {where}" for where, failure in skipped[:3])
             more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
             self._fail(
-                f"{names}{more} failed twice, on {skipped[0][1].worker} and on {skipped[0][1].second_worker}; "
-                f"the recipe allows {self.plan.max_skipped_minibatches} to be skipped, so the job failed at the end of {of}",
+                f"{names}{more} failed twice, on {skipped[0][1].worker} and on {skipped[0][1].second_worker}, "
+                f"and the recipe allows {self.plan.max_skipped_minibatches} to be skipped",
                 skipped[0][1].second_error,
                 "Mend what the error says, or allow more with training.max_skipped_minibatches.",
             )

@@ -18,6 +18,7 @@ from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
+from dlrover_lite.models.user import user_code
 from dlrover_lite.regular_files import check_regular, read_file
 from dlrover_lite.units import MIB
 
@@ -210,7 +211,9 @@ def evaluate_export(
             end = min(start + batch_size, dataset.samples)
             batch = dataset.read(np.arange(start, end, dtype=np.int64))
             if len(batch.labels):
-                totals.add(model(batch.dense, batch.ids).numpy(), batch.labels)
+                with user_code(f"{type(model.network).__name__}.forward", Path(directory) / "model"):
+                    logits = model(batch.dense, batch.ids).numpy()
+                totals.add(logits, batch.labels)
             if progress is not None:
                 progress(end)
     return Metrics(samples=totals.samples, loss=totals.log_loss, auc=totals.auc)

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,7 @@ from dlrover_lite.errors import ModelError
 from dlrover_lite.models.options import did_you_mean
 from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular
 
-__all__ = ["load_user_class", "split_use", "user_code", "user_traceback"]
+__all__ = ["exit_error", "exits_as_errors", "load_user_class", "split_use", "user_code", "user_traceback"]
 
 
 def split_use(use: str) -> tuple[str, str] | None:
@@ -52,6 +52,26 @@ def user_code(doing: str, directory: Path, *, hint: str = "") -> Iterator[None]:
         raise ModelError(
             f"{doing} failed: {text}", hint=hint, user_traceback=user_traceback(error, directory)
         ) from error
+
+
+def exit_error(error: BaseException, doing: str, directory: Path) -> ModelError:
+    """Make a ModelError of what is no ``Exception`` (SystemExit, KeyboardInterrupt) and was raised by the user's code during ``doing``."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return ModelError(
+        f"the model's code has asked for the end of the process ({text}) in {doing}",
+        hint="Remove sys.exit() and the like from the model, or raise an ordinary exception such as ValueError.",
+        user_traceback=user_traceback(error, directory),
+    )
+
+
+@contextmanager
+def exits_as_errors(doing: Callable[[], str], directory: Path) -> Iterator[None]:
+    """Turn SystemExit and KeyboardInterrupt out of the user's code into a ModelError, as ``exit_error`` does. For processes in which
+    nothing else raises them."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise exit_error(error, doing(), directory) from error
 
 
 def load_user_class(use: str, directory: Path) -> Any:

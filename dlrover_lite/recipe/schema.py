@@ -131,7 +131,7 @@ class Training(_Section, frozen=True, kw_only=True):
     evaluate_every: NonNegative = 0
     """Consumed samples between evaluations while training; 0: evaluate at the end only."""
     max_skipped_minibatches: NonNegative = 0
-    """The job goes on with up to this many quarantined minibatches; one more fails it at the end of the epoch."""
+    """The job goes on with up to this many quarantined minibatches; one more fails it at once."""
 
 
 class RoleResources(_Section, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ class Done(Generic[T, R]):
     def __init__(self, task: T) -> None:
         self.task = task
         self.result: R | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.seconds = 0.0
         self.cpu_seconds = 0.0
         """Of this thread alone: torch may have others work too."""
@@ -80,7 +80,7 @@ class ComputeThread(Generic[T, R]):
             done.idle_seconds = began - waiting_since
             try:
                 done.result = self._function(task)
-            except Exception as error:  # noqa: BLE001 - the person's own code: whatever it raises is the task's result
+            except BaseException as error:  # noqa: BLE001 - the person's own code: whatever it raises is the task's result, SystemExit too
                 done.error = error
             waiting_since = self._clock()
             done.seconds = waiting_since - began

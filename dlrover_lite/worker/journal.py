@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable
 
 __all__ = ["INTERVAL_SECONDS", "Journal"]
@@ -22,6 +24,8 @@ class Journal:
         self._compute_seconds = self._wait_seconds = 0.0
         self._done_before = 0, 0
         """Minibatches and samples up to ``_since``."""
+        self._failures: Counter[str] = Counter()
+        """How often each traceback came, numbers aside."""
 
     def up(self, *, cores: float, threads: int, tables: int, parameters: int) -> None:
         """``parameters``: dense ones."""
@@ -40,6 +44,17 @@ class Journal:
         self._compute_seconds += seconds
         self._wait_seconds += waited_seconds
 
+    def failed(self, what: str, trace: str) -> None:
+        """Write that ``what`` has raised. A traceback that differs from an earlier one in numbers only is written once, and mentioned the
+        2nd, 4th, 8th, … time."""
+        kind = re.sub(r"\d+", "#", trace)
+        self._failures[kind] += 1
+        times, last_line = self._failures[kind], trace.rstrip().rpartition("\n")[2]
+        if times == 1:
+            self._write(f"{what} failed:\n{trace.rstrip()}")
+        elif times & (times - 1) == 0:
+            self._write(f"{what} failed as others before, {times:,} in all: {last_line}")
+
     def tick(self) -> None:
         """Once a minute, what was done in it. Called often."""
         now = self._clock()
@@ -55,6 +70,8 @@ class Journal:
 
     def leaves(self, why: str) -> None:
         done = f"{_plural(self._minibatches, 'minibatch')} ({_plural(self._samples, 'sample')})"
+        if failures := self._failures.total():
+            done += f", {failures:,} of them failed,"
         self._write(f"{self._node} leaves: {why}; {done} in {self._clock() - self._began:,.0f} s")
 
 

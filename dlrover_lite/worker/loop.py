@@ -17,9 +17,9 @@ from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
-from dlrover_lite.models.user import user_traceback
+from dlrover_lite.models.user import exit_error, user_traceback
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.worker.compute import ComputeThread, Done
+from dlrover_lite.worker.compute import ComputeThread
 from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 from dlrover_lite.worker.schedule import learning_rate_factor
@@ -206,7 +206,7 @@ class TrainingLoop:
             held.work.add_cpu("compute", done.cpu_seconds)
             self._journal.computed(prepared.samples, seconds=done.seconds, waited_seconds=done.idle_seconds)
             if done.error is not None:
-                self._failed(done, done.error)
+                self._failed(done.task, done.error)
             elif isinstance(done.result, Gradients):
                 failpoint("worker.push.computed")
                 cpu_before = self._cpu_clock()
@@ -224,10 +224,12 @@ class TrainingLoop:
                 self._mark(_name(self._computing[0]))
         self._collect_pushes(at_most=MAX_UNACKNOWLEDGED)
 
-    def _failed(self, done: Done[_Task, Gradients | NDArray[np.float32]], error: Exception) -> None:
-        trace = "".join(traceback.format_exception(error))
-        print(f"minibatch {done.task.k} failed:\n{trace}", flush=True)
-        done.task.held.failed(done.task.k, user_traceback(error, self._code_directory))
+    def _failed(self, task: _Task, error: BaseException) -> None:
+        """Note a failed minibatch. Raises ModelError for what is no ordinary exception: nobody is to try that again."""
+        self._journal.failed(_name(task), "".join(traceback.format_exception(error)))
+        if not isinstance(error, Exception):
+            raise exit_error(error, _name(task), self._code_directory) from error
+        task.held.failed(task.k, user_traceback(error, self._code_directory))
 
     def _collect_pushes(self, *, at_most: int) -> None:
         """Take acknowledgements; wait while more than ``at_most`` pushes are under way."""

@@ -18,6 +18,7 @@ from dlrover_lite.data.open import open_data
 from dlrover_lite.errors import DataError, DeadlineExceeded, DlroverLiteError, ModelError, RecipeError
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.registry import build_model
+from dlrover_lite.models.user import exits_as_errors
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import (
@@ -50,11 +51,15 @@ _LEAVE_SECONDS = 5.0
 
 
 class _Stop:
-    """Set by SIGTERM: the loop ends after the minibatch it is in."""
+    """Set by SIGTERM or SIGINT: the loop ends after the minibatch it is in."""
 
     def __init__(self) -> None:
         self.requested = False
-        signal.signal(signal.SIGTERM, self._request)
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # so that a KeyboardInterrupt can only come from the person's own code
+            signal.signal(number, self._request)
 
     def _request(self, _signal: int, _frame: object) -> None:
         self.requested = True
@@ -81,7 +86,8 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            with Pulse(spec.id, spec.master_endpoint, context=context) as pulse:
+            pulse = Pulse(spec.id, spec.master_endpoint, context=context)
+            with pulse, exits_as_errors(lambda: pulse.doing, Path(welcome.recipe.directory)):
                 finished = _train(spec, welcome.recipe, master, context, stop, pulse, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""

@@ -34,6 +34,11 @@ class Pulse:
         """What begins now."""
         self._mark = (doing, time.monotonic())
 
+    @property
+    def doing(self) -> str:
+        """What was begun last."""
+        return self._mark[0]
+
     def __enter__(self) -> Pulse:
         self._thread.start()
         return self

@@ -98,7 +98,8 @@ class Trainer:
     def gradients(self, prepared: Prepared, *, epoch: int, k: int, seed: int) -> Gradients:
         """Forward and backward of an embedded minibatch.
 
-        Raises whatever the model raises, and ModelError for a loss that isn't finite; the module's gradients are gone then.
+        Raises whatever the model raises, and ModelError for a loss or a gradient that isn't finite: such a one must never reach the
+        parameters. The module's gradients are gone then.
         """
         torch.default_generator.manual_seed(seed)
         embedded = self._inputs(prepared).requires_grad_()
@@ -106,15 +107,26 @@ class Trainer:
             logits = _checked(self.module(prepared.dense, embedded), prepared)
             loss = self._loss(logits, prepared.labels)
             if not math.isfinite(loss.item()):
-                raise ModelError(
-                    f"the loss is {loss.item()} in minibatch {k} of epoch {epoch}",
-                    hint="Try a lower training.optimizer.learning_rate, or look for extreme values in the dense columns.",
-                )
+                raise ModelError(f"the loss is {loss.item()} in minibatch {k} of epoch {epoch}", hint=_NOT_FINITE)
             loss.backward()  # type: ignore[no-untyped-call]
         except BaseException:
             self.flat.forget_gradient()
             raise
-        return Gradients(logits.detach().numpy(), _gradient(embedded), self.flat.take_gradient())
+        found = Gradients(logits.detach().numpy(), _gradient(embedded), self.flat.take_gradient())
+        if (name := self._not_finite(found)) is not None:
+            raise ModelError(
+                f"the gradient of {name} is not finite in minibatch {k} of epoch {epoch}, though the loss is",
+                hint=_NOT_FINITE,
+            )
+        return found
+
+    def _not_finite(self, found: Gradients) -> str | None:
+        """Name what has a gradient with a NaN or an infinity in it."""
+        if not _is_finite(torch.from_numpy(found.embedded)):
+            return "the embeddings"
+        names = [*(name for name, _ in self.flat.parameters), "the averaged buffers"]
+        pairs = zip(names, found.dense, strict=False)
+        return next((name for name, gradient in pairs if gradient is not None and not _is_finite(gradient)), None)
 
     def push(self, prepared: Prepared, gradients: Gradients, *, epoch: int, k: int, factor: float) -> PushTicket:
         """Send each PS its share of the gradients."""
@@ -154,6 +166,14 @@ class Trainer:
         shares = [ticket.shares(first + kind) for kind in range(len(ticket.keys.dense))]
         self.placement.put(ticket.keys.dense, shares, self.flat.values)
         self.flat.pulled()
+
+
+_NOT_FINITE = "Try a lower training.optimizer.learning_rate, or look for extreme values in the dense columns."
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    """Say whether no value is NaN or infinite. A sum is cheaper than looking at each, and finite only if all are."""
+    return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
 def _checked(logits: torch.Tensor, prepared: Prepared) -> torch.Tensor:

@@ -21,6 +21,7 @@ from dlrover_lite.wire.messages import (
     CheckpointPromise,
     CheckpointRequest,
     Finished,
+    LeaseRequest,
     MoveRequest,
     Scaled,
     Status,
@@ -43,9 +44,9 @@ def no_haste(monkeypatch: Any) -> None:
     monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", PATIENCE)
 
 
-def begun(make: Any, **checkpoint: Any) -> tuple[Rig, Servers]:
-    """A job of two PS that has trained a little, and has much left to do."""
-    rig = make(ps=2, workers=1, checkpoint={**OFTEN, **checkpoint}, samples=4000)
+def begun(make: Any, *, workers: int = 1, **checkpoint: Any) -> tuple[Rig, Servers]:
+    """A job of two PS that has trained a little, and has much left to do. Only its first worker is up."""
+    rig = make(ps=2, workers=workers, checkpoint={**OFTEN, **checkpoint}, samples=4000)
     rig.up(*PAIR, "worker-0")
     servers = [ScriptedPs(rig, node) for node in PAIR]
     until(rig, servers, lambda status: status.slot_map_version)
@@ -446,6 +447,65 @@ def test_a_last_one_before_the_job_stops(make: Any, how: str) -> None:
     assert outcome.hint == "To go on from checkpoint 1: dlrover-lite run --resume rig-1"
     assert read(rig, 1) == expected(state)
     assert sorted(rig.backend.terminated) == ["ps-0", "ps-1", "worker-0"]
+
+
+def fail_twice(rig: Rig, workers: list[str], *, successes: int) -> int:
+    """A minibatch fails on one worker and then, alone, on another one (or again), while the first has so many ``successes``."""
+    first = rig.lease(workers[0])
+    failed = {"failed": first.start, "error": "ValueError: bad day"}
+    rig.ask(workers[0], LeaseRequest(workers[0], first.token, want=False, give_back=True, **failed))
+    for _ in range(successes):
+        lease = rig.lease(workers[0])
+        rig.ask(workers[0], LeaseRequest(workers[0], lease.token, [(lease.start, lease.start + 1)], give_back=True))
+    again = rig.lease(workers[-1])
+    assert (again.start, again.stop) == (first.start, first.start + 1)  # alone
+    answer = rig.ask(workers[-1], LeaseRequest(workers[-1], again.token, want=False, **failed))
+    assert answer == Ack()
+    return int(first.start)
+
+
+@pytest.mark.parametrize("then", ["waits", "is stopped at once", "its master is killed"])
+def test_a_last_one_before_the_job_fails(make: Any, then: str) -> None:
+    """What was trained isn't lost with the minibatch that can't be."""
+    rig, servers = begun(make, workers=2)
+    rig.up("worker-1")
+    state = push(servers, 30, 1)
+    if then != "waits":
+        servers[0].writes = False
+    k = fail_twice(rig, ["worker-0", "worker-1"], successes=2)
+    assert isinstance(rig.lease("worker-0"), Finished)  # nothing is trained any more
+    if then == "is stopped at once":
+        rig.ask("cli", StopRequest("had enough", now=True))
+        outcome = rig.ended()
+    elif then == "its master is killed":
+        until(rig, servers, lambda _: servers[0].taken)
+        rig.kill()
+        rig.start()
+        for server in servers:
+            server.writes = True
+        outcome = until_ended(rig, servers)
+    else:
+        outcome = until_ended(rig, servers)
+        assert read(rig, 1) == expected(state)
+    assert outcome.state == "failed"
+    assert f"minibatch {k} of epoch 0 failed twice" in outcome.message
+    assert outcome.hint.startswith("Mend what the error says, or allow more with training.max_skipped_minibatches.")
+    kept = "dlrover-lite run --resume rig-1" in outcome.hint
+    assert kept == (then != "is stopped at once")
+
+
+def test_none_of_parameters_that_are_suspected(make: Any) -> None:
+    """The one from before is kept, and no newer one is in its way."""
+    rig, servers = begun(make)
+    push(servers, 30, 1)
+    ask(rig)
+    until(rig, servers, has(1))
+    push(servers, 30, 2)
+    fail_twice(rig, ["worker-0"], successes=0)
+    outcome = rig.ended()
+    assert outcome.state == "failed"
+    assert outcome.hint.endswith("To go on from checkpoint 1: dlrover-lite run --resume rig-1")
+    assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
 
 
 def test_stopping_at_once(make: Any) -> None:

@@ -14,6 +14,7 @@ from dlrover_lite.wire.messages import (
     Export,
     Exported,
     Finished,
+    Heartbeat,
     Lease,
     LeaseRequest,
     NodeFailed,
@@ -101,13 +102,21 @@ def test_when_all_workers_left_one_more_exports(rig: Rig) -> None:
     assert rig.ended().state == "succeeded"
 
 
-def test_when_all_workers_left_in_the_middle_one_more_goes_on(rig: Rig) -> None:
+def test_a_worker_that_ends_well_in_the_middle_is_the_persons_error(rig: Rig) -> None:
+    """As by ``os._exit(0)`` in the model: nobody has told it that there is nothing left to do."""
     rig.up("ps-0", "worker-0", "worker-1")
     assert isinstance(rig.lease("worker-0"), Lease)
+    rig.client("worker-0").send(Heartbeat("worker-0", "minibatch 1 of epoch 0", 0.1))
+    rig.ask("worker-0", TopologyRequest("worker-0"))  # by now it has been heard
     rig.backend.ends("worker-0", "Succeeded")
-    rig.backend.ends("worker-1", "Succeeded")
-    rig.up("worker-2")
-    assert isinstance(rig.work("worker-2"), Export)
+    outcome = rig.ended()
+    assert outcome.state == "failed"
+    assert outcome.message.startswith(
+        "worker-0 ended in the middle of its work, without an error message (exit code 0 without having been told to "
+        "leave, in minibatch 1 of epoch 0)"
+    )
+    assert "os._exit" in outcome.hint
+    assert [spec.id for spec in rig.backend.launched] == ["ps-0", "worker-0", "worker-1"]
 
 
 def test_a_report_without_a_wish_sends_nobody_away(make: Any) -> None:

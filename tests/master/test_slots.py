@@ -98,14 +98,14 @@ def test_a_server_is_told_what_it_owns_and_what_is_consumed(make: Any) -> None:
     assert rig.report("stranger") == rig.report("worker-0") == Ack()
 
 
-def test_what_is_in_quarantine_is_consumed_too(make: Any) -> None:
-    rig = make(samples=40, workers=2)
+def test_what_is_in_quarantine_is_not_consumed(make: Any) -> None:
+    rig = make(samples=40, workers=2, max_skipped_minibatches=1)
     rig.up("ps-0", "worker-0", "worker-1")
     for worker in ("worker-0", "worker-1"):
         lease = rig.lease(worker)
         assert lease.start == 0
         rig.ask(worker, LeaseRequest(worker, lease.token, failed=0, error="no", give_back=True, want=False))
-    assert rig.report("ps-0").consumed == [(0, [(0, 1)])]
+    assert rig.report("ps-0").consumed == [(0, [])]
 
 
 def test_a_move_of_slots_from_the_wish_to_the_new_map(pair: Rig) -> None:

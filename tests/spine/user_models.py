@@ -34,7 +34,8 @@ class Census(nn.Module):
 
     ``deaths`` of its processes kill themselves in their ``at``-th forward, ``leaves`` end as if they had been asked to; the first one to
     come there takes ``eats`` bytes of memory, or (``stuck``) never comes back. A job doesn't come to its end before there is the file
-    ``gate``: after a while its workers are very slow until then.
+    ``gate``: after a while its workers are very slow until then. It raises on the sample whose first dense value is ``fails_on`` until
+    there is the file ``mended``.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Census(nn.Module):
         stuck: bool = False,
         at: int = 30,
         gate: str = "",
+        fails_on: float = -1.0,
     ) -> None:
         super().__init__()
         self.embedding_fields = [
@@ -56,6 +58,7 @@ class Census(nn.Module):
         self.directory, self.deaths, self.leaves, self.at, self.forwards = directory, deaths, leaves, at, 0
         self.eats, self.stuck = eats, stuck
         self.gate = Path(gate) if gate else None
+        self.fails_on = fails_on
 
     def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         self.forwards += 1
@@ -69,6 +72,8 @@ class Census(nn.Module):
                 assert eaten
             if self.stuck and first_time(self.directory, "stuck"):
                 threading.Event().wait()
+        if self.training and (dense == self.fails_on).any() and not Path(self.directory, "mended").exists():
+            raise ValueError("not mended yet")
         if self.gate is not None and self.forwards > BRISK and not self.gate.exists():
             threading.Event().wait(SLOW_SECONDS)
         return embedded.sum(1)
@@ -96,6 +101,27 @@ class Moody(nn.Module):
             if wanted and (self.how != "once" or first_time(self.directory, "raised")):
                 raise ValueError("no such mood")
         return logits
+
+
+class Leaver(nn.Module):
+    """Ends its process from its forward, once it has been tried: ``how`` is exit, interrupt or os_exit."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.embedding_fields = [EmbeddingField("number", 2)]
+        self.how = how
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        if len(dense) > 2:
+            self.leave()
+        return embedded.sum(1)
+
+    def leave(self) -> None:
+        if self.how == "exit":
+            raise SystemExit("had enough")
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        os._exit(0)
 
 
 class NotANumber(nn.Module):

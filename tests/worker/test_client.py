@@ -113,6 +113,31 @@ def test_training_step_by_step_is_training_in_torch(servers: Servers) -> None:
     np.testing.assert_allclose(prepared.embedded, want, rtol=1e-3, atol=1e-6)
 
 
+class Steep(Model):
+    """Its loss is finite, and the gradient of one of its inputs isn't: that of the square root at 0."""
+
+    def __init__(self, steep: str) -> None:
+        super().__init__()
+        self.steep = steep
+
+    def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(dense, embedded)
+        at_zero = {"embedded": embedded[:, 0], "dense": self.layers[0].weight[0, 0]}.get(self.steep)
+        return logits if at_zero is None else logits + torch.sqrt(at_zero - at_zero.detach())
+
+
+@pytest.mark.parametrize(("steep", "named"), [("embedded", "the embeddings"), ("dense", "layers.0.weight")])
+def test_a_gradient_that_is_not_finite_never_reaches_the_parameters(servers: Servers, steep: str, named: str) -> None:
+    trainer = servers.trainer(Steep(steep))
+    with pytest.raises(ModelError, match=rf"the gradient of {named} is not finite in minibatch 0 of epoch 0"):
+        servers.step(trainer, batch(0), 0)
+    assert all(ps.pushes == 0 for ps in servers.all)
+    trainer.module.steep = ""  # type: ignore[assignment]
+    servers.step(trainer, batch(1), 1)
+    assert all(ps.pushes == 1 for ps in servers.all)
+    assert all(np.isfinite(row).all() for ps in servers.all for row in ps.rows.values())
+
+
 def test_a_push_whose_answer_is_lost_is_repeated_and_applied_once(servers: Servers) -> None:
     trainer = servers.trainer(Model())
     prepared = trainer.prepare(batch(0))

@@ -7,6 +7,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from dlrover_lite.worker.compute import ComputeThread, Done
 
 
@@ -48,6 +50,21 @@ def test_results_come_in_the_order_of_the_tasks_and_errors_are_results() -> None
         assert not readable(compute, 0)
         may_go_on.set()
         assert [done.result for done in results(compute, 1)] == [12 / 5]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_what_is_no_ordinary_exception_is_a_result_too(error: BaseException) -> None:
+    """Else the thread would be gone, and whoever waits for its result would seem to hang."""
+
+    def work(task: int) -> float:
+        if task == 0:
+            raise error
+        return 12 / task
+
+    with ComputeThread(work) as compute:
+        for task in (0, 3):
+            compute.submit(task)
+        assert [done.error or done.result for done in results(compute, 2)] == [error, 4]
 
 
 def test_tasks_run_beside_the_caller() -> None:

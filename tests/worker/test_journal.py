@@ -25,6 +25,27 @@ def test_up_each_minute_and_the_end() -> None:
     ]
 
 
+def test_a_traceback_is_written_once() -> None:
+    lines: list[str] = []
+    journal = Journal("worker-0", lines.append, clock=lambda: 0.0)
+
+    def trace(k: int, what: str = "ValueError") -> str:
+        return f"Traceback (most recent call last):\n  File my_model.py, line 3\n{what}: the loss is nan in minibatch {k}\n"
+
+    for k in range(976):
+        journal.failed(f"minibatch {k} of epoch 0", trace(k))
+    journal.failed("minibatch 5 of epoch 1", trace(5, "KeyError"))
+    journal.leaves("told to")
+    assert lines[0] == f"minibatch 0 of epoch 0 failed:\n{trace(0).rstrip()}"
+    assert lines[1] == (
+        "minibatch 1 of epoch 0 failed as others before, 2 in all: ValueError: the loss is nan in minibatch 1"
+    )
+    assert "512 in all" in lines[9]
+    assert lines[10] == f"minibatch 5 of epoch 1 failed:\n{trace(5, 'KeyError').rstrip()}"
+    assert "977 of them failed" in lines[11]
+    assert len(lines) == 12
+
+
 def test_one_is_one() -> None:
     lines: list[str] = []
     journal = Journal("worker-0", lines.append, clock=lambda: 0.0)
