@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -35,7 +36,12 @@ class LocalDirectory:
             os.makedirs(self.url, exist_ok=True)  # noqa: PTH103
 
     def exists(self) -> bool:
-        return os.path.isdir(self.url)  # noqa: PTH112
+        try:
+            return stat.S_ISDIR(os.stat(self.url).st_mode)  # noqa: PTH116 - isdir takes one that can't be looked at for none
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise troubled("list", self.url, error) from error
 
     def directories(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}

@@ -54,21 +54,18 @@ def checkpoints(job: str, as_json: bool) -> None:
 
 
 class _TakeByDefault(CommandGroup):
-    """``checkpoint JOB`` is ``checkpoint take JOB``."""
+    """``checkpoint [JOB] [OPTIONS]`` is ``checkpoint take [JOB] [OPTIONS]``."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            args = ["take", *args]
-        return super().resolve_command(ctx, args)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and args[0] in (*self.list_commands(ctx), *ctx.help_option_names)
+        return super().parse_args(ctx, args if named or ctx.resilient_parsing else ["take", *args])
 
 
 @click.group(cls=_TakeByDefault, short_help="Take a checkpoint, or check those there are.")
 def checkpoint() -> None:
     """Take a checkpoint of a job, or check those that there are.
 
-    "dlrover-lite checkpoint JOB" is short for "dlrover-lite checkpoint take JOB".
+    "dlrover-lite checkpoint [JOB]" is short for "dlrover-lite checkpoint take [JOB]".
     """
 
 
@@ -172,8 +169,16 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
 
 
 def _cuts(located: Located) -> list[Cut]:
-    """Oldest first."""
-    return located.store.cuts()[::-1] if located.store.exists() else []
+    """Oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
+    from dlrover_lite.checkpoint.restore_point import Gone, found_damaged, own_checkpoint
+    from dlrover_lite.jobs.endings import why_none
+
+    known = found_damaged(located.job, located.store.url) if located.job is not None else {}
+    found = located.store.cuts(known)[::-1] if located.store.exists() else []
+    if not found and located.job is not None and isinstance(point := own_checkpoint(located.job), Gone):
+        message, hint = why_none(located.job, point)
+        raise JobError(message, hint=hint)
+    return found
 
 
 def _none(located: Located, cut: int | None = None) -> str:

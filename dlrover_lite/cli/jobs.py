@@ -54,6 +54,7 @@ def jobs(as_json: bool) -> None:
 
 def _job_json(job: Job) -> dict[str, Any]:
     """One entry of ``jobs --json``. A job whose files can't be read is in the list too."""
+    from dlrover_lite.jobs import statuses
     from dlrover_lite.jobs.handle import JobHandle
 
     entry: dict[str, Any] = dict.fromkeys(
@@ -61,13 +62,14 @@ def _job_json(job: Job) -> dict[str, Any]:
     )
     entry |= {"id": job.id, "state": "unreadable", "auc": None, "directory": str(job.directory)}
     try:
-        handle = JobHandle(job)
-        record, result = job.record(), handle.result()
+        record, result = job.record(), job.result()
         entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
-        lost = entry["state"] == "lost"
+        if lost := entry["state"] == "lost":
+            result = statuses.lost(job)
         entry["ended_at"] = result.ended_at if result and not lost else record.ended_at
         if result or entry["state"] in ("starting", "running"):
-            now = handle.status()
+            # from files: nobody's checkpoints are looked at
+            now = statuses.final(job, result) if result else JobHandle(job).status()
             seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
             entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
             if now.state == "queued":

@@ -199,12 +199,23 @@ def exported_model(handle: JobHandle) -> Path:
     if handle.job.recipe.export.format == "none":
         raise JobError(
             f"{handle.id} has no exported model: its recipe says so (export: none).",
-            hint="Train again with --set export.format=npz",
+            hint=_of_checkpoint(handle) or "Train again with --set export.format=npz",
         )
     raise JobError(
         f"{handle.id} has no exported model: it {_how_it_ended(handle)}.",
-        hint=f"Why: dlrover-lite status {handle.id}. Other jobs: dlrover-lite jobs",
+        hint=_of_checkpoint(handle) or f"Why: dlrover-lite status {handle.id}. Other jobs: dlrover-lite jobs",
     )
+
+
+def _of_checkpoint(handle: JobHandle) -> str:
+    """How its model can be had all the same; empty: it can't."""
+    from dlrover_lite.checkpoint.restore_point import Usable
+    from dlrover_lite.jobs.endings import look, model_commands
+
+    point = look(handle.job)
+    if not isinstance(point, Usable) or point.is_origin:
+        return ""
+    return "\n".join(model_commands(handle.job, point))
 
 
 def _how_it_ended(handle: JobHandle) -> str:

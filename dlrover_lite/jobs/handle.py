@@ -159,11 +159,10 @@ class JobHandle:
         return self.job.state()
 
     def result(self) -> Result | None:
-        """How the job ended; None while it runs."""
-        from dlrover_lite.jobs import statuses
+        """How the job ended, and in ``hint`` what it can go on from now; None while it runs."""
+        from dlrover_lite.jobs import endings
 
-        result = self.job.result()
-        return statuses.lost(self.job) if result is None and self.job.state() == "lost" else result
+        return endings.ended(self.job)
 
     def logs(self) -> dict[str, Path]:
         """Log files by process: ``keeper``, ``master``, ``template`` and the nodes' ids."""
@@ -184,13 +183,13 @@ class JobHandle:
         if not wait_for_end(runner, timeout):
             raise TimeoutError(f"{self.id} still runs after {timeout:g} s")
         self._reap()
+        from dlrover_lite.jobs import endings, statuses
+
         result = self.job.result()
         if result is None:
-            from dlrover_lite.jobs import statuses
-
             sweep()
-            return statuses.lost(self.job)
-        return result
+            result = statuses.lost(self.job)
+        return endings.explained(self.job, result)
 
     def stop(self, *, kill: bool = False, now: bool = False) -> None:
         """Ask the job to stop cleanly, after a last checkpoint; with ``now`` without one, and with ``kill`` at once. Returns immediately:
@@ -246,24 +245,20 @@ class JobHandle:
 
         Raises JobError when the master doesn't answer.
         """
-        from dlrover_lite.jobs import statuses
+        from dlrover_lite.jobs import endings, statuses
         from dlrover_lite.wire.messages import Status, StatusRequest
 
         record = self.job.record()
-        if (result := self.job.result()) is not None:
-            return statuses.final(self.job, result)
-        if self.job.state() == "lost":
-            return statuses.final(self.job, statuses.lost(self.job))
+        if (last := endings.last_status(self.job)) is not None:
+            return last
         if not self._has_master(record):
-            result = self.job.result()  # it may have ended meanwhile
-            return statuses.starting(self.job) if result is None else statuses.final(self.job, result)
+            last = endings.last_status(self.job)  # it may have ended meanwhile
+            return statuses.starting(self.job) if last is None else last
         try:
             return self._ask_master(record, StatusRequest(), Status)
         except JobError:
-            if (result := self.job.result()) is not None:  # it has just ended
-                return statuses.final(self.job, result)
-            if self.job.state() == "lost":
-                return statuses.final(self.job, statuses.lost(self.job))
+            if (last := endings.last_status(self.job)) is not None:  # it has just ended
+                return last
             if self.job.status() is None:  # a new master has its first word when it has opened the data, and indexed it
                 return statuses.starting(self.job)
             raise

@@ -12,8 +12,20 @@ import msgspec
 from dlrover_lite.brain.demand import autoscale_of
 from dlrover_lite.checkpoint.locate import Located, store_of
 from dlrover_lite.checkpoint.manifest import Manifest, configure
+from dlrover_lite.checkpoint.restore_point import (
+    InMemory,
+    RestorePoint,
+    Unreachable,
+    Unusable,
+    Usable,
+    own_checkpoint,
+    passed_over,
+    restore_point,
+    restore_point_of,
+)
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import JobError, RecipeError
+from dlrover_lite.jobs.endings import why_none
 from dlrover_lite.jobs.launching import Started, start_keeper
 from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.recipe.schema import Recipe
@@ -32,6 +44,8 @@ class Chosen(NamedTuple):
     """It was named: no older one will do."""
     passed_over: list[str]
     """What is wrong with newer ones, in words."""
+    only_parameters: bool = False
+    """A job that began so at epoch 0 begins there again."""
 
 
 # --- which ----------------------------------------------------------------------------------------------------------------
@@ -39,20 +53,35 @@ class Chosen(NamedTuple):
 
 def choose(located: Located, cut: int | None = None) -> Chosen:
     """The one that is meant (``cut`` goes before), or else the newest that is whole. Raises JobError when there is none."""
-    store, wanted = located.store, located.cut if cut is None else cut
-    whose = f"of {located.job.id}" if located.job is not None else f"in {store.url}"
-    cuts = store.cuts() if store.exists() else []
-    if not cuts:
-        raise JobError(f"There are no checkpoints {whose}: there is nothing to go on from.", hint=_nothing(located))
-    if wanted is not None:
-        return Chosen(store.url, _named(cuts, wanted, whose), True, [])
-    passed_over: list[str] = []
-    for one in cuts:
-        if one.state == "complete" and one.manifest is not None:
-            return Chosen(store.url, one.manifest, False, passed_over)
-        passed_over.append(f"checkpoint {one.number}: {one.why}")
-    listed = "\n".join(f"  {line}" for line in passed_over)
-    raise JobError(f"No checkpoint {whose} can be used:\n{listed}", hint=_nothing(located))
+    job, wanted = located.job, located.cut if cut is None else cut
+    point = own_checkpoint(job) if job is not None else restore_point(located.store)
+    if wanted is not None and isinstance(point, Usable | Unusable):
+        whose = f"of {job.id}" if job is not None else f"in {located.store.url}"
+        return Chosen(point.url, _named(located.store.cuts(), wanted, whose), True, [])
+    return _usable(point, job, located.store.url)
+
+
+def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
+    """Raises JobError for what can't be gone on from."""
+    if isinstance(point, Usable):
+        beginning = job.beginning() if point.is_origin and job is not None else None
+        exactly = beginning is not None and beginning.exactly
+        return Chosen(point.url, point.manifest, exactly, point.passed_over, point.only_parameters)
+    if isinstance(point, InMemory):
+        assert job is not None
+        raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
+    if job is not None:
+        message, hint = why_none(job, point)
+        raise JobError(message, hint=hint)
+    where = "Is it the right place, and mounted? dlrover-lite checkpoints JOB names a job's."
+    match point:
+        case Unreachable(_, message, hint):
+            raise JobError(message, hint=hint)
+        case Unusable(_, cuts):
+            listed = "\n".join(f"  {passed_over(one)}" for one in cuts)
+            raise JobError(f"No checkpoint in {url} can be used:\n{listed}", hint=where)
+        case _:
+            raise JobError(f"There are no checkpoints in {url}: there is nothing to go on from.", hint=where)
 
 
 def _named(cuts: list[Cut], wanted: int, whose: str) -> Manifest:
@@ -73,29 +102,21 @@ def _numbers(cuts: Iterator[int]) -> str:
     return ", ".join(map(str, sorted(cuts)))
 
 
-def _nothing(located: Located) -> str:
-    if located.job is None:
-        return "Is it the right place? dlrover-lite checkpoints JOB names a job's."
-    again = f"To train it again: dlrover-lite run {located.job.directory / 'recipe.yaml'}"
-    if located.job.recipe.checkpoint == "off":
-        return f"Its recipe says `checkpoint: off`.\n{again}"
-    return again
-
-
 def chosen_for(job: Job, cut: int | None = None) -> Chosen:
     """To go on with this job. Raises JobError when it can't."""
     state = job.state()
-    if state in ("starting", "running") or not job.is_over():
-        raise JobError(f"{job.id} still runs.", hint=f"See how far it is: dlrover-lite status {job.id}")
-    if state == "succeeded":
-        store, more = store_of(job), 2 * job.recipe.training.epochs
+    if state == "succeeded" and job.is_over():
+        more = 2 * job.recipe.training.epochs
         further = (
             f"Train its model further, as a new job: dlrover-lite run --from {job.id} --set training.epochs={more}"
         )
-        has_cuts = store.exists() and any(cut.state == "complete" for cut in store.cuts())
+        has_cuts = isinstance(own_checkpoint(job), Usable)
         raise JobError(f"{job.id} has succeeded: there is nothing left to do.", hint=further if has_cuts else "")
-    chosen = choose(Located(store_of(job), job, None), cut)
-    _check_data(chosen, job.recipe)
+    point: RestorePoint = InMemory() if state in ("starting", "running") else restore_point_of(job)
+    named = cut is not None and not isinstance(point, InMemory)
+    chosen = choose(Located(store_of(job), job, cut)) if named else _usable(point, job, "")
+    if not chosen.only_parameters:
+        _check_data(chosen, job.recipe)
     return chosen
 
 
@@ -229,7 +250,7 @@ def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: boo
         CheckpointStore(chosen.url).url,
         chosen.manifest.cut,
         exactly=chosen.exactly,
-        only_parameters=only_parameters,
+        only_parameters=only_parameters or chosen.only_parameters,
     )
 
 

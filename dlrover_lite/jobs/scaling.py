@@ -57,9 +57,15 @@ def limits(cores: float | None, memory: int | str | None) -> tuple[float | None,
 
 
 def has_ended(job: Job, last: Status, workers: int | None, ps: int | None) -> JobError:
-    """How the job ended, and the command that trains it again with these numbers."""
-    command = ["dlrover-lite run", str(job.directory / "recipe.yaml"), *_settings(job, last, workers, ps)]
-    return JobError(f"{job.id} can't be scaled: it has {_end(job, last)}. To train it again so: {' '.join(command)}")
+    """How the job ended, and the command that goes on with these numbers, or trains it again where there is nothing to go on from."""
+    from dlrover_lite.checkpoint.restore_point import Usable
+    from dlrover_lite.jobs.endings import again, look
+
+    settings = " ".join(_settings(job, last, workers, ps))
+    how, command = "train it again so", again(job)
+    if job.state() != "succeeded" and isinstance(point := look(job), Usable) and not point.is_origin:
+        how, command = "go on so, as a new job", f"dlrover-lite run --from {job.id}"
+    return JobError(f"{job.id} can't be scaled: it has {_end(job, last)}. To {how}: {command} {settings}")
 
 
 def too_late(job: Job, last: Status, what: str) -> JobError:

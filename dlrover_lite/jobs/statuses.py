@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import msgspec
@@ -80,14 +79,7 @@ def lost(job: Job) -> Result:
     """How a job ended whose keeper was killed, and had no time to say so."""
     record = job.record()
     said = job.log("keeper")
-    known = _checkpoints((job.status() or {}).get("checkpoints"))
-    if known is not None and known.newest is not None:
-        hint = f"To go on from checkpoint {known.newest.number}: dlrover-lite run --resume {job.id}"
-    else:
-        rerun = shlex.join(["dlrover-lite", "run", str(job.directory / "recipe.yaml")])
-        hint = f"What it was trained is gone with it. To train it again: {rerun}"
-    if said.is_file() and said.stat().st_size:
-        hint = f"Its last words: {said}\n{hint}"
+    hint = f"Its last words: {said}" if said.is_file() and said.stat().st_size else ""
     message = "the job's keeper was killed, and all its processes with it"
     return Result("lost", record.ended_at or record.created_at, message, hint)
 

@@ -100,12 +100,9 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
 
 def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
     """While it waited, without a node."""
-    hint = ""
-    if (noted := waiting(job)) is not None:
-        hint = f"To go on from checkpoint {noted.cut}: dlrover-lite run --resume {job.id}"
-    outcome = Outcome("stopped", room.stopped or job.record().stop_reason or "stopped by request", hint)
+    outcome = Outcome("stopped", room.stopped or job.record().stop_reason or "stopped by request")
     status = msgspec.structs.replace(room.status, state="stopped", message=outcome.message)
-    result = Result(outcome.state, time.time(), outcome.message, hint, status=to_builtins(status))
+    result = Result(outcome.state, time.time(), outcome.message, status=to_builtins(status))
     story.close()
     if not job.write_result(result):
         result = job.result() or result

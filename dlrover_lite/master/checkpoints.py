@@ -181,15 +181,13 @@ class Checkpoints:
         newest = self.newest.samples if self.newest is not None else 0
         return self._shards.consumed_samples > max(samples, newest)
 
-    def last_words(self) -> tuple[str, str]:
-        """Of a job that has been stopped: what is missing, and how to go on."""
-        cuts, problem, missing = self.cuts, self._problem, ""
-        if cuts.newest < cuts.last:
-            why = f": {problem.why}" if problem is not None and problem.number >= cuts.newest else ""
-            missing = f"without a last checkpoint{why}"
-        if self.newest is None:
-            return missing, ""
-        return missing, f"To go on from checkpoint {self.newest.number}: dlrover-lite run --resume {self._job}"
+    def missing(self) -> str:
+        """What a job that has been stopped ends without, and why; empty: its last checkpoint is complete."""
+        cuts, problem = self.cuts, self._problem
+        if cuts.newest >= cuts.last:
+            return ""
+        why = f": {problem.why}" if problem is not None and problem.number >= cuts.newest else ""
+        return f"without a last checkpoint{why}"
 
     # --- each turn ------------------------------------------------------------------------------------------------------
 

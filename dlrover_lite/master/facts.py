@@ -90,7 +90,7 @@ class Facts:
                 state.validate()
         except ValueError as error:
             raise JobError(
-                f"The slot map in the job's ledger is damaged: {error}", hint="Run the job again; its progress is lost."
+                f"The slot map in the job's ledger is damaged: {error}", hint="A checkpoint has a ledger of its own."
             ) from error
         return state
 

@@ -15,7 +15,8 @@ from dlrover_lite.backends.base import Backend
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.checkpoint.locate import store_of
 from dlrover_lite.checkpoint.manifest import Manifest
-from dlrover_lite.checkpoint.store import CheckpointStore, Cut
+from dlrover_lite.checkpoint.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
+from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.jobs.store import Beginning, Job
@@ -67,28 +68,33 @@ class GoingBack:
                 f"{failed.node}: {message}. The job has gone back to a checkpoint {MOST} times: that is enough",
                 hint=hint,
             )
+        damaged = self._damaged(failed, now, message)
         if failed.because == "damaged" and now.exactly:
             raise JobError(f"{failed.node}: {message}", hint=hint)
-        damaged = {url: dict(cuts) for url, cuts in now.damaged.items()}
-        if failed.because == "damaged":
-            damaged.setdefault(now.url, {})[now.cut] = message
-        found, said = self._choose(failed, now, message, damaged)
-        if found is None:
+        found = newest_checkpoint(self._job)
+        if not isinstance(found, Usable):
             hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
-            if said:
-                hint = "\n".join([*said, hint])
-            raise JobError(f"{failed.node}: {message}", hint=hint)
+            raise JobError(f"{failed.node}: {message}{_but(found)}", hint=hint)
         beginning = Beginning(
             now.number + 1,
             found.url,
-            found.cut,
+            found.manifest.cut,
             why,
             exactly=now.exactly and found.url == now.url,
-            only_parameters=now.only_parameters and found.url == now.url,
+            only_parameters=found.only_parameters,
             went_back=now.went_back + 1,
             damaged=damaged,
         )
-        return self._noted(beginning), said
+        return self._noted(beginning), [f"passed over {line}" for line in found.passed_over]
+
+    def _damaged(self, failed: NodeFailed, now: Generation, message: str) -> dict[str, dict[int, str]]:
+        """All that are known to be, noted for whoever asks what the job can go on from."""
+        damaged = {url: dict(cuts) for url, cuts in now.damaged.items()}
+        noted = self._job.beginning()
+        if failed.because == "damaged" and noted is not None:
+            damaged.setdefault(now.url, {})[now.cut] = message
+            self._job.write_beginning(msgspec.structs.replace(noted, damaged=damaged))
+        return damaged
 
     def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
         """What is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain has a
@@ -110,33 +116,18 @@ class GoingBack:
         failpoint("master.restore.noted")
         return beginning
 
-    def _choose(
-        self, failed: NodeFailed, now: Generation, message: str, damaged: dict[str, dict[int, str]]
-    ) -> tuple[RestoreOrder | None, list[str]]:
-        """The job's own newest cut; before it has any, the one that it began from."""
-        own, said = store_of(self._job), list[str]()
-        origin = now.url if now.url and now.url != own.url else ""
-        try:
-            places: list[tuple[CheckpointStore, int | None]] = [(own, None)]
-            if origin:
-                places.append((CheckpointStore(origin), now.cut + 1))
-            for store, before in places:
-                known = damaged.get(store.url, {})
-                good = store.newest_good(before=before, thorough=False, known_damaged=known) if store.exists() else None
-                if good is not None:
-                    said += map(_passed_over, good.passed_over)
-                    return RestoreOrder(store.url, good.manifest.cut, 0), said
-                said += [_passed_over(cut) for cut in (store.cuts(known) if store.exists() else []) if cut.why]
-        except JobError as error:
-            raise JobError(
-                f"{failed.node}: {message}, and the checkpoints can't be read: {error.message}",
-                hint=f"{error.hint}\nWhen they can: dlrover-lite run --resume {self._job.id}".strip(),
-            ) from error
-        return None, said
 
-
-def _passed_over(cut: Cut) -> str:
-    return f"checkpoint {cut.number} can't be used: {cut.why}"
+def _but(point: NeverTaken | Gone | Unreachable | Unusable) -> str:
+    """Why the job can't go back."""
+    match point:
+        case Unreachable(_, why, _):
+            return f", and the checkpoints can't be read: {why}"
+        case Gone(url, recorded):
+            return f", and checkpoint {recorded}, which was complete, isn't at {url} any more"
+        case Unusable():
+            return ", and no checkpoint can be used"
+        case _:
+            return ""
 
 
 class _Before(msgspec.Struct):

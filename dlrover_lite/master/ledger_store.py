@@ -273,6 +273,4 @@ def _job_error(path: Path, error: sqlite3.Error) -> JobError:
 
 
 def _damaged(path: Path, why: str) -> JobError:
-    return JobError(
-        f"The ledger {path} is damaged: {why}", hint="Remove the job and run it again; its progress is lost."
-    )
+    return JobError(f"The ledger {path} is damaged: {why}", hint="A checkpoint has a ledger of its own.")

@@ -43,10 +43,10 @@ def failed_by(failed: NodeFailed, job: str) -> Outcome:
     return Outcome("failed", f"{failed.node}: {message}", hint)
 
 
-def stopped_amid(failed: NodeFailed, why: str, hint: str) -> Outcome:
-    """Parameters were lost while the job took its last checkpoint. ``hint``: how to go on."""
-    message, _, own = failed.message.partition("\n")
-    return Outcome("stopped", f"{why}, without a last checkpoint: {message}", hint or own)
+def stopped_amid(failed: NodeFailed, why: str) -> Outcome:
+    """Parameters were lost while the job took its last checkpoint."""
+    message, _, hint = failed.message.partition("\n")
+    return Outcome("stopped", f"{why}, without a last checkpoint: {message}", hint)
 
 
 def answer_in_between(

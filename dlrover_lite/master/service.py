@@ -362,8 +362,7 @@ class Master:
         if self.outcome is not None or self.beginning is not None:
             return
         if failed.because and self.stopping:
-            hint = self.checkpoints.last_words()[1] if self.checkpoints is not None else ""
-            self._end(stopped_amid(failed, self.stopping, hint))
+            self._end(stopped_amid(failed, self.stopping))
         elif failed.because and self.go_back is not None:
             self._begin_anew(failed, self.go_back)
         else:
@@ -463,11 +462,11 @@ class Master:
             self._end(self._failed())
 
     def _failed(self) -> Outcome:
-        """Return how the job fails, with how to go on."""
+        """Return how the job fails, with what is missing."""
         assert self.failing is not None
-        missing, how = self.checkpoints.last_words() if self.checkpoints is not None else ("", "")
+        missing = self.checkpoints.missing() if self.checkpoints is not None else ""
         missing = f"The job has ended {missing}." if missing else ""
-        return msgspec.structs.replace(self.failing, hint="\n".join(filter(None, (self.failing.hint, missing, how))))
+        return msgspec.structs.replace(self.failing, hint="\n".join(filter(None, (self.failing.hint, missing))))
 
     def _begin_to_stop(self, reason: str) -> None:
         """What runs goes on until a last checkpoint is complete; nothing is started any more."""
@@ -479,16 +478,16 @@ class Master:
     def _stop_in_time(self) -> None:
         if not self.stopping or self.outcome is not None:
             return
-        missing = hint = ""
+        missing = ""
         if self.checkpoints is not None:
             self.checkpoints.stop()
             if not self.checkpoints.may_stop(self.fleet):
                 return
-            missing, hint = self.checkpoints.last_words()
+            missing = self.checkpoints.missing()
         if self.failing is not None:
             self._end(self._failed())
             return
-        self._end(Outcome("stopped", self.stopping + (f", {missing}" if missing else ""), hint))
+        self._end(Outcome("stopped", self.stopping + (f", {missing}" if missing else "")))
 
     def _end(self, outcome: Outcome) -> None:
         """The first word counts."""

@@ -68,7 +68,7 @@ def master() -> Iterator[Master]:
         yield answers
 
 
-@pytest.mark.parametrize("command", [["last"], ["take"], ["take", "last"], ["--", "last"]])
+@pytest.mark.parametrize("command", [[], ["last"], ["take"], ["take", "last"], ["--", "last"]])
 def test_it_is_durable_when_the_command_returns(command: list[str], master: Master, capsys: Capture) -> None:
     assert main(["checkpoint", *command]) == 0
     assert master.asked == 1

@@ -221,6 +221,39 @@ def test_groups_of_ours_are_consistent() -> None:
         assert not isinstance(command, click.Group) or isinstance(command, CommandGroup), name
 
 
+_NEEDED = {
+    "export": ["--to", "x"],
+    "scale": ["--workers", "2"],
+    "move": ["--slots", "1", "--to", "ps-1"],
+    "drain": ["ps-0"],
+    "kill": ["ps-0"],
+    "resize": ["ps-0", "--cores", "1"],
+    "run": ["--resume"],
+}
+_ASKS_THE_BRAIN = {"explain": "There is no history yet", "top": "There is no job 'last'"}
+
+
+def test_every_command_that_takes_a_job_takes_the_newest_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is none, all of them say so; ``history`` without a job lists all."""
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    asked = []
+    for name, command, _ in reference.walk():
+        takes_job = any("JOB" in (one.metavar or "") for one in command.params if isinstance(one, click.Argument))
+        if takes_job and name != "dlrover-lite history":
+            words = name.split()[1:]
+            asked.append(words[0])
+            assert frame.main([*words, *_NEEDED.get(words[0], [])]) in (1, 2), name
+            none = _ASKS_THE_BRAIN.get(words[0], "There are no jobs in")
+            assert none in capsys.readouterr().err, name
+    assert {"status", "stop", "checkpoint", "checkpoints", "export", "autoscale", "run"} <= set(asked)
+    for words in (["checkpoint"], ["checkpoint", "--json"], ["checkpoint", "--no-wait"]):
+        assert frame.main(words) == 1
+        assert "There are no jobs in" in capsys.readouterr().err
+    assert frame.main(["checkpoint", "--help"]) == 0
+
+
 def test_every_command_and_option_is_explained() -> None:
     assert reference.undocumented() == []
 

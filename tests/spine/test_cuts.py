@@ -48,7 +48,7 @@ def test_a_last_one_before_it_stops(tmp_path: Path) -> None:
     (cut,) = store_of(handle.job).cuts()
     assert cut.manifest is not None
     assert cut.manifest.samples >= before
-    assert result.hint == f"To go on from checkpoint {cut.number}: dlrover-lite run --resume {handle.id}"
+    assert result.hint.startswith(f"To go on from checkpoint {cut.number}: dlrover-lite run --resume {handle.id}\n")
     known = handle.status().checkpoints
     assert known is not None
     assert known.newest is not None

@@ -94,7 +94,7 @@ def test_a_job_that_has_failed_goes_on_once_the_model_is_mended(tmp_path: Path) 
     assert "not mended yet" in failed.message
     assert failed.status is not None
     assert 0 < failed.status["checkpoints"]["newest"]["samples"] <= failed.status["samples"]
-    assert failed.hint.endswith(f"dlrover-lite run --resume {handle.id}"), failed.hint
+    assert f": dlrover-lite run --resume {handle.id}\n" in failed.hint, failed.hint
     (tmp_path / "mended").touch()
     assert succeeded(dlrover_lite.resume(handle.id))["quarantined"] == 0
     assert_exactly_once(handle, samples=5_003, batch_size=16, epochs=2)
