@@ -79,7 +79,10 @@ def serve(
     with ExitStack() as stack:
         lock = stack.enter_context(files.daemon_lock())
         if not lock.take(_LOCK_SECONDS):
-            raise BrainError("A brain runs already", hint="See: dlrover-lite brain status")
+            raise BrainError(
+                f"A brain runs already: {files.locked(lock)}",
+                hint="See: dlrover-lite brain status. If none runs, end the process that holds the lock.",
+            )
         if (before := files.record()) is not None:  # it was killed
             remove_runtime_directory(Path(before.runtime_directory))
             files.remove_record()

@@ -13,6 +13,7 @@ from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ENTRY, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.errors import JobError
+from dlrover_lite.files import UnsafeName, checked_name
 
 __all__ = ["CutWriter"]
 
@@ -44,11 +45,12 @@ class CutWriter:
             raise
 
     def commit(self, manifest: Manifest) -> None:
-        """From now on the cut exists. Raises JobError when the parts don't have every slot once, or the manifest can't be written: then
-        it doesn't exist, unless the last thing that failed was making sure of it."""
+        """From now on the cut exists. Raises JobError when the parts don't have every slot once, when one has a name that can't be, or when
+        the manifest can't be written: then it doesn't exist, unless the last thing that failed was making sure of it."""
         if manifest.cut != self.cut:
             raise ValueError(f"the manifest of cut {manifest.cut} for cut {self.cut}")
         _check_slots(manifest.cut, manifest.parts)
+        _check_names(manifest.cut, manifest.parts)
         self._destination.put(f"{self._directory}/{MANIFEST}", pack_manifest(manifest))
 
     def abandon(self) -> None:
@@ -63,3 +65,12 @@ def _check_slots(cut: int, parts: Sequence[PartEntry]) -> None:
     for what, wrong in (("no part has", owners == 0), ("several parts have", owners > 1)):
         if wrong.any():
             raise JobError(f"cut {cut} isn't whole: {what} slots {slot_sets.describe(wrong)}")
+
+
+def _check_names(cut: int, parts: Sequence[PartEntry]) -> None:
+    """They come from other processes."""
+    try:
+        for part in parts:
+            checked_name(part.file)
+    except UnsafeName as error:
+        raise JobError(f"cut {cut} can't be: {error}") from error

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Protocol
 
 from dlrover_lite.errors import CheckpointDamaged, JobError
+from dlrover_lite.files import UnsafeName, checked_name
 
-__all__ = ["Destination", "FileReader", "FileWriter", "Piece", "damaged", "open_destination", "troubled"]
+__all__ = ["Destination", "FileReader", "FileWriter", "Piece", "damaged", "open_destination", "placed", "troubled"]
 
 Piece = bytes | memoryview
 """Memoryviews are of bytes."""
@@ -105,6 +106,14 @@ def open_destination(url: str) -> Destination:
     from dlrover_lite.checkpoint.remote import RemoteDirectory
 
     return RemoteDirectory(url)
+
+
+def placed(root: str, name: str) -> str:
+    """``name`` below ``root``. Raises JobError for a name that leads out of there; manifests with such names are refused before."""
+    try:
+        return f"{root}/{checked_name(name, folders=True)}"
+    except UnsafeName as error:
+        raise JobError(f"{root} can't hold such a file: {error}") from error
 
 
 def troubled(doing: str, where: str, error: BaseException) -> JobError:

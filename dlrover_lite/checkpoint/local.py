@@ -9,13 +9,15 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.checkpoint.destination import Piece, damaged, troubled
+from dlrover_lite.checkpoint.destination import Piece, damaged, placed, troubled
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES
+from dlrover_lite.files import make_private, sync_directory
 from dlrover_lite.regular_files import NotRegularFile, open_descriptor
 
 __all__ = ["LocalDirectory"]
@@ -33,7 +35,7 @@ class LocalDirectory:
 
     def create(self) -> None:
         with _troubles("create", self.url):
-            os.makedirs(self.url, exist_ok=True)  # noqa: PTH103
+            make_private(Path(self.url))
 
     def exists(self) -> bool:
         try:
@@ -60,14 +62,14 @@ class LocalDirectory:
         return sizes
 
     def make(self, directory: str) -> None:
-        path = f"{self.url}/{directory}"
+        path = placed(self.url, directory)
         with _troubles("create", path):
             with suppress(FileExistsError):
-                os.mkdir(path)  # noqa: PTH102
-            _sync_directory(self.url)
+                os.mkdir(path, 0o700)  # noqa: PTH102
+            sync_directory(self.url)
 
     def writer(self, name: str) -> _Writer:
-        return _Writer(f"{self.url}/{name}")
+        return _Writer(placed(self.url, name))
 
     def put(self, name: str, data: bytes) -> None:
         writer = self.writer(name)
@@ -78,15 +80,15 @@ class LocalDirectory:
             writer.abandon()
 
     def open(self, name: str) -> _Reader:
-        return _Reader(f"{self.url}/{name}")
+        return _Reader(placed(self.url, name))
 
     def remove(self, directory: str, *, first: str = "") -> None:
-        path = f"{self.url}/{directory}"
+        path = placed(self.url, directory)
         with _troubles("remove", path), suppress(FileNotFoundError):
             if first:
                 with suppress(FileNotFoundError):
                     os.unlink(f"{path}/{first}")  # noqa: PTH108
-                _sync_directory(path)
+                sync_directory(path)
             for name in os.listdir(path):  # noqa: PTH208
                 with suppress(FileNotFoundError):
                     os.unlink(f"{path}/{name}")  # noqa: PTH108
@@ -106,7 +108,7 @@ class _Writer:
         self._direct = False
         self._can_direct = hasattr(os, "O_DIRECT")
         with self._troubles():
-            self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, pieces: Sequence[Piece]) -> None:
         views = [memoryview(piece) for piece in pieces]
@@ -157,7 +159,7 @@ class _Writer:
             os.fsync(self._descriptor)
             os.replace(self._temporary, self._path)  # noqa: PTH105
             self._temporary = None
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         self.abandon()
 
     def abandon(self) -> None:
@@ -258,17 +260,6 @@ def _behind(views: list[memoryview], written: int) -> list[memoryview]:
             return [view[written:], *views[at + 1 :]]
         written -= len(view)
     return []
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system without syncing of directories
-            raise
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
+from dlrover_lite.files import UnsafeName, checked_name
 from dlrover_lite.intervals import Range
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import BITMAP_BYTES
@@ -68,6 +69,7 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A part: the file (within the cut's directory), who wrote it, and what is in it."""
 
     file: str
+    """``files.checked_name``"""
     ps: int
     slots: bytes
     """Those it has all rows of (all changed ones, in an increment): a bitmap."""
@@ -145,6 +147,11 @@ def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
         manifest = msgspec.json.decode(envelope.manifest, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(file, str(error)) from error
+    try:
+        for part in manifest.parts:
+            checked_name(part.file)
+    except UnsafeName as error:
+        raise damaged(file, f"it names a part that can't be there: {error}") from error
     bitmaps = [part.slots for part in manifest.parts]
     bitmaps += [one.slots for part in manifest.parts for one in part.marks.applied]
     if any(len(bitmap) != BITMAP_BYTES for bitmap in bitmaps):

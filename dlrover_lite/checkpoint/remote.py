@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from dlrover_lite.checkpoint.destination import Piece, damaged, troubled
+from dlrover_lite.checkpoint.destination import Piece, damaged, placed, troubled
 from dlrover_lite.errors import JobError
 
 __all__ = ["RemoteDirectory"]
@@ -50,25 +50,25 @@ class RemoteDirectory:
     def make(self, directory: str) -> None:
         """Object stores have none: they come with what is in them."""
         with _troubles("create", f"{self.url}/{directory}"):
-            self._system.makedirs(f"{self._path}/{directory}", exist_ok=True)
+            self._system.makedirs(placed(self._path, directory), exist_ok=True)
 
     def writer(self, name: str) -> _Writer:
-        return _Writer(self._system, f"{self._path}/{name}", f"{self.url}/{name}")
+        return _Writer(self._system, placed(self._path, name), f"{self.url}/{name}")
 
     def put(self, name: str, data: bytes) -> None:
         with _troubles("write", f"{self.url}/{name}"):
-            self._system.pipe_file(f"{self._path}/{name}", data)
+            self._system.pipe_file(placed(self._path, name), data)
 
     def open(self, name: str) -> _Reader:
-        return _Reader(self._system, f"{self._path}/{name}", f"{self.url}/{name}")
+        return _Reader(self._system, placed(self._path, name), f"{self.url}/{name}")
 
     def remove(self, directory: str, *, first: str = "") -> None:
         with _troubles("remove", f"{self.url}/{directory}"):
             if first:
                 with suppress(FileNotFoundError):
-                    self._system.rm_file(f"{self._path}/{directory}/{first}")
+                    self._system.rm_file(placed(self._path, f"{directory}/{first}"))
             with suppress(FileNotFoundError):
-                self._system.rm(f"{self._path}/{directory}", recursive=True)
+                self._system.rm(placed(self._path, directory), recursive=True)
 
 
 class _Writer:

@@ -165,14 +165,16 @@ def _bug(error: Exception) -> int:
     import traceback
     from datetime import UTC, datetime
 
-    from dlrover_lite.jobs.paths import state_directory
+    from dlrover_lite.files import write_whole
+    from dlrover_lite.jobs.paths import make_state, state_directory
 
     text = "".join(traceback.format_exception(error))
     path = state_directory() / "crashes" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
     summary = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"dlrover-lite {__version__}, Python {sys.version}\n{sys.argv}\n\n{text}", encoding="utf-8")
+        make_state(path.parent.name)
+        head = f"dlrover-lite {__version__}, Python {sys.version}\n{sys.argv}\n\n"
+        write_whole(path, (head + text).encode(errors="replace"))
         where = f"The traceback is in {path}"
     except OSError:
         print(text, file=sys.stderr)

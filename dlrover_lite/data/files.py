@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dlrover_lite.errors import DataError
+from dlrover_lite.files import sync_directory
 from dlrover_lite.regular_files import NotRegularFile, open_regular
 
 __all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
@@ -80,8 +81,9 @@ def unnamed_file(directory: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that replaces ``path`` when the block ends without an exception, and vanishes otherwise.
+def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+    """A file to write that replaces ``path`` when the block ends without an exception, and vanishes otherwise. It is durable then; with
+    ``private`` it is its owner's alone, else as the umask says.
 
     On Linux it has no name until it is whole, so that even SIGKILL leaves nothing behind. Raises OSError.
     """
@@ -89,12 +91,16 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     try:
         nameless = _open_nameless(path.parent)
         with nameless or temporary.open("w+b") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             yield file
             file.flush()
+            os.fsync(file.fileno())
             if nameless:
                 temporary.unlink(missing_ok=True)
                 _give_name(file, temporary)
         temporary.replace(path)
+        sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

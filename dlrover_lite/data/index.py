@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
 from dlrover_lite.errors import DataError
-from dlrover_lite.jobs.paths import cache_directory
+from dlrover_lite.jobs.paths import cache_directory, make_cache
 from dlrover_lite.kernels import kernel
 from dlrover_lite.regular_files import open_descriptor, open_regular, read_file
 from dlrover_lite.units import format_bytes
@@ -197,7 +197,7 @@ def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Prog
         _check_space(source, text.parent, needed)
         try:
             _remove_other_versions(source, text)
-            with atomic_file(text) as target:
+            with atomic_file(text, private=True) as target:
                 lines, offsets = _unpack_to(target, source, file, status, progress)
                 target.flush()
                 unpacked = os.fstat(target.fileno())
@@ -279,14 +279,14 @@ def _store(index: TextIndex, status: os.stat_result) -> None:
     path = _index_path(index.source)
     # Without a cache the index is built again next time: slower, but nothing is lost.
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
+        make_cache(path.parent.name)
+        with atomic_file(path, private=True) as file:
             file.write(np.array(header, np.int64).tobytes() + index.offsets.tobytes())
 
 
 def _writable(directory: Path) -> bool:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_cache(directory.name)
         with tempfile.TemporaryFile(dir=directory):
             return True
     except OSError:

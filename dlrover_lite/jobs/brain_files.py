@@ -8,16 +8,14 @@
         daemon.lock    locked for as long as a daemon lives: whatever else is there, this says whether one does
         start.lock     locked by who starts one, until it answers
         brain.log      what daemons have said
+
+All of it is its owner's alone (``files``).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import select
-import tempfile
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,15 +23,16 @@ from typing import Literal, get_args
 import msgspec
 
 from dlrover_lite.errors import BrainError, UsageError
-from dlrover_lite.jobs.paths import state_directory
+from dlrover_lite.files import close_to_others, make_private, write_whole
+from dlrover_lite.jobs.paths import make_state, state_directory
 from dlrover_lite.jobs.processes import ProcessIdentity
+from dlrover_lite.locks import Lock, held_by
 
-__all__ = ["BRAIN_VARIABLE", "BrainFiles", "BrainMode", "BrainRecord", "Lock", "brain_mode"]
+__all__ = ["BRAIN_VARIABLE", "BrainFiles", "BrainMode", "BrainRecord", "brain_mode"]
 
 BRAIN_VARIABLE = "DLROVER_LITE_BRAIN"
 BrainMode = Literal["daemon", "embedded", "off"]
 """One for all of the user's jobs; one in each job's master; none, which keeps no history either."""
-_LOOK_AGAIN_MILLISECONDS = 50
 
 
 class BrainRecord(msgspec.Struct, frozen=True):
@@ -57,9 +56,13 @@ class BrainFiles:
         self._record = self.directory / "daemon.json"
 
     def make(self) -> None:
-        """Raises BrainError where that can't be."""
+        """Make the directory. It, and what is in it, is closed to other users. Raises BrainError where that can't be."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            if self.directory.parent == state_directory():
+                make_state()
+            make_private(self.directory)
+            for path in self.directory.iterdir():
+                close_to_others(path)
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -73,10 +76,7 @@ class BrainFiles:
     def write_record(self, record: BrainRecord) -> None:
         """Raises BrainError when it can't be written."""
         try:
-            descriptor, name = tempfile.mkstemp(prefix=".daemon.", dir=self.directory)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(record) + b"\n")
-            Path(name).replace(self._record)
+            write_whole(self._record, msgspec.json.encode(record) + b"\n")
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -99,61 +99,29 @@ class BrainFiles:
         return False
 
     def daemon_lock(self) -> Lock:
-        return Lock(self.directory / "daemon.lock", self._unusable)
+        """Of the daemon that lives. Raises BrainError."""
+        return self._lock("daemon.lock")
 
     def start_lock(self) -> Lock:
-        return Lock(self.directory / "start.lock", self._unusable)
+        """Of who starts one. Raises BrainError."""
+        return self._lock("start.lock")
+
+    def _lock(self, name: str) -> Lock:
+        try:
+            return Lock(self.directory / name)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def locked(self, lock: Lock) -> str:
+        """Say which lock can't be had, and who holds it where that can be told."""
+        by = held_by(lock.path)
+        return f"{lock.path} is locked{f', {by}' if by else ''}"
 
     def _unusable(self, error: OSError) -> BrainError:
         return BrainError(
             f"The brain's directory {self.directory} can't be used: {error.strerror}",
             hint="Make it writable, or point DLROVER_LITE_HOME to a directory that is.",
         )
-
-
-class Lock:
-    """On a file that stays. A process that inherits the descriptor holds it too: it is free when all have closed it."""
-
-    def __init__(self, path: Path, unusable: Callable[[OSError], BrainError]) -> None:
-        self._path = path
-        try:
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise unusable(error) from error
-
-    def take(self, timeout_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Whether we have it, in the end. (There is no other way to wait for such a lock for a limited time.)"""
-        end = clock() + timeout_seconds
-        while True:
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if clock() >= end:
-                    return False
-                select.poll().poll(_LOOK_AGAIN_MILLISECONDS)
-            else:
-                return True
-
-    def is_in_place(self) -> bool:
-        """Whether the file is still where it was: who comes next locks the same one."""
-        try:
-            there = self._path.stat()
-        except OSError:
-            return False
-        ours = os.fstat(self.descriptor)
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def close(self) -> None:
-        """Let go of it, unless another process holds it too. May be called twice."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def brain_mode(chosen: BrainMode | None = None) -> BrainMode:

@@ -13,10 +13,12 @@ import msgspec
 
 from dlrover_lite import __version__
 from dlrover_lite.errors import BrainError, RemoteError, WireError
+from dlrover_lite.files import open_private
 from dlrover_lite.jobs.brain_files import BrainFiles, BrainMode, BrainRecord
 from dlrover_lite.jobs.launching import environment
 from dlrover_lite.jobs.processes import is_foreign, send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import sweep_runtime
+from dlrover_lite.locks import Lock
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.daemon import DaemonOptions
@@ -63,7 +65,7 @@ def ensure(*, version: str = __version__, idle_seconds: float | None = None, job
     files.make()
     with files.start_lock() as lock:
         if not lock.take(_START_SECONDS):
-            raise _somebody_starts(files)
+            raise _somebody_starts(files, lock)
         replaced = ""
         if (welcome := _greeted(files, version)) is not None:
             record = _record(files)
@@ -102,7 +104,7 @@ def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Ca
     files.make()
     with files.start_lock() as lock:
         if not lock.take(_START_SECONDS):
-            raise _somebody_starts(files)
+            raise _somebody_starts(files, lock)
         if (welcome := _greeted(files, __version__)) is not None and not _hands_over(
             _record(files), welcome, __version__
         ):
@@ -119,8 +121,11 @@ def serve(idle_seconds: float | None, *, ready: Callable[[Brain], None], say: Ca
         return daemon.serve(options, ready=listens, say=say, stop=daemon.stopped_by_signals())
 
 
-def _somebody_starts(files: BrainFiles) -> BrainError:
-    return BrainError("Another command has been starting the brain for a minute", hint=f"Its log: {files.log}")
+def _somebody_starts(files: BrainFiles, lock: Lock) -> BrainError:
+    return BrainError(
+        f"Another command has been starting the brain for a minute: {files.locked(lock)}",
+        hint=f"End that process, then try again. The brain's log: {files.log}",
+    )
 
 
 def announcement(brain: Brain) -> str:
@@ -241,7 +246,7 @@ def _start(files: BrainFiles, options: DaemonOptions) -> Brain:
     options = msgspec.structs.replace(options, ready=ready_end)
     command = [sys.executable, "-P", "-m", "dlrover_lite.brain.daemon", msgspec.json.encode(options).decode()]
     try:
-        with files.log.open("ab") as log:
+        with os.fdopen(open_private(files.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -320,6 +320,11 @@ def state() -> Check:
     if free < LITTLE_DISK:
         level: Level = "problem" if free < TOO_LITTLE_DISK else "warning"
         return Check("state", level, text, "Make room there, or point DLROVER_LITE_HOME elsewhere.")
+    if directory.is_dir() and directory.stat().st_mode & 0o077:
+        hint = f"Close it: chmod 700 {directory}. It is done by itself where the file system and its owner let us."
+        return Check(
+            "state", "warning", f"{text}; open to other users (mode {directory.stat().st_mode & 0o777:o})", hint
+        )
     return Check("state", "ok", text)
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.files import open_private
 from dlrover_lite.jobs.scope import scoped
 from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, sweep
 from dlrover_lite.recipe.schema import Recipe
@@ -105,7 +106,7 @@ def _start_keeper(job: Job, options: KeeperOptions, ready: int, tie: int | None)
     command = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.keeper", str(job.directory)]
     command += ["--options", msgspec.json.encode(options).decode(), "--ready", str(ready)]
     command += [] if tie is None else ["--tie", str(tie)]
-    with job.log("keeper").open("ab") as log:
+    with os.fdopen(open_private(job.log("keeper"), os.O_WRONLY | os.O_APPEND), "ab") as log:
         return subprocess.Popen(
             scoped(command),
             stdin=subprocess.DEVNULL,

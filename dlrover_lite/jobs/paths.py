@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dlrover_lite.files import make_private
+
 
 def _home() -> Path | None:
     home = os.environ.get("DLROVER_LITE_HOME")
@@ -27,3 +29,21 @@ def cache_directory() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("dlrover-lite", appauthor=False)
+
+
+def make_state(*names: str) -> Path:
+    """Make the state directory and, one in the other, directories in it, each for this user alone; the last one. Raises OSError."""
+    return _make(state_directory(), names)
+
+
+def make_cache(*names: str) -> Path:
+    """Make the cache directory and directories in it, as ``make_state`` does. Raises OSError."""
+    return _make(cache_directory(), names)
+
+
+def _make(directory: Path, names: tuple[str, ...]) -> Path:
+    make_private(directory)
+    for name in names:
+        directory /= name
+        make_private(directory)
+    return directory

@@ -7,7 +7,6 @@ curves over the whole job need few points.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.errors import JobError
+from dlrover_lite.files import open_private, write_whole
 from dlrover_lite.jobs.store import unwritable
 
 __all__ = ["FILE", "Gap", "ProfileLog", "read"]
@@ -58,7 +58,7 @@ class ProfileLog:
                 self._lines = self._count_and_mend()
             if self._lines >= self._kept:
                 self._lines = self._thin_out()
-            with self._path.open("ab") as file:
+            with os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
                 file.write(line + b"\n")
             self._lines += 1
         except OSError as error:
@@ -79,14 +79,7 @@ class ProfileLog:
         lines = self._path.read_bytes().splitlines(keepends=True)
         half = len(lines) // 2
         lines = lines[:half:2] + lines[half:]
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{FILE}-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(lines)
-            os.replace(name, self._path)  # noqa: PTH105 - a name, not a path
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(self._path, lines)
         return len(lines)
 
 

@@ -14,6 +14,8 @@
         logs/          one file per process
         checkpoints/   its cuts (``checkpoint.store``), unless the recipe names another place
         export/        the trained model
+
+All of it is its owner's alone (``files``).
 """
 
 from __future__ import annotations
@@ -36,9 +38,18 @@ import msgspec
 
 from dlrover_lite import __version__
 from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.paths import state_directory
+from dlrover_lite.files import (
+    UnsafeName,
+    checked_name,
+    close_to_others,
+    make_private,
+    sync_directory,
+    write_whole,
+)
+from dlrover_lite.jobs.paths import make_state, state_directory
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtime_directories, sweep_runtime
+from dlrover_lite.locks import held_by
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.regular_files import read_file
 from dlrover_lite.units import MIB
@@ -54,7 +65,6 @@ __all__ = [
     "leftovers",
     "list_jobs",
     "sweep",
-    "sync_directory",
     "unwritable",
 ]
 
@@ -199,8 +209,11 @@ class Job:
         return self.id.rpartition("-")[2]
 
     def log(self, process: str) -> Path:
-        """The log of ``keeper``, ``master``, ``template`` or a node."""
-        return self.logs / f"{process}.log"
+        """The log of ``keeper``, ``master``, ``template`` or a node. Raises JobError for a name that no process has."""
+        try:
+            return self.logs / checked_name(f"{process}.log")
+        except UnsafeName as error:
+            raise JobError(f"{self.id} has no log of {process!r}: {error}") from error
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -249,7 +262,6 @@ class Job:
 
     def write_beginning(self, beginning: Beginning) -> None:
         _write(self.directory / "beginning.json", _json(beginning))
-        sync_directory(self.directory)
 
     def ledger(self, generation: int | None = None) -> Path:
         """Of a generation; by default of the newest that has one (or will be the first)."""
@@ -274,7 +286,8 @@ class Job:
 
     def start_again(self, beginning: Beginning, *, detached: bool, clock: Callable[[], float] = time.time) -> None:
         """It is to go on with this cut: what it ended with is gone, all else stays. Raises JobError when somebody else is at it."""
-        descriptor = os.open(self.directory, os.O_RDONLY)
+        close_to_others(self.directory)
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not self.is_over():
@@ -288,7 +301,11 @@ class Job:
             _write(self.directory / _RESERVE, os.urandom(_RESERVE_BYTES))
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
-                raise JobError(f"{self.id} is just being started again") from error
+                by = held_by(self.directory)
+                raise JobError(
+                    f"{self.id} is just being started again: {self.directory} is locked{f', {by}' if by else ''}",
+                    hint=f"See: dlrover-lite status {self.id}",
+                ) from error
             raise unwritable(self.directory, error) from error
         finally:
             os.close(descriptor)
@@ -326,16 +343,17 @@ def create_job(
     jobs = _jobs_directory()
     made: Path | None = None
     try:
-        jobs.mkdir(parents=True, exist_ok=True)
+        make_state(jobs.name)
         made = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
         for name in ("logs", "export"):
-            (made / name).mkdir()
+            make_private(made / name)
         _write(made / "recipe.yaml", recipe_text.encode())
         _write(made / "recipe.json", _json(recipe))
         _write(made / _RESERVE, os.urandom(_RESERVE_BYTES))
         _write(made / "job.json", _json(record))
         job = _name(made, recipe.name, int((now - _EPOCH_SECONDS) * 1000))
         made = None
+        sync_directory(jobs)
         return job
     except OSError as error:
         raise unwritable(jobs, error) from error
@@ -357,8 +375,9 @@ def _name(made: Path, name: str, milliseconds: int) -> Job:
 
 
 def list_jobs() -> list[Job]:
-    """All jobs, oldest first."""
+    """All jobs, oldest first. Where they are is closed to other users, if an older version has left it open."""
     try:
+        close_to_others(state_directory())
         entries = [entry for entry in _jobs_directory().iterdir() if not entry.name.startswith(".")]
     except FileNotFoundError:
         return []
@@ -439,49 +458,11 @@ def _read(path: Path, kind: type[T]) -> T:
 
 
 def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) -> bool:
-    """Write a whole file or none; without ``replace``, False when there is one already."""
-    temporary: str | None = None
+    """``files.write_whole``, whose errors become ours."""
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        if replace:
-            Path(temporary).replace(path)
-            temporary = None
-        else:
-            _place_first(Path(temporary), path)
-        return True
-    except FileExistsError:
-        return False
+        return write_whole(path, data, replace=replace, sync=sync)
     except OSError as error:
         raise unwritable(path, error) from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _place_first(source: Path, target: Path) -> None:
-    """Give the file its name unless another has it: a link does both at once, where the file system has links."""
-    try:
-        target.hardlink_to(source)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        with target.open("xb") as file:
-            file.write(source.read_bytes())
-
-
-def sync_directory(path: Path) -> None:
-    """What was renamed in it stays so over a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def unwritable(path: Path, error: OSError) -> JobError:

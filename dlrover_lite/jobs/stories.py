@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.files import open_private
 from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.wire.messages import Story, StoryEntry
 
@@ -164,7 +165,7 @@ def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
         return
     path = job_directory / FILE
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_private(path, os.O_RDWR | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

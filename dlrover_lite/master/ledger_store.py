@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.files import create_private
+from dlrover_lite.jobs.store import unwritable
+from dlrover_lite.locks import held_by
 from dlrover_lite.master.ledger import Ledger
 from dlrover_lite.master.ledger_data import (
     Change,
@@ -72,6 +75,10 @@ class LedgerStore:
         self.path = path
         self._spans: dict[tuple[int, int], Span | None] = {}
         self._rest: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
+        try:
+            create_private(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
         with self._errors():
             self._db = sqlite3.connect(path, timeout=0, isolation_level=None)
         try:
@@ -253,7 +260,8 @@ def _job_error(path: Path, error: sqlite3.Error) -> JobError:
         return JobError(f"The disk of {path.parent} is full: the ledger {path.name} can't be written", hint=hint)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return JobError(
-            f"{path} is in use by another process", hint="The job is running already; `dlrover-lite jobs` shows it."
+            f"{path} is in use by another process{f', {by}' if (by := held_by(path)) else ''}",
+            hint="The job is running already; `dlrover-lite jobs` shows it.",
         )
     if primary == sqlite3.SQLITE_NOTADB:
         return JobError(

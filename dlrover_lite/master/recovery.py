@@ -14,8 +14,8 @@ import msgspec
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.errors import JobError
+from dlrover_lite.files import sync_directory
 from dlrover_lite.intervals import IntervalSet
-from dlrover_lite.jobs.store import sync_directory
 from dlrover_lite.master.ledger_data import Change, Failure, Pass, Span, TokensReserved
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.progress import Counters, Evaluations, Progress

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dlrover_lite.errors import BackendError
+from dlrover_lite.files import make_private
 
 if TYPE_CHECKING:
     from dlrover_lite.ps.memory import Memory
@@ -162,7 +163,7 @@ class DirectoryMemory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         with self._named():
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
             self._before = {path.name for path in directory.iterdir() if _NAME.match(path.name)}
 
     def create(self, name: str, reserve_bytes: int) -> int:

@@ -388,3 +388,5 @@ class BackendContract:
     def test_a_node_id_is_no_path(self, scripted: Scripted) -> None:
         with pytest.raises(BackendError, match="node's id"):
             scripted.backend.launch(NodeSpec("../up", "worker", Resources(1.0, 1 << 28), "exit:0"))
+        with pytest.raises(BackendError, match=r"\.\./\.\./job"):
+            scripted.backend.logs("../../job")

@@ -247,3 +247,27 @@ def test_a_destination_that_is_gone_is_not_a_damaged_cut(store: CheckpointStore,
     assert not isinstance(raised.value, CheckpointDamaged)
     elsewhere.rename(tmp_path)
     assert read(store)[1] == 2
+
+
+@pytest.mark.parametrize("name", ["../ps-0.part", "/etc/passwd", "..", "", "x/../../ps-0.part", "a\0b"])
+@pytest.mark.parametrize("kind", ["a directory", "an object store"])
+def test_a_manifest_that_names_what_is_elsewhere(tmp_path: Path, name: str, kind: str) -> None:
+    """Whoever can write a manifest can write its checksum."""
+    store = CheckpointStore(str(tmp_path / "c") if kind == "a directory" else f"memory://{tmp_path.name}")
+    store.create()
+    manifest = write_cut(store, 1, OLD)
+    moved = msgspec.structs.replace(manifest.parts[0], file=name)
+    store._destination.put(
+        f"cut-00000001/{MANIFEST}", pack_manifest(msgspec.structs.replace(manifest, parts=[moved, *manifest.parts[1:]]))
+    )
+    (cut,) = store.cuts()
+    assert cut.state == "damaged" and "can't be there" in cut.why
+    with pytest.raises(CheckpointDamaged, match="can't be there"):
+        list(store.rows(1))
+    writer = store.begin(2)
+    with pytest.raises(JobError, match="can't be"):  # nor is one written, whatever a server tells
+        writer.commit(msgspec.structs.replace(manifest, cut=2, parts=[moved, *manifest.parts[1:]]))
+    assert [cut.number for cut in store.cuts()] == [1]
+    for use in (store._destination.open, store._destination.writer, store._destination.make, store._destination.remove):
+        with pytest.raises(JobError, match="can't hold such a file"):
+            use(f"cut-00000001/{name}")

@@ -13,9 +13,11 @@ from typing import Any
 import fsspec
 import pytest
 
+from dlrover_lite.checkpoint.manifest import MANIFEST
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from tests.checkpoint.cuts import SHAPES, expected, halves, keys, rows_of, slot_of, state_of, write_cut
+from tests.file_calls import recorded
 
 OLD = dict.fromkeys(keys(12), 1)
 NEW = dict.fromkeys(keys(12), 2)
@@ -100,6 +102,50 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     assert seen.index([2, 1]) > 10
     assert sorted(seen, key=[[1], [2, 1], [2]].index) == seen
     assert seen[-1] == [2]
+
+
+def test_parts_are_durable_before_the_manifest_and_the_manifest_before_the_cut_is_told(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "checkpoints"))
+    store.create()
+    with recorded() as calls:
+        write_cut(store, 1, OLD)
+    directory = Path(store.url) / "cut-00000001"
+    *parts, manifest = calls.names()
+    assert manifest == str(directory / MANIFEST) and len(parts) == 2
+    for name in (*parts, manifest):
+        calls.check_durable(Path(name))
+    last_part = max(at for at, call in enumerate(calls.calls) if call.path == parts[-1] and call.what == "name")
+    given = next(at for at, call in enumerate(calls.calls) if call.path == manifest and call.what == "name")
+    assert str(directory) in [call.path for call in calls.calls[last_part:given] if call.what == "sync"]
+    assert store.url in [call.path for call in calls.calls if call.what == "sync"]  # the cut's directory is in there
+
+
+def test_a_cut_ceases_to_exist_before_its_parts_go(store: CheckpointStore) -> None:
+    steps: list[tuple[str, str]] = []
+    real = {name: getattr(os, name) for name in ("unlink", "fsync")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", lambda path: (steps.append(("unlink", Path(path).suffix)), real["unlink"](path))[1])
+        patch.setattr(os, "fsync", lambda file: (steps.append(("fsync", "")), real["fsync"](file))[1])
+        store.delete(1)
+    assert steps == [("unlink", ".json"), ("fsync", ""), *[("unlink", ".part")] * 2]
+
+
+def test_cuts_are_their_owners_alone(tmp_path: Path) -> None:
+    shared = tmp_path / "checkpoints"
+    shared.mkdir(mode=0o755)
+    store = CheckpointStore(str(shared / "job-1"))
+    before = os.umask(0)
+    try:
+        store.create()
+        write_cut(store, 1, OLD)
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (shared / "job-1", *(shared / "job-1").rglob("*"))}
+    assert found == {path: 0o700 if path.is_dir() else 0o600 for path in found}
+    assert shared.stat().st_mode & 0o777 == 0o755  # a person's own
+    (shared / "job-1").chmod(0o755)  # as older versions have made it
+    store.create()
+    assert (shared / "job-1").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.ESTALE])

@@ -15,6 +15,8 @@ from dlrover_lite.data.files import atomic_file
 from dlrover_lite.data.index import find_index, index_text
 from dlrover_lite.data.lines import LineReader, line_starts
 from dlrover_lite.errors import DataError
+from dlrover_lite.jobs.paths import cache_directory
+from tests.file_calls import recorded
 
 
 def text_of(count: int) -> bytes:
@@ -166,7 +168,24 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         file.write(b"half")
         raise RuntimeError
     assert path.read_bytes() == b"old"
-    with atomic_file(path) as file:
+    with recorded() as calls, atomic_file(path) as file:
         file.write(b"new")
+    calls.check_durable(path)
     assert path.read_bytes() == b"new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_cached_of_data_is_its_owners_alone(tmp_path: Path) -> None:
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    cache_directory().chmod(0o755)  # as older versions have made it
+    (tmp_path / "a.txt").write_bytes(text_of(30))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(text_of(30)))
+    before = os.umask(0)
+    try:
+        kept = [index_text(tmp_path / name).text for name in ("a.txt", "b.gz")][1]
+    finally:
+        os.umask(before)
+    indexes = kept.parent
+    assert indexes.is_relative_to(cache_directory())
+    assert {path.stat().st_mode & 0o777 for path in (cache_directory(), indexes)} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in indexes.iterdir()} == {0o600}

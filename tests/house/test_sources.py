@@ -16,6 +16,20 @@ ONLY_UNDER = {"kubernetes": PACKAGE / "backends" / "k8s", "textual": PACKAGE / "
 """Heavy packages, and the one place that may import each. (import-linter has the rules for packages that exist.)"""
 
 
+MAY_NAME_FILES = {
+    "files.py",
+    "checkpoint/local.py",
+    "data/files.py",
+    "jobs/runtime.py",
+    "jobs/store.py",
+    "master/recovery.py",
+    "models/export.py",
+    "ps/kept_memory.py",
+}
+"""What gives files their names: tests of each record that they were synced before (sockets' directories and node memory, which end with
+the machine, aside). All others use ``files.write_whole``."""
+
+
 def _at(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
@@ -74,3 +88,30 @@ def test_every_module_says_what_it_is() -> None:
         if tree(path).body and not path.stem.startswith("_") and not ast.get_docstring(tree(path))
     ]
     assert not silent
+
+
+def test_files_are_given_their_names_where_that_is_tested() -> None:
+    found = [
+        _at(path, call.lineno)
+        for path in files("dlrover_lite")
+        for name, call in calls(path)
+        if name in {"os.replace", "os.rename", "os.link", "shutil.move"}
+        or (
+            name.rpartition(".")[2] in {"replace", "rename", "hardlink_to"}
+            and len(call.args) == 1
+            and not call.keywords
+        )
+        if str(path.relative_to(PACKAGE)) not in MAY_NAME_FILES
+    ]
+    assert not found
+
+
+def test_no_lock_is_waited_for_without_limit() -> None:
+    asked = [
+        (_at(path, call.lineno), ast.unparse(call.args[1]))
+        for path in files("dlrover_lite")
+        for name, call in calls(path)
+        if name.rpartition(".")[2] in {"flock", "lockf"}
+    ]
+    assert asked
+    assert not [at for at, how in asked if "LOCK_NB" not in how]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import msgspec
 import pytest
 
 from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import store
+from dlrover_lite.jobs import store, stories
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
-from dlrover_lite.jobs.store import Job, Result, create_job, find_job, list_jobs
+from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, find_job, list_jobs
+from dlrover_lite.wire.messages import StoryEntry
 from tests.backends.support import PATIENCE_SECONDS, recipe, until
+from tests.file_calls import recorded
 
 
 @pytest.fixture
@@ -199,3 +202,62 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for() -> None:
         finally:
             process.kill()
         assert wait_for_end(identity, PATIENCE_SECONDS)
+
+
+def test_what_is_written_of_a_job_is_durable_before_it_has_its_name(home: Path) -> None:
+    with recorded() as calls:
+        job = create()
+        calls.check_durable(job.directory)
+        job.write_beginning(Beginning(1, str(job.directory / "checkpoints"), 3))
+        assert job.write_result(Result("stopped", 1.0))
+        assert not job.write_result(Result("failed", 2.0))
+        job.write_record(msgspec.structs.replace(job.record(), launcher=gone()))
+        job.start_again(Beginning(2, str(job.directory / "checkpoints"), 4), detached=False)
+        job.write_status({"state": "running"})
+    written = [
+        name for name in dict.fromkeys(calls.names()) if Path(name).exists() and not name.endswith("status.json")
+    ]
+    names = {Path(name).name for name in written if Path(name).parent == job.directory}
+    assert names == {"beginning.json", "job.json", ".reserve"}
+    for name in names:
+        calls.check_durable(job.directory / name)
+    assert any(name.endswith("/result.json") for name in calls.names())
+
+
+def test_a_job_is_its_owners_alone(home: Path) -> None:
+    home.mkdir(parents=True)
+    for directory in (home, home.parent):
+        directory.chmod(0o755)  # as older versions have made them
+    before = os.umask(0)
+    try:
+        job = create()
+        job.write_result(Result("stopped", 1.0))
+        stories.append(job.directory, [StoryEntry(1.0, "master", "something")])
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in (home.parent, *home.parent.rglob("*"))}
+    assert found == {path: 0o700 if path.is_dir() else 0o600 for path in found}
+    home.parent.chmod(0o755)
+    list_jobs()
+    assert home.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_job_that_another_command_starts_again_says_which_one(home: Path) -> None:
+    job = create()
+    descriptor = os.open(job.directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with pytest.raises(JobError, match=f"{job.directory} is locked, held by process {os.getpid()} "):
+            job.start_again(Beginning(1, "", 1), detached=False)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("process", ["../../x", "a/b", ".", ""])
+def test_no_log_is_elsewhere(home: Path, process: str) -> None:
+    job = create()
+    if process in (".", ""):  # names of hidden files, in the right place
+        assert job.log(process).parent == job.logs
+    else:
+        with pytest.raises(JobError, match="has no log"):
+            job.log(process)

@@ -39,6 +39,7 @@ from dlrover_lite.wire.messages import (
     TopologyRequest,
 )
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from tests.file_calls import recorded
 from tests.master.rig import PATIENCE, Rig, done
 
 RECIPE = schema.Recipe(version=1, name="cut", model=schema.Model(use="wide_deep"), data=schema.SyntheticData(samples=1))
@@ -95,9 +96,11 @@ def test_a_ledger_made_of_a_cut_knows_what_the_old_one_knew(tmp_path: Path, seed
     shards.commit()
     manifest = manifest_of(shards)
     tokens = shards.ledger.data().tokens_reserved
-    write_ledger(
-        tmp_path / "ledger-1.sqlite", ledger_of(manifest, plan, tokens_reserved=tokens), {}, block_minibatches=0
-    )
+    made = tmp_path / "ledger-1.sqlite"
+    with recorded() as calls:
+        write_ledger(made, ledger_of(manifest, plan, tokens_reserved=tokens), {}, block_minibatches=0)
+    calls.check_durable(made)
+    assert made.stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.glob("ledger-1.sqlite?*"))
     again_store, again = opened(tmp_path / "ledger-1.sqlite", plan)
     assert again.consumed_samples == shards.consumed_samples == manifest.samples

@@ -14,6 +14,7 @@ import msgspec
 
 from dlrover_lite.backends.local.protocol import TemplateOptions
 from dlrover_lite.backends.local.threads import THREAD_VARIABLES
+from dlrover_lite.files import open_private
 from dlrover_lite.jobs.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
@@ -37,7 +38,7 @@ def spawn(
     if shutil.which(command[0]) is None:  # or only the child would know
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.tied", str(os.getpid())]
-    with job.log(name).open("ab") as output:
+    with os.fdopen(open_private(job.log(name), os.O_WRONLY | os.O_APPEND), "ab") as output:
         process = subprocess.Popen(
             [*tied, *command],
             stdin=subprocess.DEVNULL,

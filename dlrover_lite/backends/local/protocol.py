@@ -11,6 +11,8 @@ import msgspec
 
 from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.limits.base import Enter
+from dlrover_lite.errors import BackendError
+from dlrover_lite.files import UnsafeName, checked_name
 from dlrover_lite.units import Resources
 
 # --- caller and keeper, over the wire -------------------------------------------------------------------------------
@@ -170,4 +172,8 @@ class Channel(Generic[M]):
 
 
 def node_log(job_directory: Path, node: str) -> Path:
-    return job_directory / "logs" / f"{node}.log"
+    """Where the node's output goes. Raises BackendError for a node that can't be called so."""
+    try:
+        return job_directory / "logs" / checked_name(f"{node}.log")
+    except UnsafeName as error:
+        raise BackendError(f"A node can't be called {node!r}: {error}") from error

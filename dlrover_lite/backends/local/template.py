@@ -36,6 +36,7 @@ from dlrover_lite.backends.local.protocol import (
     node_log,
 )
 from dlrover_lite.backends.local.threads import ThreadPools
+from dlrover_lite.files import open_private
 from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE
 
 __all__ = ["main"]
@@ -164,7 +165,7 @@ class Template:
         for end in (self._channel.socket, self._wakeup, self._wakeup_end):
             end.close()
         path = node_log(self._job_directory, request.spec.id)
-        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        log = open_private(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)

@@ -6,7 +6,6 @@ rather than failing. Readers never wait.
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
 from dlrover_lite.errors import HistoryError, RowRefused
+from dlrover_lite.files import close_to_others, create_private
+from dlrover_lite.locks import Lock, held_by
 from dlrover_lite.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ class ConfigStore:
     def __init__(self, path: Path, *, busy_seconds: float = _BUSY_SECONDS) -> None:
         self.path = path
         self._waiting: dict[str, list[Row]] = {}
+        self._busy_seconds = busy_seconds
         with self.errors():
+            create_private(path)
+            for ending in ("-wal", "-shm"):
+                close_to_others(path.with_name(path.name + ending))
             connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None)
         self.db = Database(connection, execute_plugins=False, recursive_triggers=False)
         try:
@@ -84,7 +89,7 @@ class ConfigStore:
     def _prepare(self) -> None:
         execute = self.db.conn.execute
         # One process at a time: switching to WAL doesn't wait for others as writing does. The lock goes with the process.
-        with _opening(self.path):
+        with self._opening():
             self._check_whose()
             if execute("pragma journal_mode").fetchone()[0] != "wal":
                 execute("pragma auto_vacuum = incremental")
@@ -95,6 +100,13 @@ class ConfigStore:
                 with self.transaction():
                     execute(f"pragma application_id = {APPLICATION_ID}")
                     migrations.apply(self.db)
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        with Lock(self.path.with_name(self.path.name + ".lock")) as lock:
+            if not lock.take(self._busy_seconds):
+                raise _locked(lock.path, lock.path)
+            yield
 
     def _check_whose(self) -> None:
         execute = self.db.conn.execute
@@ -271,11 +283,13 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-@contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    with path.with_name(path.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _locked(path: Path, *files: Path) -> HistoryError:
+    """``files``: those that the lock may be on."""
+    by = held_by(*files)
+    return HistoryError(
+        f"{path} is locked by another process that doesn't let go of it{f', {by}' if by else ''}",
+        hint="End that process, then try again.",
+    )
 
 
 def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
@@ -285,10 +299,7 @@ def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
         hint = f"Free some space (about {format_bytes(_MOST_WAL)}), then try again."
         return HistoryError(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return HistoryError(
-            f"{path} is locked by another process that doesn't let go of it",
-            hint="dlrover-lite brain status shows who uses it.",
-        )
+        return _locked(path, path, *(path.with_name(path.name + ending) for ending in ("-shm", "-wal")))
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return HistoryError(
             f"{path} is damaged or no database: {error}", hint="Move it away; a new one is made, without history."
