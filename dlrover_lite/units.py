@@ -8,6 +8,12 @@ import msgspec
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
+LEAST_CORES, MOST_CORES = 0.01, 100_000.0
+"""Of a node, or of a job: less can't be enforced (the kernel's smallest quota is a hundredth of a core in a tenth of a second), and no
+machine has more."""
+LEAST_MEMORY, MOST_MEMORY = 16 * MIB, 1024 * TIB
+"""The same of memory, in bytes: less than that isn't enough for any process of ours to start."""
+
 _SUFFIXES = {
     "": 1,
     "B": 1,
@@ -20,7 +26,7 @@ _SUFFIXES = {
     "GB": 10**9,
     "TB": 10**12,
 }
-_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_MEMORY = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)\s*\Z")
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +45,8 @@ def parse_memory(text: str | int) -> int:
         return text
     match = _MEMORY.match(text)
     if match is None or match[2] not in _SUFFIXES:
-        raise ValueError(f"{text!r} is not an amount of memory (write 512MiB, 1.5GiB or a number of bytes)")
+        shown = repr(text[:40]) + "…" * (len(text) > 40)
+        raise ValueError(f"{shown} is not an amount of memory (write 512MiB, 1.5GiB or a number of bytes)")
     return int(float(match[1]) * _SUFFIXES[match[2]])
 
 

@@ -14,7 +14,7 @@ from dlrover_lite.recipe.schema import Checkpoint, Recipe
 __all__ = ["Located", "destination", "locate", "store_of"]
 
 
-_NUMBERED = re.compile(r"(.*[^:/]):(\d+)")
+_NUMBERED = re.compile(r"(.*[^:/]):(\d{1,12})")
 
 
 class Located(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.cli.options import MOST_SECONDS, Number
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.preferences import Preferences
@@ -28,7 +29,7 @@ def brain() -> None:
 
 
 @brain.command(short_help="Be the brain, in the foreground.")
-@click.option("--idle-minutes", type=click.FloatRange(min=0), help="End after so long without a job (default: never).")
+@click.option("--idle-minutes", type=Number(0, MOST_SECONDS), help="End after so long without a job (default: never).")
 def serve(idle_minutes: float | None) -> int:
     """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over."""
     from dlrover_lite.cli.output import note

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
-from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.options import MOST_NUMBER, job_argument
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def take(job: str, wait: bool, as_json: bool) -> None:
 
 @checkpoint.command(short_help="Read checkpoints and compare every checksum.")
 @click.argument("job", metavar="[JOB|URL]", default="last")
-@click.option("--cut", type=click.IntRange(min=0), help="Only this checkpoint, and those it builds on.")
+@click.option("--cut", type=click.IntRange(0, MOST_NUMBER), help="Only this checkpoint, and those it builds on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(job: str, cut: int | None, as_json: bool) -> None:
     """Read all checkpoints of JOB and compare every checksum. JOB is an id, the start of one, or "last", which is the default;

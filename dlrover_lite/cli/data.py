@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.groups import CommandGroup
+from dlrover_lite.cli.options import Number
 from dlrover_lite.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,18 +28,18 @@ def data() -> None:
 
 @data.command()
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--samples", type=click.IntRange(min=1), default=100_000, show_default=True, help="Lines to write.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Decides every value.")
+@click.option("--samples", type=click.IntRange(1, 10**12), default=100_000, show_default=True, help="Lines to write.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Decides every value.")
 @click.option(
     "--ids-per-field",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10**12),
     default=10_000,
     show_default=True,
     help="Different ids in each categorical column.",
 )
 @click.option(
     "--zipf-exponent",
-    type=click.FloatRange(min=0),
+    type=Number(0, 100),
     default=1.2,
     show_default=True,
     help="How uneven the ids are: 0 is uniform.",

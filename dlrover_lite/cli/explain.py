@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.options import MOST_NUMBER, job_argument
 from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["explain_"]
 
 @click.command("explain", short_help="Explain what the brain has decided for a job.")
 @job_argument
-@click.argument("number", metavar="[DECISION]", type=click.IntRange(min=1), required=False)
+@click.argument("number", metavar="[DECISION]", type=click.IntRange(1, MOST_NUMBER), required=False)
 @click.option("--all", "everything", is_flag=True, help="All plans that were weighed, not only some of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlrover_lite.cli.options import MOST_NUMBER
 from dlrover_lite.errors import JobError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _LEAST_FIRST = ("auc", "model", "worker peak", "ps peak", "duration", "samples",
     help="Only jobs with id, name, owner or model like VALUE (* is anything), in a state, since or until 12h, 7d, … ago. "
     "A word alone is looked for anywhere. May be repeated: all must hold.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="The newest so many (default: 20).")
+@click.option("--limit", type=click.IntRange(1, MOST_NUMBER), help="The newest so many (default: 20).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """List jobs past and present, the newest last: their plan, throughput, outcome and the memory they needed. They stay in the

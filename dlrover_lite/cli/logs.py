@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.options import MOST_NUMBER, job_argument
 from dlrover_lite.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright
 @click.option("--role", type=click.Choice(["ps", "worker", "master", "keeper"]), help="Only processes of this role.")
 @click.option("--node", metavar="ID", help="Only this process, such as worker-0.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), help="At most this many lines of each process, the last ones."
+    "-n", "--lines", type=click.IntRange(0, MOST_NUMBER), help="At most this many lines of each process, the last ones."
 )
 def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int | None) -> None:
     """Print what the processes of JOB wrote. JOB is an id, the start of one, or "last", which is the default.

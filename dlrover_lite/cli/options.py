@@ -8,9 +8,32 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["from_option", "job_argument", "overrides", "recipe_changes", "recipe_options"]
+__all__ = [
+    "MOST_NUMBER",
+    "MOST_SECONDS",
+    "Number",
+    "from_option",
+    "job_argument",
+    "overrides",
+    "recipe_changes",
+    "recipe_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_NUMBER = 10**9
+"""Of a decision, a checkpoint, lines to show: more than there will ever be."""
+MOST_SECONDS = 1e9
+
+
+class Number(click.FloatRange):
+    """A number within two bounds, which NaN isn't."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if number != number:  # noqa: PLR0124 - NaN
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def recipe_options(command: F) -> F:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dlrover_lite.cli.options import overrides, recipe_changes
+from dlrover_lite.cli.options import MOST_NUMBER, overrides, recipe_changes
 from dlrover_lite.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ EXIT_FAILED = 1
     metavar="CHECKPOINT",
     help="Begin a new job with the parameters and the progress of a checkpoint.",
 )
-@click.option("--cut", type=click.IntRange(min=0), help="With --resume or --from: this checkpoint, not the newest.")
+@click.option(
+    "--cut", type=click.IntRange(0, MOST_NUMBER), help="With --resume or --from: this checkpoint, not the newest."
+)
 @click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; the data may be others.")
 @click.option(
     "--autoscale",

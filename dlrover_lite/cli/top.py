@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlrover_lite.cli.options import job_argument
+from dlrover_lite.cli.options import MOST_SECONDS, Number, job_argument
 from dlrover_lite.cli.tui import job_found
 from dlrover_lite.errors import JobError
 
@@ -28,7 +28,7 @@ _STALE_SECONDS = 3.0
 @click.command(short_help="Watch one job in a small terminal.")
 @job_argument
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, metavar="SECONDS", help="Between two looks (default: 1)."
+    "--interval", type=Number(0.1, MOST_SECONDS), default=1.0, metavar="SECONDS", help="Between two looks (default: 1)."
 )
 def top(job: str, interval: float) -> int:
     """Show how JOB gets on, in a screenful that stays up to date: progress, samples/s, decisions, nodes. JOB is an id, the start of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlrover_lite.cli.options import Number
 from dlrover_lite.errors import JobError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _WIDTH = 160
     help="Play a recording, or the history of a job. FILE, if there is one of that name.",
 )
 @click.option("--at", metavar="TIME", help="Begin the replay there: 12:30, 90s, 1h5m, start or end.")
-@click.option("--speed", type=click.FloatRange(0, 64), help="Play so many times as fast (default: 1); 0: stand still.")
+@click.option("--speed", type=Number(0, 64), help="Play so many times as fast (default: 1); 0: stand still.")
 def tui(
     job: str | None,
     readonly: bool,

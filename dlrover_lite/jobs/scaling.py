@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from dlrover_lite.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.units import parse_memory
+from dlrover_lite.recipe.schema import MOST_NODES
+from dlrover_lite.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, format_bytes, parse_memory
 from dlrover_lite.wire.messages import Status, Topology
 
 if TYPE_CHECKING:
     from dlrover_lite.slots import SlotSet
 
-__all__ = ["MOST_NODES", "check", "has_ended", "limits", "slot_set", "slots_of", "too_late"]
-
-MOST_NODES = 4096
-"""Of one role: each PS needs a slot of its own. What the machine can hold is for the master to judge."""
+__all__ = ["check", "has_ended", "limits", "slot_set", "slots_of", "too_late"]
 
 _OPTIONS: tuple[tuple[Literal["worker", "ps"], str, str], ...] = (
     ("worker", "--workers", "workers"),
@@ -42,17 +39,20 @@ def check(workers: int | None, ps: int | None) -> None:
 
 
 def limits(cores: float | None, memory: int | str | None) -> tuple[float | None, int | None]:
-    """Cores and bytes. Raises UsageError unless there is one of them, and each is what some node could have."""
+    """Cores and bytes. Raises UsageError unless there is one of them, and each is what some node could have. What this machine can give is
+    for the master to judge."""
     if cores is None and memory is None:
         raise UsageError("Nothing to change: write --cores X, --memory SIZE, or both")
-    if cores is not None and not 0 < cores < math.inf:
-        raise UsageError(f"--cores {cores:g}: a node needs more than 0 cores, as in --cores 1.5")
+    if cores is not None and not LEAST_CORES <= cores <= MOST_CORES:
+        bounds = f"from {LEAST_CORES:g} to {MOST_CORES:,.0f} cores"
+        raise UsageError(f"--cores {cores:g}: a node can have {bounds}, as in --cores 1.5")
     try:
         size = None if memory is None else parse_memory(memory)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError(f"--memory {memory}: {error}") from error
-    if size is not None and not 0 < size < 1 << 63:
-        raise UsageError(f"--memory {memory}: no node can have that; write it as in --memory 2GiB")
+    if size is not None and not LEAST_MEMORY <= size <= MOST_MEMORY:
+        bounds = f"from {format_bytes(LEAST_MEMORY)} to {format_bytes(MOST_MEMORY)}"
+        raise UsageError(f"--memory {memory}: a node can have {bounds}, as in --memory 2GiB")
     return cores, size
 
 

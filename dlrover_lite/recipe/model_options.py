@@ -30,13 +30,15 @@ def one_of(*words: str) -> Rule:
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, Sequence) and bool(value) and all(_is_int(size) and size >= 1 for size in value)
+    return isinstance(value, Sequence) and bool(value) and all(_is_int(size) and 1 <= size <= MOST for size in value)
 
 
-POSITIVE_INT = Rule("a whole number of at least 1", lambda value: _is_int(value) and value >= 1)
-NON_NEGATIVE_INT = Rule("a whole number of at least 0", lambda value: _is_int(value) and value >= 0)
-NON_NEGATIVE_NUMBER = Rule("a number of at least 0", lambda value: _is_finite(value) and value >= 0)
-SIZES = Rule("a list of layer sizes of at least 1, such as [256, 128]", _are_sizes)
+MOST = 1_000_000
+"""Of a size or number of anything in a model: what is larger takes more memory than any machine has."""
+POSITIVE_INT = Rule(f"a whole number from 1 to {MOST:,}", lambda value: _is_int(value) and 1 <= value <= MOST)
+NON_NEGATIVE_INT = Rule(f"a whole number from 0 to {MOST:,}", lambda value: _is_int(value) and 0 <= value <= MOST)
+NON_NEGATIVE_NUMBER = Rule(f"a number from 0 to {MOST:,}", lambda value: _is_finite(value) and 0 <= value <= MOST)
+SIZES = Rule(f"a list of layer sizes from 1 to {MOST:,}, such as [256, 128]", _are_sizes)
 
 _COMMON = {"embedding_dim": POSITIVE_INT, "init_scale": NON_NEGATIVE_NUMBER}
 

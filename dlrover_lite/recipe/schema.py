@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dlrover_lite.units import Resources
+from dlrover_lite.units import LEAST_CORES, LEAST_MEMORY, MOST_CORES, MOST_MEMORY, Resources
 
 __all__ = [
+    "MOST_NODES",
     "CensusData",
     "Checkpoint",
     "CriteoData",
@@ -28,9 +29,19 @@ __all__ = [
     "Training",
 ]
 
-Count = Annotated[int, Meta(ge=1)]
+MOST_NODES = 4096
+"""Of one role: each PS needs a slot of its own."""
+
+# What lies beyond these bounds no machine has, float32 doesn't hold, or no job would live to see.
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+BatchSize = Annotated[int, Meta(ge=1, le=1 << 26)]
+Samples = Annotated[int, Meta(ge=1, le=10**12)]
 NonNegative = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+Cores = Annotated[float, Meta(ge=LEAST_CORES, le=MOST_CORES)]
+Memory = Annotated[int, Meta(ge=LEAST_MEMORY, le=MOST_MEMORY)]
+Rate = Annotated[float, Meta(ge=1e-30, le=1e6)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
+Seconds = Annotated[float, Meta(ge=0.01, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -78,17 +89,17 @@ class ParquetData(_FileData, frozen=True, kw_only=True, tag_field="format", tag=
 class SyntheticData(_Section, frozen=True, kw_only=True, tag_field="format", tag="synthetic"):
     """Generated samples in the Criteo layout: Zipf ids, labels drawn from a teacher model."""
 
-    samples: Count
-    eval_samples: NonNegative = 20_000
-    ids_per_field: Count = 10_000
-    zipf_exponent: Annotated[float, Meta(ge=0)] = 1.2
+    samples: Samples
+    eval_samples: Annotated[int, Meta(ge=0, le=10**12)] = 20_000
+    ids_per_field: Samples = 10_000
+    zipf_exponent: Annotated[float, Meta(ge=0, le=100)] = 1.2
     seed: NonNegative = 0
 
 
 class CensusData(_Section, frozen=True, kw_only=True, tag_field="format", tag="census"):
     """Samples to be counted: each has an id of its own, its number, and one that all have. There are none to evaluate on."""
 
-    samples: Count
+    samples: Samples
 
 
 Data = CriteoData | CsvData | ParquetData | SyntheticData | CensusData
@@ -98,15 +109,15 @@ class Optimizer(_Section, frozen=True, kw_only=True):
     """Fields that the chosen optimizer doesn't have are refused by ``load.py``."""
 
     use: Literal["sgd", "adagrad", "adam", "ftrl"] = "adagrad"
-    learning_rate: Positive = 0.02
-    epsilon: Positive | None = None
+    learning_rate: Rate = 0.02
+    epsilon: Rate | None = None
     """Adagrad (1e-10) and Adam (1e-8)."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
-    l1: Annotated[float, Meta(ge=0)] = 0.0
-    l2: Annotated[float, Meta(ge=0)] = 0.0
+    l1: Weight = 0.0
+    l2: Weight = 0.0
     """FTRL only, as are ``l1`` and ``beta``."""
-    beta: Annotated[float, Meta(ge=0)] = 1.0
+    beta: Weight = 1.0
 
 
 class Schedule(_Section, frozen=True, kw_only=True):
@@ -115,12 +126,12 @@ class Schedule(_Section, frozen=True, kw_only=True):
 
     use: Literal["constant", "linear", "cosine"] = "constant"
     warmup_samples: NonNegative = 0
-    decay_samples: Count | None = None
+    decay_samples: Annotated[int, Meta(ge=1)] | None = None
     final_factor: Share = 0.0
 
 
 class Training(_Section, frozen=True, kw_only=True):
-    batch_size: Count = 1024
+    batch_size: BatchSize = 1024
     epochs: Count = 1
     seed: NonNegative = 0
     shuffle: bool = True
@@ -137,9 +148,9 @@ class Training(_Section, frozen=True, kw_only=True):
 class RoleResources(_Section, frozen=True, kw_only=True):
     """Fixed resources of one role."""
 
-    count: Count
-    cores: Positive
-    memory: Annotated[int, Meta(ge=1)]
+    count: Annotated[int, Meta(ge=1, le=MOST_NODES)]
+    cores: Cores
+    memory: Memory
 
 
 class ResourceLimits(_Section, frozen=True, kw_only=True):
@@ -156,11 +167,11 @@ class Checkpoint(_Section, frozen=True, kw_only=True):
     directory: str = ""
     """A path (relative ones are taken from the recipe's directory) or an fsspec URL such as ``s3://bucket/folder``, in which each job
     gets a directory of its own; empty: in the job's directory."""
-    every_seconds: Positive = 600.0
+    every_seconds: Seconds = 600.0
     """Between the beginnings of two cuts."""
     keep: Count = 2
     """The newest cuts, and what they build on."""
-    keep_every_hours: Positive | None = None
+    keep_every_hours: Annotated[float, Meta(ge=0.001, le=1e6)] | None = None
     """Beside those, one for each so many hours."""
     full_every: Count = 10
     """Each so many cuts, one has all rows; the others have those changed since the cut before."""
@@ -178,11 +189,11 @@ class Export(_Section, frozen=True, kw_only=True):
 class Health(_Section, frozen=True, kw_only=True):
     """When a node is given up and replaced."""
 
-    startup_seconds: Positive = 300.0
+    startup_seconds: Seconds = 300.0
     """From its launch until it says hello; the first job on a machine compiles kernels in this time."""
-    heartbeat_seconds: Positive = 30.0
+    heartbeat_seconds: Seconds = 30.0
     """Without a sign of life: the process is stopped, or stuck in a call that lets nothing else run."""
-    progress_seconds: Positive = 900.0
+    progress_seconds: Seconds = 900.0
     """At one and the same minibatch (or at building the model, or at writing a part of it)."""
 
 
@@ -197,7 +208,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     resources: ResourceLimits = ResourceLimits()
     autoscale: Literal["auto", "off", "suggest", "on"] = "auto"
     """Whether the brain changes the plan while the job runs; ``auto``: on where ``resources`` leaves a role open, else off."""
-    priority: Positive = 1.0
+    priority: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
     """Against other jobs, where they share the machine; one of twice another's may take its place."""
     checkpoint: Checkpoint | Literal["off"] = Checkpoint()
     backend: Literal["local"] = "local"

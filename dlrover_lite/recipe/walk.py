@@ -15,7 +15,7 @@ from dlrover_lite.recipe.problems import Place, Problems, nearest
 from dlrover_lite.recipe.schema import Checkpoint, Recipe, RoleResources
 from dlrover_lite.recipe.source import List, Node, Scalar, Section
 from dlrover_lite.recipe.words import expected, found
-from dlrover_lite.units import parse_memory
+from dlrover_lite.units import LEAST_MEMORY, MOST_MEMORY, format_bytes, parse_memory
 
 __all__ = ["INVALID", "Given", "Walker"]
 
@@ -263,6 +263,7 @@ class Walker:
         return value if isinstance(kind, mi.IntType) else float(value)
 
     def _memory(self, node: Scalar, key: str) -> Any:
+        amount: int | None = None
         if isinstance(node.value, str):
             try:
                 amount = parse_memory(node.value)
@@ -271,8 +272,13 @@ class Walker:
                 return INVALID
             node = Scalar(node.place, amount, node.text)
         whole = isinstance(node.value, int) and not isinstance(node.value, bool)
-        if not whole or not 1 <= node.value <= LARGEST:
+        if not whole:
             self._problems.add(node.place, key, f"expected {MEMORY}, found {found(node)}")
+            return INVALID
+        if not LEAST_MEMORY <= node.value <= MOST_MEMORY:
+            bounds = f"from {format_bytes(LEAST_MEMORY)} to {format_bytes(MOST_MEMORY)}"
+            shown = f"{found(node)}, in bytes" if amount is None else format_bytes(amount)
+            self._problems.add(node.place, key, f"expected {MEMORY}, {bounds}; found {shown}")
             return INVALID
         return node.value
 

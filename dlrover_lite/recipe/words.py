@@ -53,17 +53,21 @@ def _number(kind: mi.IntType | mi.FloatType) -> str:
     noun = "a whole number" if isinstance(kind, mi.IntType) else "a number"
     low, high = kind.ge, kind.le
     if low is not None and high is not None:
-        return f"{noun} from {low:g} to {high:g}"
+        return f"{noun} from {_shown(low)} to {_shown(high)}"
     parts = []
     if low is not None:
-        parts.append(f"of at least {low:g}")
+        parts.append(f"of at least {_shown(low)}")
     if kind.gt is not None:
-        parts.append(f"above {kind.gt:g}")
+        parts.append(f"above {_shown(kind.gt)}")
     if high is not None:
-        parts.append(f"of at most {high:g}")
+        parts.append(f"of at most {_shown(high)}")
     if kind.lt is not None:
-        parts.append(f"below {kind.lt:g}")
+        parts.append(f"below {_shown(kind.lt)}")
     return " ".join([noun, " and ".join(parts)]) if parts else noun
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,.0f}" if 1 <= abs(bound) < 1e15 and bound == int(bound) else f"{bound:g}"
 
 
 def _text(kind: mi.StrType) -> str:

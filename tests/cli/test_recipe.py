@@ -72,7 +72,7 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert result["warnings"] == []
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=0"]) == 2
     result = json.loads(capsys.readouterr().out)
-    message = "expected a whole number of at least 1, found 0"
+    message = "expected a whole number from 1 to 67,108,864, found 0"
     assert result["errors"] == [{"file": None, "line": None, "key": "training.batch_size", "message": message}]
     (directory / "job.yaml").write_text("version: 1\nname: [\n")
     assert main(["validate", "job.yaml", "--json"]) == 2

@@ -51,21 +51,24 @@ def csv(more: str) -> str:
         ),
         (
             "training: {batch_size: 0}\n",
-            "r.yaml:5: training.batch_size: expected a whole number of at least 1, found 0",
+            "r.yaml:5: training.batch_size: expected a whole number from 1 to 67,108,864, found 0",
         ),
         (
             "training: {epochs: 1.5}\n",
-            "r.yaml:5: training.epochs: expected a whole number of at least 1, found 1.5",
+            "r.yaml:5: training.epochs: expected a whole number from 1 to 1,000,000, found 1.5",
         ),
         (
             "training: {epochs: '2'}\n",
-            "r.yaml:5: training.epochs: expected a whole number of at least 1, found the text '2'; leave out the quotes",
+            "r.yaml:5: training.epochs: expected a whole number from 1 to 1,000,000, found the text '2'; leave out the quotes",
         ),
         (
             "training: {epochs: yes}\n",
-            "r.yaml:5: training.epochs: expected a whole number of at least 1, found the text 'yes'",
+            "r.yaml:5: training.epochs: expected a whole number from 1 to 1,000,000, found the text 'yes'",
         ),
-        ("training: {epochs: true}\n", "r.yaml:5: training.epochs: expected a whole number of at least 1, found true"),
+        (
+            "training: {epochs: true}\n",
+            "r.yaml:5: training.epochs: expected a whole number from 1 to 1,000,000, found true",
+        ),
         (
             "training: {seed: 99999999999999999999}\n",
             "r.yaml:5: training.seed: expected a whole number of at least 0, found 99999999999999999999 (too large)",
@@ -74,11 +77,11 @@ def csv(more: str) -> str:
         ("training: 3\n", "r.yaml:5: training: expected a section, found 3"),
         (
             "training:\n  optimizer: {learning_rate: .nan}\n",
-            "r.yaml:6: training.optimizer.learning_rate: expected a number above 0, found .nan",
+            "r.yaml:6: training.optimizer.learning_rate: expected a number from 1e-30 to 1,000,000, found .nan",
         ),
         (
             "training: {optimizer: {learning_rate: .inf}}\n",
-            "r.yaml:5: training.optimizer.learning_rate: expected a number above 0, found .inf",
+            "r.yaml:5: training.optimizer.learning_rate: expected a number from 1e-30 to 1,000,000, found .inf",
         ),
         (
             "training: {optimizer: adagrd}\n",
@@ -111,7 +114,7 @@ def csv(more: str) -> str:
         ),
         (
             "checkpoint:\n  keep: 0\n",
-            "r.yaml:6: checkpoint.keep: expected a whole number of at least 1, found 0",
+            "r.yaml:6: checkpoint.keep: expected a whole number from 1 to 1,000,000, found 0",
         ),
         (
             "checkpoint: {directory: 'gopher://hole'}\n",
@@ -144,7 +147,7 @@ def csv(more: str) -> str:
         ),
         (
             "resources: {total: {cores: 0, memory: 1GiB}}\n",
-            "r.yaml:5: resources.total.cores: expected a number above 0, found 0",
+            "r.yaml:5: resources.total.cores: expected a number from 0.01 to 100,000, found 0",
         ),
         (
             "resources:\n  total: {cores: 2, memory: 4GiB}\n  worker: {count: 3, cores: 1, memory: 1GiB}\n",
@@ -251,11 +254,11 @@ def test_aliases_that_never_end_are_refused() -> None:
     [
         ({"training.epocs": 2}, "override training.epocs: unknown key; did you mean training.epochs?"),
         ({"trainig.epochs": 2}, "override trainig.epochs: trainig: unknown key; did you mean training?"),
-        ({"training.epochs": "two"}, "override training.epochs: expected a whole number of at least 1, found the text 'two'"),
+        ({"training.epochs": "two"}, "override training.epochs: expected a whole number from 1 to 1,000,000, found the text 'two'"),
         ({"training.epochs.x": "1"}, "override training.epochs.x: training.epochs is not a section"),
         ({"": 1}, "override : not a key; write it like training.epochs"),
         ({"data.train": "[x"}, "override data.train: '[x' is not YAML"),
-        ({"resources.ps.count": "1"}, "override resources.ps.count: resources.ps.cores: missing; expected a number above 0"),
+        ({"resources.ps.count": "1"}, "override resources.ps.count: resources.ps.cores: missing; expected a number from 0.01 to 100,000"),
         ({"training.seed": object()}, "override training.seed: expected a whole number of at least 0, found a Python object"),
     ],
 )  # fmt: skip
@@ -292,10 +295,10 @@ def model(options: str) -> str:
         ("hiden: [64]", "hiden: dcn has no such option; did you mean hidden?"),
         ("zzz: 1", "zzz: dcn has no such option; its options are embedding_dim, init_scale, hidden, cross, cross_layers, low_rank"),
         ("schema: 1", "schema: dcn has no such option; its options are embedding_dim, init_scale, hidden, cross, cross_layers, low_rank"),
-        ("embedding_dim: '8'", "embedding_dim: expected a whole number of at least 1, found the text '8'"),
-        ("hidden: 64", "hidden: expected a list of layer sizes of at least 1, such as [256, 128], found 64"),
+        ("embedding_dim: '8'", "embedding_dim: expected a whole number from 1 to 1,000,000, found the text '8'"),
+        ("hidden: 64", "hidden: expected a list of layer sizes from 1 to 1,000,000, such as [256, 128], found 64"),
         ("cross: matrx", "cross: expected one of matrix, vector, found the text 'matrx'"),
-        ("init_scale: -1", "init_scale: expected a number of at least 0, found -1"),
+        ("init_scale: -1", "init_scale: expected a number from 0 to 1,000,000, found -1"),
     ],
 )  # fmt: skip
 def test_options_of_built_in_models(options: str, expected: str) -> None:

@@ -157,7 +157,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 filled = texts.filter(bool)
 numbers = st.floats(min_value=1e-6, max_value=1e6)
 shares = st.floats(min_value=0, max_value=0.99)
-counts = st.integers(1, 2**60)
+counts = st.integers(1, 10**12)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -178,7 +178,7 @@ def optimizers(draw: st.DrawFn) -> dict[str, Any]:
 def data_sections(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(["criteo", "csv", "parquet", "synthetic", "census"]))
     if kind == "synthetic":
-        return {"format": kind, "samples": draw(counts), "zipf_exponent": draw(numbers)}
+        return {"format": kind, "samples": draw(counts), "zipf_exponent": draw(st.floats(0, 100))}
     if kind == "census":
         return {"format": kind, "samples": draw(counts)}
     section = {"format": kind, "train": draw(st.lists(texts, min_size=1, max_size=3)), "eval_share": draw(shares)}
@@ -189,7 +189,8 @@ def data_sections(draw: st.DrawFn) -> dict[str, Any]:
     return section | ({"columns": names, "delimiter": draw(st.sampled_from("\t;|, "))} if kind == "csv" else {})
 
 
-roles = st.just("auto") | st.fixed_dictionaries({"count": st.integers(1, 99), "cores": numbers, "memory": counts})
+sizes = {"cores": st.floats(0.01, 1e5), "memory": st.integers(2**24, 2**50)}
+roles = st.just("auto") | st.fixed_dictionaries({"count": st.integers(1, 99), **sizes})
 recipes = st.fixed_dictionaries(
     {
         "version": st.just(1),
@@ -201,7 +202,7 @@ recipes = st.fixed_dictionaries(
     },
     optional={
         "training": st.fixed_dictionaries(
-            {"batch_size": counts, "shuffle": st.booleans(), "optimizer": optimizers()},
+            {"batch_size": st.integers(1, 2**26), "shuffle": st.booleans(), "optimizer": optimizers()},
             optional={
                 "embedding_optimizer": optimizers(),
                 "schedule": st.fixed_dictionaries({"use": st.just("linear"), "final_factor": shares}),

@@ -68,8 +68,8 @@ def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> Non
     until(lambda: {node: limits_shown(handle, node) for node in wanted} == wanted, "the new limits")
     if handle.status().enforcement.startswith("cgroup"):
         assert {node: limits_in_force(handle, node) for node in wanted} == wanted
-    with pytest.raises(JobError, match="ps-0 can't be lowered to 1 MiB: "):
-        handle.resize("ps-0", memory="1MiB")
+    with pytest.raises(JobError, match="ps-0 can't be lowered to 16 MiB: "):
+        handle.resize("ps-0", memory="16MiB")
     log = handle.job.log("worker-0")
     until(lambda: "worker-0 has 2 cores now and computes with 2 threads" in log.read_text(), "two threads")
     kill_master(handle)

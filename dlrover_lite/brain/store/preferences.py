@@ -10,10 +10,15 @@ import msgspec
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.prune import Keep
 from dlrover_lite.errors import UsageError
+from dlrover_lite.units import GIB, LEAST_CORES, LEAST_MEMORY
 
 __all__ = ["Preferences", "change", "parse_changes", "read"]
 
 _MINUTE, _DAY = 60.0, 86400.0
+_MOST = 1e9
+"""Of any of them."""
+_LEAST = {"capacity_cores": LEAST_CORES, "capacity_gib": 2 * LEAST_MEMORY / GIB}
+"""With which a job of one PS and one worker can at least be tried; 0 means something else."""
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +63,7 @@ def change(store: ConfigStore, changes: Mapping[str, float]) -> Preferences:
 
 
 def parse_changes(words: list[str]) -> dict[str, float]:
-    """``keep-jobs=500``: numbers of at least 0. Raises UsageError naming what can't be understood."""
+    """``keep-jobs=500``: numbers from 0 to a billion. Raises UsageError naming what can't be understood."""
     changes = {}
     names = Preferences.__struct_fields__
     for word in words:
@@ -71,7 +76,11 @@ def parse_changes(words: list[str]) -> dict[str, float]:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= 0):
-            raise UsageError(f"{word!r}: {text.strip()!r} is no number of at least 0")
+        if not 0 <= value <= _MOST:
+            raise UsageError(f"{word!r}: {text.strip()!r} is no number from 0 to {_MOST:,.0f}")
+        if (least := _LEAST.get(name)) and 0 < value < least:
+            raise UsageError(
+                f"{word!r}: {text.strip()!r} is too little; write at least {least:g}, or 0 for all there is"
+            )
         changes[name] = value
     return changes
