@@ -15,6 +15,7 @@ from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.criteo import CRITEO_SCHEMA
 from dlrover_lite.data.open import open_data
+from dlrover_lite.recipe.id_kinds import FileIds
 
 FEATURES, IDS, BATCH_SIZE = 26, 1_000_000, 1024
 BATCHES = 64
@@ -33,6 +34,9 @@ class InMemory:
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         return self._batches[int(numbers[0]) // BATCH_SIZE % len(self._batches)]
 
+    def look_at_ids(self) -> list[FileIds]:
+        return []
+
     def close(self) -> None:
         pass
 
@@ -42,6 +46,7 @@ class Timed:
 
     def __init__(self, dataset: Dataset) -> None:
         self.schema, self.samples, self.close = dataset.schema, dataset.samples, dataset.close
+        self.look_at_ids = dataset.look_at_ids
         self.times: list[float] = []
         self._dataset = dataset
 

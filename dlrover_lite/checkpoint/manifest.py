@@ -12,6 +12,7 @@ from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
 from dlrover_lite.files import UnsafeName, checked_name
 from dlrover_lite.intervals import Range
+from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import BITMAP_BYTES
 from dlrover_lite.wire.messages import to_builtins
@@ -27,6 +28,7 @@ __all__ = [
     "PartEntry",
     "configuration_of",
     "configure",
+    "known_id_kinds",
     "pack_manifest",
     "read_manifest",
 ]
@@ -157,6 +159,20 @@ def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
     if any(len(bitmap) != BITMAP_BYTES for bitmap in bitmaps):
         raise damaged(file, "a set of slots has the wrong length")
     return manifest
+
+
+def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
+    """By categorical column, the kinds that the checkpoint was trained with: as it says, or else as follows from its data's format.
+
+    Raises CheckpointDamaged.
+    """
+    recipe, kept = manifest.facts.get("recipe") or {}, manifest.facts.get("id_kinds") or {}
+    try:
+        data = recipe.get("data", {})
+        follows = kinds_of_format(str(data.get("format", "")), data.get("categorical", ()))
+        return {**follows, **msgspec.convert(kept, dict[str, IdKind])}
+    except (AttributeError, TypeError, msgspec.ValidationError) as error:
+        raise damaged(f"the manifest of cut {manifest.cut}", f"its kinds of ids make no sense: {error}") from error
 
 
 def configuration_of(message: Configure) -> dict[str, Any]:

@@ -29,6 +29,10 @@ class _Source(NamedTuple):
     data_directory: Path
     part: str
     job: str | None
+    name: str
+    """In messages: "the model of JOB"."""
+    files_given: bool
+    """The data is that of ``--data``."""
 
 
 @click.command(short_help="Evaluate a trained model on data.")
@@ -53,6 +57,7 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
     if as_json:
         emit_json(result)
         return
+    from dlrover_lite.cli.output import note
     from dlrover_lite.words import count, metric
 
     best = "" if result["best_auc"] is None else f"  (best reachable {metric(result['best_auc'])})"
@@ -61,6 +66,8 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
         click.echo(f"left out {count(result['bad_lines'])} bad lines")
     click.echo(f"loss     {metric(result['loss'])}")
     click.echo(f"AUC      {metric(result['auc'])}{best}")
+    for warning in result["warnings"]:
+        note(f"Warning: {warning}")
 
 
 class _OfCut(NamedTuple):
@@ -111,7 +118,8 @@ def _evaluate_cut(cut: _OfCut, files: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="dlrover-lite-") as directory:
         written = _write_cut(cut, Path(directory) / "model", "npz", overwrite=False, progress=None)
         data, part = _data_for(recipe, files)
-        result = _evaluate(_Source(written, data, Path(recipe.directory), part, manifest.job))
+        name = f"checkpoint {manifest.cut} of {manifest.job}"
+        result = _evaluate(_Source(written, data, Path(recipe.directory), part, manifest.job, name, bool(files)))
     return {**result, "model": f"{cut.chosen.url}:{manifest.cut}"}
 
 
@@ -132,7 +140,8 @@ def _exported(directory: Path, files: list[str]) -> _Source:
             f"An exported model comes without data: {directory} can't be evaluated on its own.",
             hint="Name files to evaluate on: --data FILE",
         )
-    return _Source(directory, _data_of(manifest, files, directory), Path.cwd(), "train", None)
+    name = f"the model in {directory}"
+    return _Source(directory, _data_of(manifest, files, directory), Path.cwd(), "train", None, name, True)
 
 
 def _data_of(manifest: Manifest, files: list[str], directory: Path) -> Data:
@@ -167,7 +176,7 @@ def _of_job(reference: str, files: list[str]) -> _Source:
             hint=f"Check it: dlrover-lite census check {handle.id}",
         )
     data, part = _data_for(recipe, files)
-    return _Source(directory, data, Path(recipe.directory), part, handle.id)
+    return _Source(directory, data, Path(recipe.directory), part, handle.id, f"the model of {handle.id}", bool(files))
 
 
 def _data_for(recipe: Recipe, files: list[str]) -> tuple[Data, str]:
@@ -231,7 +240,7 @@ def _evaluate(source: _Source) -> dict[str, Any]:
     dataset = _open(source)
     try:
         with progress("evaluating", dataset.samples) as report:
-            metrics = evaluate_export(source.directory, dataset, progress=report)
+            metrics = evaluate_export(source.directory, dataset, progress=report, name=source.name)
     finally:
         dataset.close()
     return {
@@ -242,13 +251,30 @@ def _evaluate(source: _Source) -> dict[str, Any]:
         "loss": metrics.loss,
         "auc": metrics.auc,
         "best_auc": best_auc(source.data),
+        "warnings": metrics.warnings,
     }
+
+
+def _check_format(source: _Source) -> None:
+    """Raises DataError for a file of another format than the model was trained on."""
+    from dlrover_lite.errors import DataError
+    from dlrover_lite.recipe.heads import other_format
+
+    data_format = str(source.data.__struct_config__.tag)
+    for file in getattr(source.data, "train", ()) if source.files_given else ():
+        if wrong := other_format(Path(file), data_format):
+            spelled = {"csv": "CSV", "parquet": "Parquet", "criteo": "Criteo's format"}[data_format]
+            raise DataError(
+                f"{source.name} was trained on {spelled}, and {wrong}.",
+                hint=f"Files are read as in training. Write it as {spelled}, with the same columns.",
+            )
 
 
 def _open(source: _Source) -> Dataset:
     from dlrover_lite.cli.indexing import indexing
     from dlrover_lite.data.open import open_data
 
+    _check_format(source)
     with indexing() as report:
         part = "train" if source.part == "train" else "eval"
         dataset = open_data(source.data, directory=source.data_directory, part=part, progress=report)  # type: ignore[arg-type]

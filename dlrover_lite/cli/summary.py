@@ -156,11 +156,13 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 
 
 def warnings(recipe: Recipe) -> list[str]:
-    """What a job of this recipe asks for and this machine doesn't have."""
+    """What a job of this recipe asks for and this machine doesn't have, and what is odd about the ids of its data."""
     from dlrover_lite.brain.plan import more_than_there_is
     from dlrover_lite.jobs.handle import planned, this_machine
+    from dlrover_lite.recipe.id_heads import look_at_recipe
 
-    return more_than_there_is(planned(recipe), this_machine())
+    odd = look_at_recipe(recipe.data, Path(recipe.directory)).warnings
+    return [*more_than_there_is(planned(recipe), this_machine()), *odd]
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:

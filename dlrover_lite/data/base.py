@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.recipe.id_kinds import FileIds
+
 __all__ = ["BadLine", "Batch", "Dataset", "Schema"]
 
 
@@ -45,5 +47,8 @@ class Dataset(Protocol):
 
     def read(self, numbers: NDArray[np.int64]) -> Batch:
         """The samples with these numbers (0 <= number < ``samples``), in this order. Raises DataError."""
+
+    def look_at_ids(self) -> list[FileIds]:
+        """What the first lines of each file show of its categorical columns: see ``recipe.id_kinds.reconcile``."""
 
     def close(self) -> None: ...

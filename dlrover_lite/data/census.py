@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.recipe.id_kinds import FileIds, SeenColumn
 from dlrover_lite.recipe.schema import CensusData
 
 __all__ = ["CENSUS_SCHEMA", "EVERYONE", "SAMPLE", "CensusDataset"]
@@ -29,6 +30,9 @@ class CensusDataset:
         ids = np.zeros((2, len(numbers)), np.uint64)
         ids[0] = numbers
         return Batch(np.zeros(len(numbers), np.float32), np.empty((len(numbers), 0), np.float32), ids, [])
+
+    def look_at_ids(self) -> list[FileIds]:
+        return [FileIds("", {name: SeenColumn("integer", "census") for name in self.schema.categorical})]
 
     def close(self) -> None:
         pass

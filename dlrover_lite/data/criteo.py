@@ -16,6 +16,7 @@ from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import Columns, show
 from dlrover_lite.kernels import kernel
+from dlrover_lite.recipe.schema import CriteoData
 
 __all__ = ["CATEGORICAL", "CRITEO_SCHEMA", "DENSE", "CriteoParser", "category_id"]
 
@@ -59,6 +60,9 @@ class CriteoParser:
             return f"I{column + 1} is {show(field)}, {why}"
         many = f"over {FIELDS}" if kind == _MANY else str(len(fields))
         return f"{many} fields separated by tabs, expected {LEAST_FIELDS} to {FIELDS}"
+
+    def data(self) -> CriteoData:
+        return CriteoData(train=[])
 
 
 def category_id(text: str) -> int:

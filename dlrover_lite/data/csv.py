@@ -38,6 +38,7 @@ class CsvParser:
     def __init__(self, data: CsvData, files: Sequence[Path]) -> None:
         self.schema = Schema(tuple(data.dense), tuple(data.categorical))
         self.header_lines = 0 if data.columns else 1
+        self._data = data
         self._delimiter = data.delimiter
         if len(data.delimiter.encode()) != 1 or data.delimiter in '"\r\n':
             raise DataError(
@@ -78,6 +79,9 @@ class CsvParser:
         if kind == _LABEL:
             return f"label column {column} is {show(field)}, expected 0 or 1"
         return f"column {column} is {show(field)}, {dense_problem(field.decode('utf-8', 'replace'))}"
+
+    def data(self) -> CsvData:
+        return self._data
 
     def _field(self, line: bytes, number: int) -> bytes:
         text = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode("utf-8", "surrogateescape")

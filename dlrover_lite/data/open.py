@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.files import Progress, resolve
 from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class View:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.samples):
             raise ValueError(f"sample numbers must be within [0, {self.samples})")
         return self._dataset.read(numbers + self._first)
+
+    def look_at_ids(self) -> list[FileIds]:
+        return self._dataset.look_at_ids()
 
     def close(self) -> None:
         self._dataset.close()

@@ -15,7 +15,9 @@ from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.text import Columns, keep_good, new_columns
 from dlrover_lite.errors import DataError
-from dlrover_lite.recipe.heads import parquet_types
+from dlrover_lite.recipe.heads import other_format, parquet_types
+from dlrover_lite.recipe.id_heads import look_at_files, types_of_ids
+from dlrover_lite.recipe.id_kinds import FileIds, reconcile
 from dlrover_lite.recipe.numbers import OUT_OF_RANGE
 from dlrover_lite.recipe.schema import ParquetData
 from dlrover_lite.regular_files import check_regular
@@ -42,15 +44,18 @@ def _pyarrow() -> Any:
 
 
 def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
-    """Rows of all the files, from their footers. Raises DataError, also for columns that are missing or of a type that
-    can't be used."""
+    """Rows of all the files, from their footers. Raises DataError, also for columns that are missing, of a type that
+    can't be used, or of another kind than in the files before."""
     total = 0
     schema = Schema(tuple(data.dense), tuple(data.categorical))
+    kinds: list[FileIds] = []
     for path in files:
         file = _open(path)
         _check_types(path, file.schema_arrow, data, schema)
+        kinds.append(FileIds(str(path), types_of_ids(data, file.schema_arrow)))
         total += file.metadata.num_rows
         file.close()
+    reconcile(kinds, whose="the data").require()
     return total
 
 
@@ -62,6 +67,7 @@ class ParquetDataset:
         if self.samples == 0:
             raise DataError(f"{files[0]} holds no rows", hint="Check that it is the right file.")
         self.schema = Schema(tuple(data.dense), tuple(data.categorical))
+        self._data = data
         self._label = data.label
         self._paths = list(files)
         self._files: OrderedDict[int, Any] = OrderedDict()
@@ -100,6 +106,9 @@ class ParquetDataset:
                 (int(rows[i]), self._bad_line(group, int(local[i]), decoded)) for i in np.flatnonzero(codes).tolist()
             ]
         return keep_good(columns, [line for _, line in sorted(bad)])
+
+    def look_at_ids(self) -> list[FileIds]:
+        return list(look_at_files(self._paths, self._data))
 
     def close(self) -> None:
         self._groups.clear()
@@ -168,6 +177,8 @@ def _bytes(columns: Columns) -> int:
 
 def _open(path: Path) -> Any:
     pa = _pyarrow()
+    if wrong := other_format(path, "parquet"):
+        raise DataError(wrong, hint="Files are read as data.format says, also by evaluate: write it as Parquet.")
     try:
         check_regular(path)
         return pa.parquet.ParquetFile(path)

@@ -25,6 +25,7 @@ from dlrover_lite.data.criteo import CATEGORICAL, CRITEO_SCHEMA, DENSE
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full
 from dlrover_lite.data.synthetic_kernels import format_lines, generate
 from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.id_kinds import FileIds, SeenColumn
 from dlrover_lite.recipe.schema import SyntheticData
 
 __all__ = ["SyntheticDataset", "best_auc", "write_tsv"]
@@ -67,6 +68,9 @@ class SyntheticDataset:
             raise ValueError(f"sample numbers must be within [0, {self.samples})")
         labels, dense, ids, _, _ = _generate(self._teacher, numbers + self._first)
         return Batch(labels, dense, ids, [])
+
+    def look_at_ids(self) -> list[FileIds]:
+        return [FileIds("", {name: SeenColumn("integer", "synthetic") for name in self.schema.categorical})]
 
     def close(self) -> None:
         pass

@@ -14,6 +14,10 @@ from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
 from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.heads import wrong_format
+from dlrover_lite.recipe.id_heads import look_at_files
+from dlrover_lite.recipe.id_kinds import FileIds
+from dlrover_lite.recipe.schema import CriteoData, CsvData
 
 __all__ = ["Columns", "LineParser", "TextDataset", "cached_samples", "check_head", "keep_good", "new_columns", "show"]
 
@@ -41,6 +45,9 @@ class LineParser(Protocol):
 
     def explain(self, file: int, code: int, line: bytes) -> str:
         """Why a line got this code."""
+
+    def data(self) -> CriteoData | CsvData:
+        """What the recipe says of the files."""
 
 
 def new_columns(schema: Schema, count: int) -> Columns:
@@ -81,6 +88,9 @@ def check_head(path: Path, file: int, parser: LineParser) -> None:
     """Raises DataError when none of the first 1,000 lines of a file can be used: it isn't what the recipe says."""
     size = _HEAD_BYTES
     head = open_head(path, size)
+    data_format = parser.data().__struct_config__.tag
+    if wrong := wrong_format(path, head, data_format):
+        raise DataError(wrong, hint=f"Files are read as data.format says, also by evaluate: write it as {data_format}.")
     while b"\n" not in head and len(head) == size and size < _LONGEST_HEAD_BYTES:
         size *= 8
         head = open_head(path, size)
@@ -135,6 +145,9 @@ class TextDataset:
             for spans in self._reader.find(file, lines):
                 bad += self._parser.parse(file, spans, rows[spans.rows], columns)
         return keep_good(columns, self._bad_lines(numbers, owners, columns) if bad else [])
+
+    def look_at_ids(self) -> list[FileIds]:
+        return list(look_at_files([index.source for index in self._indexes], self._parser.data()))
 
     def close(self) -> None:
         self._reader.close()

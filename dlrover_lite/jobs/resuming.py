@@ -11,7 +11,7 @@ import msgspec
 
 from dlrover_lite.brain.demand import autoscale_of
 from dlrover_lite.checkpoint.locate import Located, store_of
-from dlrover_lite.checkpoint.manifest import Manifest, configure
+from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
 from dlrover_lite.checkpoint.restore_point import (
     InMemory,
     RestorePoint,
@@ -33,6 +33,7 @@ from dlrover_lite.wire.ps_messages import Configure
 
 if TYPE_CHECKING:
     from dlrover_lite.backends.local.options import KeeperOptions
+    from dlrover_lite.master.shard_plan import JobData
 
 __all__ = ["Chosen", "beginning_of", "check_fits", "choose", "chosen_for", "fitting_recipe", "go_on", "recipe_of"]
 
@@ -154,6 +155,8 @@ def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None
         if then is not None:
             _check_order(manifest, then, recipe)
         _check_data(chosen, recipe)
+    else:
+        _look_at_data(chosen, recipe)
     there = configure(manifest)
     training = recipe.training
     wrong = list(_differences(there, training.seed, training.optimizer, training.embedding_optimizer))
@@ -174,9 +177,16 @@ _ONLY_PARAMETERS = "Begin at epoch 0 with its parameters instead: --only-paramet
 
 def _check_data(chosen: Chosen, recipe: Recipe) -> None:
     from dlrover_lite.master.recovery import check_plan
-    from dlrover_lite.master.shard_plan import shard_plan
 
-    check_plan(chosen.manifest, shard_plan(recipe))
+    check_plan(chosen.manifest, _look_at_data(chosen, recipe).plan)
+
+
+def _look_at_data(chosen: Chosen, recipe: Recipe) -> JobData:
+    """The recipe's data. Raises DataError when its ids are of another kind than those that the checkpoint was trained with."""
+    from dlrover_lite.master.shard_plan import look_at_data
+
+    manifest = chosen.manifest
+    return look_at_data(recipe, known_id_kinds(manifest), whose=f"checkpoint {manifest.cut} of {manifest.job}")
 
 
 def _check_order(manifest: Manifest, then: Recipe, now: Recipe) -> None:

@@ -32,7 +32,7 @@ from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.generations import GoingBack, begin_generation, end_generation, waiting
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shard_plan import ShardPlan, shard_plan
+from dlrover_lite.master.shard_plan import JobData, ShardPlan, look_at_data
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.master.waiting import WaitingRoom, blank, without_nodes
@@ -74,7 +74,8 @@ def run(job: Job) -> Outcome:
 def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.Context[Any]) -> Outcome:
     recipe = job.recipe
     capacity = backend.capacity()
-    plan = shard_plan(recipe)
+    data = look_at_data(recipe)
+    plan = data.plan
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
     story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
@@ -95,7 +96,9 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
             return _stopped(job, room, brain, story)
         if not began:
             tell(nodes.words)
-        return _generations(job, server, backend, stop, nodes, capacity, plan, cuts, story, brain)
+            for warning in data.ids.warnings:
+                tell(warning)
+        return _generations(job, server, backend, stop, nodes, capacity, data, cuts, story, brain)
 
 
 def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
@@ -135,13 +138,13 @@ def _generations(
     stop: _Stop,
     nodes: FirstPlan,
     capacity: Resources,
-    plan: ShardPlan,
+    data: JobData,
     cuts: str,
     story: StoryLog,
     brain: BrainLink | None,
 ) -> Outcome:
     """One after the other, until the job has ended."""
-    recipe = job.recipe
+    recipe, plan = job.recipe, data.plan
     decision = 0
     while True:
         if (noted := waiting(job)) is not None:
@@ -165,7 +168,9 @@ def _generations(
         )
         decision = 0
         with LedgerStore(job.ledger()) as store:
-            shards = ShardService(store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story)
+            shards = ShardService(
+                store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story, id_kinds=data.ids.kinds
+            )
             master = Master(
                 job.id,
                 recipe,

@@ -53,7 +53,7 @@ class Exporting:
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True
-        return Export(self._destination, self._wanted)
+        return Export(self._destination, self._wanted, dict(self._shards.id_kinds))
 
     def take(self, exported: Exported) -> None:
         self.exported = exported

@@ -14,7 +14,7 @@ import msgspec
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.checkpoint.locate import store_of
-from dlrover_lite.checkpoint.manifest import Manifest
+from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds
 from dlrover_lite.checkpoint.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import BackendError, JobError
@@ -39,7 +39,7 @@ from dlrover_lite.master.fleet import Fleet, Note
 from dlrover_lite.master.ledger_data import TokensReserved
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.recovery import NewLedger, consumed_minibatches, cut_facts, ledger_of, write_ledger
-from dlrover_lite.master.shard_plan import PLAN, ShardPlan
+from dlrover_lite.master.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.units import Resources
@@ -215,6 +215,8 @@ def begin_generation(
         )
     if before.slots is not None:
         facts[SLOTS] = SlotState(next_move=before.slots.next_move)
+    if kinds := known_id_kinds(manifest):
+        facts[ID_KINDS] = kinds
     if known.progress is not None and not beginning.only_parameters:
         facts[PROGRESS] = known.progress
     encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}

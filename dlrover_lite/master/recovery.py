@@ -29,9 +29,18 @@ from dlrover_lite.master.shard_plan import (
     samples_fact,
 )
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["CutFacts", "check_plan", "consumed_minibatches", "cut_facts", "facts_for", "ledger_of", "write_ledger"]
+__all__ = [
+    "CutFacts",
+    "check_plan",
+    "consumed_minibatches",
+    "cut_facts",
+    "facts_for",
+    "ledger_of",
+    "write_ledger",
+]
 
 
 class CutFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +49,8 @@ class CutFacts(msgspec.Struct, frozen=True, kw_only=True):
     recipe: dict[str, Any] | None = None
     """As ``recipe.json`` has it."""
     plan: ShardPlan | None = None
+    id_kinds: dict[str, IdKind] = {}
+    """By categorical column. Empty in checkpoints of before kinds were kept."""
     minibatches: int | None = None
     """Of an epoch."""
     failures: list[Failure] = []
@@ -63,6 +74,7 @@ def facts_for(
     facts = CutFacts(
         recipe=msgspec.to_builtins(recipe),
         plan=shards.plan,
+        id_kinds=dict(shards.id_kinds),
         minibatches=shards.plan.minibatches(shards.plan.samples),
         failures=[failure for of, failure in shards.ledger.failures() if of.kind == "train"],
         evaluations=[

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.order import BLOCK_SIZE
 from dlrover_lite.errors import DataError
+from dlrover_lite.recipe.id_kinds import Agreement, FileIds, IdKinds, reconcile
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import EvaluationResult
 
-__all__ = ["FINAL_ROUND", "PLAN", "ROUNDS_DUE", "RoundResult", "ShardPlan", "result_fact", "samples_fact", "shard_plan"]
+__all__ = [
+    "FINAL_ROUND",
+    "ID_KINDS",
+    "PLAN",
+    "ROUNDS_DUE",
+    "JobData",
+    "RoundResult",
+    "ShardPlan",
+    "look_at_data",
+    "result_fact",
+    "samples_fact",
+    "shard_plan",
+]
 
-PLAN, ROUNDS_DUE, FINAL_ROUND = "plan", "evaluation_rounds_due", "final_evaluation_round"
+PLAN, ROUNDS_DUE, FINAL_ROUND, ID_KINDS = "plan", "evaluation_rounds_due", "final_evaluation_round", "id_kinds"
 """Facts of the ledger."""
 
 
@@ -63,18 +77,37 @@ class RoundResult(msgspec.Struct, frozen=True):
         return EvaluationResult(self.at_samples, self.samples, math.nan if self.loss is None else self.loss, self.auc)
 
 
+class JobData(NamedTuple):
+    """What a look at a recipe's data shows."""
+
+    plan: ShardPlan
+    ids: Agreement
+    """Of the files to train on and to evaluate on; without problems."""
+
+
 def shard_plan(recipe: Recipe) -> ShardPlan:
-    """Raises DataError when there is nothing to train on."""
+    """Raises DataError as ``look_at_data``."""
+    return look_at_data(recipe).plan
+
+
+def look_at_data(recipe: Recipe, expected: IdKinds | None = None, *, whose: str = "the job") -> JobData:
+    """Raises DataError when there is nothing to train on, and when ids are of another kind than ``expected``, or than in other files;
+    ``whose`` kinds are expected is named in the message."""
     directory, training = Path(recipe.directory), recipe.training
-    samples = []
-    for part in ("train", "eval"):
+    samples: list[int] = []
+    files: list[FileIds] = []
+    parts: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    for part in parts:
         dataset = open_data(recipe.data, directory=directory, part=part)
         samples.append(dataset.samples if dataset is not None else 0)
         if dataset is not None:
+            files += (one for one in dataset.look_at_ids() if one not in files)
             dataset.close()
+    ids = reconcile(files, expected, whose=whose)
+    ids.require()
     if not samples[0]:
         raise DataError("there are no samples to train on", hint="Check data.train and data.eval_share.")
-    return ShardPlan(
+    plan = ShardPlan(
         samples=samples[0],
         batch_size=training.batch_size,
         epochs=training.epochs,
@@ -83,3 +116,4 @@ def shard_plan(recipe: Recipe) -> ShardPlan:
         max_skipped_minibatches=training.max_skipped_minibatches,
         block_minibatches=BLOCK_SIZE // training.batch_size if training.shuffle else 0,
     )
+    return JobData(plan, ids)

@@ -20,6 +20,7 @@ from dlrover_lite.master.ledger_data import Failure, Pass
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shard_plan import (
     FINAL_ROUND,
+    ID_KINDS,
     PLAN,
     ROUNDS_DUE,
     RoundResult,
@@ -27,6 +28,7 @@ from dlrover_lite.master.shard_plan import (
     result_fact,
     samples_fact,
 )
+from dlrover_lite.recipe.id_kinds import IdKind, IdKinds, compare
 from dlrover_lite.wire.messages import (
     Ack,
     Finished,
@@ -72,9 +74,10 @@ class ShardService:
         wait_seconds: float = 0.2,
         slow_start_minibatches: int = 0,
         story: StoryLog | None = None,
+        id_kinds: IdKinds | None = None,
     ) -> None:
         """With ``slow_start_minibatches`` workers join one by one: see ``_starting``. ``story`` is told what happens to
-        minibatches."""
+        minibatches. ``id_kinds``: of the data as it is now."""
         self._slow_start = slow_start_minibatches
         self._first_lease_at: float | None = None
         self.plan = plan
@@ -97,6 +100,8 @@ class ShardService:
         """Of workers that are to be leased less at once than their speed says."""
         self._dead: set[str] = set()
         self._check_plan()
+        self.id_kinds = self._check_kinds(id_kinds or {})
+        """Those that the job has been trained with."""
         self._rounds_due = int(store.fact(ROUNDS_DUE) or 0)
         final = store.fact(FINAL_ROUND)
         self._final_round = None if final is None else int(final)
@@ -124,6 +129,16 @@ class ShardService:
                 f"The ledger {self._store.path} belongs to other data or another recipe: it was made for {kept}, not for {mine}",
                 hint="Data, batch size and epochs can't change within a job: start a new one.",
             )
+
+    def _check_kinds(self, now: IdKinds) -> IdKinds:
+        """Those kept with the ledger, and of columns that it knows nothing of those of ``now``."""
+        text = self._store.fact(ID_KINDS)
+        kept = {} if text is None else msgspec.json.decode(text, type=dict[str, IdKind])
+        compare(kept, now, whose="the job").require()
+        kinds = {**now, **kept}
+        if kinds != kept:
+            self._store.put_fact(ID_KINDS, msgspec.json.encode(kinds).decode())
+        return kinds
 
     # --- what there is --------------------------------------------------------------------------------------------------
 

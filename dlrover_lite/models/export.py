@@ -23,6 +23,7 @@ from dlrover_lite.errors import JobError, ModelError
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
 from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, joined, table_writer
+from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Model, Optimizer
 
 __all__ = [
@@ -91,6 +92,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Format of the training data: criteo, csv, parquet, synthetic or census."""
     data_options: dict[str, Any] = {}
     """How its lines are read, of CSV and Parquet: label, delimiter and columns, as in the recipe."""
+    id_kinds: dict[str, IdKind] = {}
+    """By categorical column: what its ids were in training. Columns that nothing is known of are left out, as are all in older exports."""
+    unknown_ids: dict[str, float] = {}
+    """By categorical column: share of ids in the job's last evaluation (or else in fresh training data) that had never been trained."""
     transform: str = ""
     """What the reader does with a line's values before they are ids and dense features, by name."""
     tables: list[TableEntry] = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dlrover_lite.data.base import Dataset, Schema
+from dlrover_lite.data.keys import keys_of
 from dlrover_lite.errors import DataError, ModelError
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE, Manifest, TableEntry
@@ -19,10 +21,19 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
 from dlrover_lite.models.user import user_code
+from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format, reconcile
 from dlrover_lite.regular_files import check_regular, read_file
 from dlrover_lite.units import MIB
 
-__all__ = ["EmbeddingTable", "Metrics", "ServingModel", "evaluate_export", "load_model", "read_manifest"]
+__all__ = [
+    "EmbeddingTable",
+    "Metrics",
+    "ServingModel",
+    "evaluate_export",
+    "known_id_kinds",
+    "load_model",
+    "read_manifest",
+]
 
 _MOST_MANIFEST_BYTES = 64 * MIB
 
@@ -33,6 +44,12 @@ class Metrics(msgspec.Struct, frozen=True):
     samples: int
     loss: float | None
     auc: float | None
+    warnings: list[str] = []
+    """Why the ids may hardly be those that were trained on."""
+
+
+_SHOWN = 4
+"""Columns in a message."""
 
 
 class EmbeddingTable:
@@ -95,11 +112,43 @@ class ServingModel(nn.Module):
             )
         if keys.dtype.kind not in "iu" or keys.dtype.itemsize != 8:
             raise ModelError(
-                f"The model got ids of type {keys.dtype}.", hint="Ids are uint64, or int64 of the same bits."
+                f"The model got ids of type {keys.dtype}, not keys of ids: it was trained on {self._kinds_in_words()}.",
+                hint="Keys are uint64, or int64 of the same bits. Make them of a column's values: model.keys({column: values, ...})",
             )
         embedded = torch.from_numpy(self._embed(keys.view(np.uint64))).to(device)
         logits: Tensor = self.network(x, embedded)
         return logits.reshape(len(x))
+
+    def keys(self, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> NDArray[np.uint64]:
+        """Keys of ids, uint64 [categorical columns, n], as ``forward`` and ``predict`` take them; of values by column: integers or text, as
+        in training, None for an empty field.
+
+        Raises DataError, naming the column, for values of another kind than were trained on; ModelError for other columns, or lengths.
+        """
+        wanted = self.schema.categorical
+        odd = sorted({*wanted} ^ {*columns})
+        if odd:
+            raise ModelError(f"{', '.join(odd)}: not the model's columns.", hint=f"They are: {', '.join(wanted)}")
+        if len({len(columns[column]) for column in wanted}) > 1:
+            raise ModelError("The columns are of different lengths.", hint="Each has a value for each sample.")
+        kinds, data_format = self._id_kinds(), self.manifest.data_format
+        return np.array(
+            [keys_of(columns[column], column, kinds.get(column), data_format) for column in wanted], np.uint64
+        )
+
+    def _id_kinds(self) -> dict[str, IdKind]:
+        return known_id_kinds(self.manifest)
+
+    def _kinds_in_words(self) -> str:
+        kinds = self._id_kinds()
+        found = {kind: [name for name in kinds if kinds[name].kind == kind] for kind in ("integer", "text")}
+        parts = [
+            f"{words} in {', '.join(names[:_SHOWN])}"
+            + (f" and {len(names) - _SHOWN} more columns" if len(names) > _SHOWN else "")
+            for (_, names), words in zip(found.items(), ("integers", "text"), strict=True)
+            if names
+        ]
+        return ", ".join(parts) or "keys that its data's reader made"
 
     def _embed(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
         out = np.empty((ids.shape[1], sum(field.dim for field in self.fields)), np.float32)
@@ -133,6 +182,11 @@ def read_manifest(directory: Path) -> Manifest:
         ) from error
     except (OSError, msgspec.DecodeError) as error:
         raise ModelError(f"{path} can't be read: {error}", hint="Export the model again.") from error
+
+
+def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
+    """By categorical column, the kinds that a model was trained on: as its export says, or else as follows from its data's format."""
+    return {**kinds_of_format(manifest.data_format, manifest.schema.categorical), **manifest.id_kinds}
 
 
 def load_model(directory: Path | str | None, device: str = "cpu") -> ServingModel:
@@ -189,12 +243,16 @@ def evaluate_export(
     dataset: Dataset,
     batch_size: int = 4096,
     progress: Callable[[int], None] | None = None,
+    *,
+    name: str = "",
 ) -> Metrics:
     """Log loss and AUC of an exported model over all samples of ``dataset``; bad lines are left out.
 
-    ``progress`` is called with the number of samples done. Raises ModelError, and DataError when the columns differ.
+    ``progress`` is called with the number of samples done; ``name`` is the model's in messages. Raises ModelError, and DataError when the
+    columns differ, or ids are of another kind than in training.
     """
     model = load_model(directory)
+    name = name or f"the model in {directory}"
     if dataset.schema != model.schema:
         columns = {*model.schema.dense, *model.schema.categorical} - {
             *dataset.schema.dense,
@@ -202,9 +260,11 @@ def evaluate_export(
         }
         what = f"it has no {', '.join(sorted(columns))}" if columns else "its columns are others, or in another order"
         raise DataError(
-            f"The data doesn't fit the model in {directory}: {what}.",
+            f"The data doesn't fit {name}: {what}.",
             hint="Evaluate on data with the same columns, under the same names, as in training.",
         )
+    ids = reconcile(dataset.look_at_ids(), known_id_kinds(model.manifest), whose=name)
+    ids.require()
     totals = BinaryMetrics()
     with torch.no_grad():
         for start in range(0, dataset.samples, batch_size):
@@ -216,4 +276,4 @@ def evaluate_export(
                 totals.add(logits, batch.labels)
             if progress is not None:
                 progress(end)
-    return Metrics(samples=totals.samples, loss=totals.log_loss, auc=totals.auc)
+    return Metrics(totals.samples, totals.log_loss, totals.auc, ids.warnings)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from dlrover_lite.recipe.census import census_problems
 from dlrover_lite.recipe.heads import Finding, examine
+from dlrover_lite.recipe.id_heads import look_at_files
+from dlrover_lite.recipe.id_kinds import reconcile
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
 from dlrover_lite.recipe.problems import Place, nearest
 from dlrover_lite.recipe.schema import (
@@ -74,6 +76,7 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
         if check_files:
             _files(value, "train", given, tree, directory)
             _files(value, "eval", given, tree, directory)
+            _kinds_of_ids(value, given, tree, directory)
             if isinstance(value, ParquetData):
                 _needs_pyarrow("format", "reading Parquet", given)
 
@@ -246,6 +249,17 @@ def _files(data: CriteoData | CsvData | ParquetData, field: str, given: Given, t
                 _add_finding(finding, data, given, tree, field, place)
             if findings:
                 break  # those of one file are enough
+
+
+def _kinds_of_ids(data: CriteoData | CsvData | ParquetData, given: Given, tree: Node, directory: Path) -> None:
+    """Those of Parquet, which may differ from file to file; in text they follow from the format."""
+    if not isinstance(data, ParquetData):
+        return
+    files = [path for pattern in (*data.train, *data.eval) for path in _matches(directory / pattern)]
+    agreement = reconcile(look_at_files(files, data), whose="the recipe")
+    for column, message in agreement.problems:
+        place = _place(tree, "categorical", data.categorical.index(column))
+        given.add("categorical", message, place=place, hint=agreement.hint)
 
 
 def _add_finding(

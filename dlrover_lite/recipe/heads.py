@@ -18,13 +18,24 @@ from dlrover_lite.recipe.problems import nearest
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 from dlrover_lite.regular_files import open_regular
 
-__all__ = ["Finding", "examine", "parquet_types"]
+__all__ = [
+    "BOM",
+    "PARQUET_MAGIC",
+    "Finding",
+    "examine",
+    "other_format",
+    "parquet_types",
+    "read_head",
+    "whole_lines",
+    "wrong_format",
+]
 
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
 _SHOWN_COLUMNS = 20
-_GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
-_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+PARQUET_MAGIC = b"PAR1"
+BOM = b"\xef\xbb\xbf"
 _INTEGER = re.compile(rb"-?[0-9]+|[+-]?[nN][aA][nN]")
 
 
@@ -39,23 +50,40 @@ class Finding(NamedTuple):
 def examine(path: Path, data: CriteoData | CsvData | ParquetData) -> Iterator[Finding]:
     """What shows in the first lines that this regular file isn't what ``data`` says. Nothing about files that can't be read."""
     try:
-        head = _head(path)
+        head = read_head(path)
     except (OSError, EOFError, zlib.error):
         return  # the readers say why
-    if isinstance(data, ParquetData):
-        if head.startswith(_PARQUET_MAGIC):
-            yield from _parquet(path, data)
-        else:
-            yield Finding(f"{path} is no Parquet file")
+    if wrong := wrong_format(path, head, data.__struct_config__.tag):
+        yield Finding(wrong)
         return
-    lines = _lines(head.removeprefix(_BOM))
+    if isinstance(data, ParquetData):
+        yield from _parquet(path, data)
+        return
+    lines = whole_lines(head.removeprefix(BOM))
     if isinstance(data, CriteoData):
         yield from _unusable(path, lines, 1, "criteo", _criteo_problem)
     elif len(data.delimiter.encode()) == 1:
         yield from _csv(path, data, lines)
 
 
-def _head(path: Path) -> bytes:
+def wrong_format(path: Path, head: bytes, data_format: object) -> str:
+    """Why a file that begins with ``head`` isn't of a recipe's ``data.format``: Parquet where text is expected, or the reverse; else ""."""
+    is_parquet = head.startswith(PARQUET_MAGIC)
+    if is_parquet == (data_format == "parquet"):
+        return ""
+    return f"{path} is a Parquet file, not {data_format}" if is_parquet else f"{path} is no Parquet file"
+
+
+def other_format(path: Path, data_format: str) -> str:
+    """As ``wrong_format``, of a file that may not be there: then ""."""
+    try:
+        with open_regular(path) as file:
+            return wrong_format(path, file.read(len(PARQUET_MAGIC)), data_format)
+    except OSError:
+        return ""  # the readers say why
+
+
+def read_head(path: Path) -> bytes:
     with open_regular(path) as file:
         if file.peek(2)[:2] != _GZIP_MAGIC:
             return file.read(_HEAD_BYTES)
@@ -63,7 +91,7 @@ def _head(path: Path) -> bytes:
             return unpacked.read(_HEAD_BYTES)
 
 
-def _lines(head: bytes) -> list[bytes]:
+def whole_lines(head: bytes) -> list[bytes]:
     """The whole lines in it, without their ends."""
     lines = head.split(b"\n")
     if len(head) >= _HEAD_BYTES or not lines[-1]:
@@ -200,4 +228,6 @@ def parquet_types(path: Path, data: ParquetData, schema: Any) -> Iterator[Findin
         inner = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_null(inner) or is_whole(inner) or is_text(inner)):
             message = f"column {name!r} of {path} is of type {kind}; use an integer or string column"
+            if types.is_floating(inner):
+                message += " (pandas makes floats of integers where one is missing: .astype('Int64') brings them back)"
             yield Finding(message, "categorical", name)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.asking import (
     AutoscaleRequest,
@@ -204,6 +205,9 @@ class Export(Message, frozen=True):
 
     destination: str
     format: Literal["npz", "parquet"]
+    id_kinds: dict[str, IdKind] = {}
+    """By categorical column, for the model's ``Manifest``, as is ``unknown_ids``."""
+    unknown_ids: dict[str, float] = {}
 
 
 class Exported(Message, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, dense_groups, group_tables
 from dlrover_lite.ps.optimizers import STATE_PARTS
+from dlrover_lite.recipe.id_kinds import IdKinds
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec
 
@@ -52,8 +53,10 @@ def optimizers_of(recipe: Recipe) -> Optimizers | None:
     return Optimizers(training.embedding_optimizer or training.optimizer, training.optimizer)
 
 
-def export_manifest(recipe: Recipe, schema: Schema, module: nn.Module) -> Manifest:
-    """Of a recipe's model."""
+def export_manifest(
+    recipe: Recipe, schema: Schema, module: nn.Module, id_kinds: IdKinds, unknown_ids: Mapping[str, float]
+) -> Manifest:
+    """Describe a recipe's model: see ``Manifest.id_kinds`` and ``Manifest.unknown_ids``."""
     return Manifest(
         model=recipe.model,
         schema=schema,
@@ -64,6 +67,8 @@ def export_manifest(recipe: Recipe, schema: Schema, module: nn.Module) -> Manife
             name: value for name in ("label", "delimiter", "columns") if (value := getattr(recipe.data, name, None))
         },
         optimizers=optimizers_of(recipe),
+        id_kinds=dict(id_kinds),
+        unknown_ids=dict(unknown_ids),
     )
 
 

@@ -22,7 +22,7 @@ def export(
     node: str, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, *, mark: Callable[[str], None]
 ) -> Exported:
     """Write the model to ``task.destination``. Raises JobError when the destination can't be written. ``mark`` is told of progress."""
-    manifest = export_manifest(recipe, schema, trainer.module)
+    manifest = export_manifest(recipe, schema, trainer.module, task.id_kinds, task.unknown_ids)
     directory = Path(task.destination)
     elsewhere = "keep jobs on another disk (DLROVER_LITE_HOME)"
     with ExportWriter(

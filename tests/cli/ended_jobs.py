@@ -13,7 +13,7 @@ from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.recovery import facts_for
-from dlrover_lite.master.shard_plan import shard_plan
+from dlrover_lite.master.shard_plan import look_at_data
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.layout import BLOCK
@@ -64,7 +64,8 @@ def cut_of(job: Job, cut: int = 1) -> Engine:
             slices.append((np.tile(ids, len(counts)), counts, grads))
         engine.push(0, k, 1.0, ALL_SLOTS, slices)
     with LedgerStore(job.directory / "ledger.sqlite") as store:
-        shards = ShardService(store, shard_plan(job.recipe))
+        data = look_at_data(job.recipe)
+        shards = ShardService(store, data.plan, id_kinds=data.ids.kinds)
         progress = Progress(window_samples=1, max_bad_share=0, began=0.0)
         facts = facts_for(job.recipe, shards, Evaluations(), progress, now=1.0)
     where = CheckpointStore(destination(job.recipe, job.id, job.directory))

@@ -110,7 +110,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 def test_files_that_are_no_parquet_or_hold_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"label,f\n1,2\n")
-    with pytest.raises(DataError, match="can't be read as Parquet"):
+    with pytest.raises(DataError, match=r"a is no Parquet file\nFiles are read as data.format says"):
         ParquetDataset([tmp_path / "a"], RECIPE)
     with pytest.raises(DataError, match="holds no rows"):
         ParquetDataset([write(tmp_path / "b", columns(0))], RECIPE)

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.data.fields import category_id
 from dlrover_lite.errors import DataError, JobError, ModelError
 from dlrover_lite.models import export, tables
 from dlrover_lite.models.copying import copy_export
@@ -25,6 +26,7 @@ from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
 from dlrover_lite.models.tables import TableRows
 from dlrover_lite.ps.hashing import initial_rows
+from dlrover_lite.recipe.id_kinds import FileIds, IdKind, SeenColumn
 from dlrover_lite.recipe.schema import Model, Optimizer
 
 SEED = 11
@@ -37,6 +39,7 @@ class Trained:
     def __init__(self, schema: Schema, directory: Path, use: str = "dlrm") -> None:
         self.model = Model(use=use, options={"embedding_dim": DIM})
         self.directory, self.schema = directory, schema
+        self.data_format, self.id_kinds = "criteo", {}
         self.module = build_model(self.model, schema, directory=directory, seed=1)
         random = np.random.default_rng(0)
         self.tables = {}
@@ -47,7 +50,10 @@ class Trained:
     @property
     def manifest(self) -> Manifest:
         fields = list(self.module.embedding_fields)
-        return Manifest(model=self.model, schema=self.schema, fields=fields, seed=SEED, data_format="criteo")
+        kinds = self.id_kinds
+        return Manifest(
+            model=self.model, schema=self.schema, fields=fields, seed=SEED, data_format=self.data_format, id_kinds=kinds
+        )
 
     def write(self, target: Path, format: str = "npz", **options) -> Path:
         writer = ExportWriter(target, self.manifest, format, model_directory=self.directory, **options)
@@ -291,10 +297,14 @@ class Rows:
     def __init__(self, schema: Schema, dense: np.ndarray, ids: np.ndarray, labels: np.ndarray) -> None:
         self.schema, self.samples = schema, len(labels)
         self.dense, self.ids, self.labels = dense, ids, labels
+        self.files: list[FileIds] = []
 
     def read(self, numbers: np.ndarray) -> Batch:
         good = numbers[numbers != 7]
         return Batch(self.labels[good], self.dense[good], self.ids[:, good], [])
+
+    def look_at_ids(self) -> list[FileIds]:
+        return self.files
 
     def close(self) -> None: ...
 
@@ -318,6 +328,48 @@ def test_evaluation_on_other_columns_is_refused(trained, tmp_path):
     other = Rows(Schema(("I1",), ("C1",)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1))
     with pytest.raises(DataError, match="it has no C2, C3, C4, I2, I3"):
         evaluate_export(target, other)
+
+
+def test_evaluation_on_ids_of_another_kind_is_refused(trained, tmp_path):
+    """Without kinds in ``model.json``, as older versions wrote it, what follows from the format of the data counts."""
+    target = trained.write(tmp_path / "model")
+    rows = Rows(trained.schema, *trained.inputs(20), np.tile([0.0, 1.0], 10).astype(np.float32))
+    rows.files = [FileIds("/a.parquet", {"C1": SeenColumn("text", "string")})]
+    with pytest.raises(
+        DataError, match=r"'C1' has text \(string in /a.parquet\), .* has integers \(criteo\): none of its ids"
+    ):
+        evaluate_export(target, rows)
+    rows.files = [FileIds("/a.parquet", {"C1": SeenColumn("integer", "int64")})]
+    assert evaluate_export(target, rows).samples == 19
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ids_that_are_no_keys_are_refused_by_a_loaded_model(trained, tmp_path, kept):
+    trained.id_kinds = (
+        {"C1": IdKind("integer", "int64 in a.parquet"), "C2": IdKind("text", "string in a.parquet")} if kept else {}
+    )
+    trained.data_format = "parquet"
+    model = load_model(trained.write(tmp_path / "model"))
+    dense, ids = trained.inputs(2)
+    said = "integers in C1, text in C2" if kept else "keys that its data's reader made"
+    for wrong in (ids.astype(str), ids.astype(object), ids.astype(np.float64), ids.astype(np.int32)):
+        with pytest.raises(ModelError, match=f"not keys of ids: it was trained on {said}"):
+            model.predict(dense, wrong)
+    columns = {"C1": [1267, None], "C2": ["1267", ""], "C3": [5, 7], "C4": ["a", "b"]}
+    keys = model.keys(columns)
+    assert keys.dtype == np.uint64 and keys[0].tolist() == [1268, 0] and keys[1].tolist() == [category_id("1267"), 0]
+    assert torch.equal(model.predict(dense, keys), torch.sigmoid(trained.logits(dense, keys)))
+    if kept:
+        with pytest.raises(
+            DataError, match=r"'C1' has the text '1267', and the model was trained on integers \(int64 in a.parquet\)"
+        ):
+            model.keys({**columns, "C1": ["1267", "5"]})
+    with pytest.raises(ModelError, match="C5: not the model's columns"):
+        model.keys({**columns, "C5": [1, 2]})
+    with pytest.raises(ModelError, match="C4: not the model's columns"):
+        model.keys({name: values for name, values in columns.items() if name != "C4"})
+    with pytest.raises(ModelError, match="different lengths"):
+        model.keys({**columns, "C4": ["a"]})
 
 
 @pytest.mark.parametrize(

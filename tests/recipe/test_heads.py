@@ -106,7 +106,8 @@ def write_parquet(directory: Path, columns: dict[str, list[Any]]) -> None:
         ({"age": ["3", "4"]}, f"r.yaml:9: data.dense: column 'age' of a.parquet is of type string; {NUMBER}"),
         (
             {"item": [1.5, 2.5]},
-            "r.yaml:10: data.categorical: column 'item' of a.parquet is of type double; use an integer or string column",
+            "r.yaml:10: data.categorical: column 'item' of a.parquet is of type double; use an integer or string column "
+                "(pandas makes floats of integers where one is missing: .astype('Int64') brings them back)",
         ),
     ],
 )  # fmt: skip
