@@ -38,7 +38,7 @@ EXIT_FAILED = 1
 @click.option(
     "--cut", type=click.IntRange(0, MOST_NUMBER), help="With --resume or --from: this checkpoint, not the newest."
 )
-@click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; the data may be others.")
+@click.option("--only-parameters", is_flag=True, help="With --from: begin at epoch 0; data and training may be others.")
 @click.option(
     "--autoscale",
     type=click.Choice(["off", "suggest", "on"]),
@@ -207,7 +207,10 @@ def _to_begin_with(
     def go(detach: bool) -> JobHandle:
         return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)
 
-    return _Start(loaded, _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}"), go)
+    said = _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}")
+    if only_parameters:
+        said += [f"  {line}" for line in resuming.changes_of(chosen, loaded)]
+    return _Start(loaded, said, go)
 
 
 def _said(chosen: Chosen, what: str) -> list[str]:

@@ -28,14 +28,24 @@ from dlrover_lite.errors import JobError, RecipeError
 from dlrover_lite.jobs.endings import why_none
 from dlrover_lite.jobs.launching import Started, start_keeper
 from dlrover_lite.jobs.store import Beginning, Job
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.wire.ps_messages import Configure
 
 if TYPE_CHECKING:
     from dlrover_lite.backends.local.options import KeeperOptions
     from dlrover_lite.master.shard_plan import JobData
 
-__all__ = ["Chosen", "beginning_of", "check_fits", "choose", "chosen_for", "fitting_recipe", "go_on", "recipe_of"]
+__all__ = [
+    "Chosen",
+    "beginning_of",
+    "changes_of",
+    "check_fits",
+    "choose",
+    "chosen_for",
+    "fitting_recipe",
+    "go_on",
+    "recipe_of",
+]
 
 
 class Chosen(NamedTuple):
@@ -158,8 +168,8 @@ def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None
     else:
         _look_at_data(chosen, recipe)
     there = configure(manifest)
-    training = recipe.training
-    wrong = list(_differences(there, training.seed, training.optimizer, training.embedding_optimizer))
+    wrong = [] if only_parameters else list(_differences(there, recipe))
+    hint = _ONLY_PARAMETERS if wrong else _TABLES
     if not wrong and (then is None or (then.model, then.data) != (recipe.model, recipe.data)):
         from dlrover_lite.worker.declared import declare
 
@@ -167,11 +177,12 @@ def check_fits(chosen: Chosen, recipe: Recipe, *, only_parameters: bool) -> None
     if wrong:
         listed = "\n".join(f"  {line}" for line in wrong[:_SHOWN])
         listed += f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise JobError(f"The recipe doesn't fit checkpoint {manifest.cut} of {manifest.job}:\n{listed}", hint=_TABLES)
+        raise JobError(f"The recipe doesn't fit checkpoint {manifest.cut} of {manifest.job}:\n{listed}", hint=hint)
 
 
 _SHOWN = 6
-_TABLES = "Tables, parameters, optimizers and the seed must be those it was taken with; nodes, epochs and export may be others."
+_TABLES = """Tables and parameters must be those it was taken with; nodes, epochs and export may be others.
+With --only-parameters, data and training may be others, too."""
 _ONLY_PARAMETERS = "Begin at epoch 0 with its parameters instead: --only-parameters"
 
 
@@ -215,17 +226,29 @@ def _data(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def _differences(there: Configure, seed: int, optimizer: Any, embedding_optimizer: Any) -> Iterator[str]:
-    if seed != there.seed:
-        yield f"training.seed is {seed} instead of {there.seed}"
-    pairs = (
-        ("training.optimizer", there.optimizer, optimizer),
-        ("training.embedding_optimizer", there.embedding_optimizer, embedding_optimizer or optimizer),
-    )
-    for name, before, now in pairs:
+def _differences(there: Configure, recipe: Recipe) -> Iterator[str]:
+    if recipe.training.seed != there.seed:
+        yield f"training.seed is {recipe.training.seed} instead of {there.seed}"
+    for name, before, now in _optimizers(there, recipe):
         for field in before.__struct_fields__:
             if getattr(before, field) != getattr(now, field):
                 yield f"{name}.{field} is {getattr(now, field)} instead of {getattr(before, field)}"
+
+
+def _optimizers(there: Configure, recipe: Recipe) -> Iterator[tuple[str, Optimizer, Optimizer]]:
+    """Key of the recipe, what the checkpoint was taken with, what the job trains with."""
+    training = recipe.training
+    yield "training.optimizer", there.optimizer, training.optimizer
+    yield "training.embedding_optimizer", there.embedding_optimizer, training.embedding_optimizer or training.optimizer
+
+
+def changes_of(chosen: Chosen, recipe: Recipe) -> list[str]:
+    """What a job of this recipe that begins with the parameters only does otherwise than the checkpoint's, in lines: what it trains
+    with, and which optimizer state begins anew."""
+    from dlrover_lite.master.recovery import begun_anew, settings_of
+
+    there = configure(chosen.manifest)
+    return [*_differences(there, recipe), *begun_anew(there, settings_of(recipe))]
 
 
 def _other_tables(there: Configure, here: Configure) -> Iterator[str]:

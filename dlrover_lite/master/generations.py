@@ -14,7 +14,7 @@ import msgspec
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.checkpoint.locate import store_of
-from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds
+from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
 from dlrover_lite.checkpoint.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import BackendError, JobError
@@ -38,7 +38,15 @@ from dlrover_lite.master.facts import (
 from dlrover_lite.master.fleet import Fleet, Note
 from dlrover_lite.master.ledger_data import TokensReserved
 from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.recovery import NewLedger, consumed_minibatches, cut_facts, ledger_of, write_ledger
+from dlrover_lite.master.recovery import (
+    NewLedger,
+    begun_anew,
+    consumed_minibatches,
+    cut_facts,
+    ledger_of,
+    settings_of,
+    write_ledger,
+)
 from dlrover_lite.master.shard_plan import ID_KINDS, PLAN, ShardPlan
 from dlrover_lite.master.slot_state import SlotState
 from dlrover_lite.master.story import StoryLog
@@ -201,7 +209,10 @@ def begin_generation(
         beginning.only_parameters,
         beginning.damaged,
     )
-    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters)
+    training = settings_of(job.recipe) if beginning.only_parameters else None
+    order = RestoreOrder(
+        beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters, training=training
+    )
     known, now = cut_facts(manifest), wall_clock()
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None
@@ -243,7 +254,8 @@ def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str
     what = "the parameters of " if beginning.only_parameters else ""
     cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
     done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
-    return f"{verb} {what}{cut}{_because(beginning)}{done}"
+    anew = begun_anew(configure(manifest), settings_of(job.recipe)) if beginning.only_parameters else []
+    return "; ".join([f"{verb} {what}{cut}{_because(beginning)}{done}", *anew])
 
 
 def _because(beginning: Beginning) -> str:

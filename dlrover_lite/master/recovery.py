@@ -29,16 +29,21 @@ from dlrover_lite.master.shard_plan import (
     samples_fact,
 )
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.ps.optimizer_state import STATE_PARTS, keeps_state
 from dlrover_lite.recipe.id_kinds import IdKind
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import Optimizer, Recipe
+from dlrover_lite.wire.messages import TrainingSettings
+from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = [
     "CutFacts",
+    "begun_anew",
     "check_plan",
     "consumed_minibatches",
     "cut_facts",
     "facts_for",
     "ledger_of",
+    "settings_of",
     "write_ledger",
 ]
 
@@ -183,6 +188,26 @@ def _evaluations(known: CutFacts, plan: ShardPlan, facts: dict[str, str]) -> Ite
         facts[ROUNDS_DUE] = str(known.rounds_due)
     if same and known.final_round and before is not None and before.epochs == plan.epochs:
         facts[FINAL_ROUND] = str(len(known.evaluations) - 1)
+
+
+def settings_of(recipe: Recipe) -> TrainingSettings:
+    """What workers configure servers with."""
+    training = recipe.training
+    return TrainingSettings(training.seed, training.optimizer, training.embedding_optimizer or training.optimizer)
+
+
+def begun_anew(before: Configure, now: TrainingSettings) -> list[str]:
+    """Optimizer state in a cut that doesn't fit what the job trains with, a line for each."""
+    pairs = (
+        ("embeddings", before.embedding_optimizer, now.embedding_optimizer),
+        ("dense parameters", before.optimizer, now.optimizer),
+    )
+    return [f"the optimizer's state of {what} begins anew" for what, then, here in pairs if _is_spoilt(then, here)]
+
+
+def _is_spoilt(then: Optimizer, here: Optimizer) -> bool:
+    """Say whether there is state, or is to be, and it doesn't fit."""
+    return not keeps_state(then, here) and (STATE_PARTS[then.use] > 0 or STATE_PARTS[here.use] > 0)
 
 
 def consumed_minibatches(manifest: Manifest, plan: ShardPlan) -> int:

@@ -27,6 +27,7 @@ from dlrover_lite.models.tables import TableRows, iterate_table
 from dlrover_lite.ps import optimizers
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import BLOCK, PARAMETERS
+from dlrover_lite.ps.optimizer_state import STATE_PARTS
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.recipe.census import CENSUS, census_problems
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
@@ -110,7 +111,7 @@ def reference(optimizer: Optimizer, start: Floats, gradient: float, updates: int
         bits, back = np.unique(flat.view(np.uint32), return_inverse=True)
         flat = bits.view(np.float32)
     values = flat.copy()
-    parts = optimizers.STATE_PARTS[optimizer.use]
+    parts = STATE_PARTS[optimizer.use]
     state: Floats = np.empty(max(1, parts * len(values)), np.float32)
     grads = np.full(len(values), gradient, np.float32)
     kind, hyper = optimizers.KINDS[optimizer.use], optimizers.hyperparameters(optimizer)
@@ -138,7 +139,7 @@ class _Expected(NamedTuple):
 
     @property
     def parts(self) -> int:
-        return optimizers.STATE_PARTS[self.optimizer.use]
+        return STATE_PARTS[self.optimizer.use]
 
     def rows(self, keys: NDArray[np.int64]) -> tuple[Floats, Floats]:
         return reference(self.optimizer, self.initial(keys), self.gradient, self.updates)

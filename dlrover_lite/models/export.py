@@ -132,7 +132,7 @@ class _Table:
 
 
 def _state_parts(optimizer: Optimizer) -> int:
-    from dlrover_lite.ps.optimizers import STATE_PARTS
+    from dlrover_lite.ps.optimizer_state import STATE_PARTS
 
     return STATE_PARTS[optimizer.use]
 

@@ -16,6 +16,7 @@ from dlrover_lite.ps.hashing import init_salt, table_salt
 from dlrover_lite.ps.index import CHUNK, Index
 from dlrover_lite.ps.journal import Journal, halting
 from dlrover_lite.ps.memory import Arenas
+from dlrover_lite.ps.optimizer_state import STATE_PARTS
 from dlrover_lite.ps.row_arenas import RowArenas
 from dlrover_lite.ps.rows import (
     CLOCK,
@@ -77,7 +78,7 @@ class GroupState:
         if any(table.dim != self.dim for table in tables):
             raise ValueError("the tables of a group have one dim")
         self.complete = complete
-        self.parts = optimizers.STATE_PARTS[optimizer.use]
+        self.parts = STATE_PARTS[optimizer.use]
         self._kind = optimizers.KINDS[optimizer.use]
         self._hyper = optimizers.hyperparameters(optimizer)
         self._kept = kept or Kept(Arenas(), f"tables-{self.dim}", np.zeros(NUMBERS, np.uint64))

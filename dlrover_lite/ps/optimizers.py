@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel
+from dlrover_lite.ps.optimizer_state import STATE_PARTS
 from dlrover_lite.recipe.schema import Optimizer
 
 SGD, ADAGRAD, ADAM, FTRL = 0, 1, 2, 3
 KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "adam": ADAM, "ftrl": FTRL}
-STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
-"""State floats per value."""
-
 _DEFAULT_EPSILON = {"adagrad": 1e-10, "adam": 1e-8}
 
 LEARNING_RATE, EPSILON, BETA1, BETA2, L1, L2, BETA = range(7)
@@ -38,6 +36,17 @@ def hyperparameters(optimizer: Optimizer) -> NDArray[np.float32]:
         ],
         np.float32,
     )
+
+
+def first_state(optimizer: Optimizer, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """State before the first update of rows with these values [n, dim]: float32 [n, dim x parts], as ``init_state`` makes it."""
+    n, dim = values.shape
+    state = np.zeros((n, dim * STATE_PARTS[optimizer.use]), np.float32)
+    if optimizer.use == "ftrl":
+        hyper = hyperparameters(optimizer)
+        scale = hyper[BETA] / hyper[LEARNING_RATE] + hyper[L2]
+        state[:, :dim] = -values * scale - np.sign(values) * hyper[L1]
+    return state
 
 
 @kernel

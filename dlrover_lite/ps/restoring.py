@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 
 from dlrover_lite import slots as slot_sets
@@ -22,8 +23,13 @@ from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.intervals import IntervalSet
 from dlrover_lite.ps.engine import Engine
+from dlrover_lite.ps.layout import groups_of
 from dlrover_lite.ps.marks import mask_of, to_bitmap
-from dlrover_lite.wire.messages import RestoreOrder
+from dlrover_lite.ps.optimizer_state import STATE_PARTS, keeps_state
+from dlrover_lite.ps.optimizers import first_state
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
+from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = ["Restoring", "Unreachable"]
 
@@ -55,6 +61,8 @@ class Restoring:
         self._chain: list[Manifest] = []
         self._lag: dict[int, list[int]] = {}
         self._clocks: list[int] = []
+        self._anew: dict[int, Optimizer] = {}
+        """Groups whose optimizer state begins anew, and with which optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
         self._closed = False
         self._pool = ThreadPoolExecutor(1, "restoring")
@@ -128,10 +136,18 @@ class Restoring:
         """Oldest first."""
         engine, last = self._engine, chain[-1]
         self._chain = chain
-        engine.configure(configure(last))
+        before = configure(last)
+        specs = groups_of(before)
         shapes = [(shape.dim, shape.state) for shape in last.groups]
-        if shapes != [(group.dim, group.dim * group.parts) for group in engine.groups]:
+        if shapes != [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in specs]:
             raise damaged(f"the manifest of cut {last.cut}", f"its groups {shapes} aren't those of its configuration")
+        now = configured(before, self.order.training)
+        engine.configure(now)
+        self._anew = {
+            g: spec.optimizer
+            for g, (then, spec) in enumerate(zip(specs, groups_of(now), strict=True))
+            if not keeps_state(then.optimizer, spec.optimizer)
+        }
         self._clocks = _clocks(last)
         for manifest in chain:
             pairs = zip(self._clocks, _clocks(manifest), strict=True)
@@ -150,8 +166,12 @@ class Restoring:
             len(ages) and int(ages.max()) > clock
         ):  # older than the clock they are relative to: as old as can be told
             ages = np.minimum(ages.astype(np.uint64) + np.uint64(lag), np.uint64(clock)).astype(np.uint32)
+        rows = rows._replace(ages=ages)
+        if (optimizer := self._anew.get(g)) is not None:
+            # counts too: Adam corrects its means by how often a row was updated with them
+            rows = rows._replace(state=first_state(optimizer, rows.values), counts=np.zeros_like(rows.counts))
         try:
-            self._engine.groups[g].write(rows._replace(ages=ages))
+            self._engine.groups[g].write(rows)
         except ValueError as error:
             raise damaged(f"cut {block.cut}", str(error)) from error
         self.rows += len(rows.ids)
@@ -179,6 +199,18 @@ class Restoring:
             for epoch, k in _beyond(part.marks.consumed, last):
                 marks.add(epoch, k, there)
         marks.consumed(last.consumed.below, last.consumed.ranges)
+
+
+def configured(before: Configure, training: TrainingSettings | None) -> Configure:
+    """The configuration of a cut, with what the job that begins with it trains with."""
+    if training is None:
+        return before
+    return msgspec.structs.replace(
+        before,
+        seed=training.seed,
+        optimizer=training.optimizer,
+        embedding_optimizer=training.embedding_optimizer,
+    )
 
 
 def _clocks(manifest: Manifest) -> list[int]:

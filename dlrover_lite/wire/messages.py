@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from dlrover_lite.recipe.id_kinds import IdKind
-from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.wire.asking import (
     AutoscaleRequest,
     AutoscaleStatus,
@@ -333,6 +333,14 @@ class SnapshotOrder(Message, frozen=True):
     16 MiB). 0: only the latter."""
 
 
+class TrainingSettings(Message, frozen=True):
+    """Seed and optimizers of a recipe."""
+
+    seed: int
+    optimizer: Optimizer
+    embedding_optimizer: Optimizer
+
+
 class RestoreOrder(Message, frozen=True):
     """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
     say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
@@ -343,6 +351,8 @@ class RestoreOrder(Message, frozen=True):
     """From 1; each restore has a new one."""
     marks: bool = True
     """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
+    training: TrainingSettings | None = None
+    """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew."""
 
 
 class MoveOrder(Message, frozen=True):

@@ -13,7 +13,7 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, dense_groups, group_tables
-from dlrover_lite.ps.optimizers import STATE_PARTS
+from dlrover_lite.ps.optimizer_state import STATE_PARTS
 from dlrover_lite.recipe.id_kinds import IdKinds
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec

@@ -116,6 +116,10 @@ def test_a_recipe_that_does_not_fit(run: Any) -> None:
             resuming.check_fits(chosen, recipe_of(**changes), only_parameters=False)
         assert what in str(raised.value)
     resuming.check_fits(chosen, recipe_of(**{"data.samples": 8192}), only_parameters=True)
+    with pytest.raises(JobError, match="table C1 has dim 9"):
+        resuming.check_fits(
+            chosen, recipe_of(**{"model.options": {"embedding_dim": 8, "hidden": [8]}}), only_parameters=True
+        )
     assert "data.samples" in refused(run, "run", "--from", job.id, "--set", "data.samples=8192")
 
 
@@ -145,3 +149,38 @@ def test_a_checkpoint_is_evaluated(run: Any) -> None:
     assert result.exit_code == 0, result.stderr
     assert msgspec.json.decode(result.stdout)["samples"] == 256
     assert "which model is meant" in refused(run, "evaluate", job.id, "--from", job.id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "anew"),
+    [
+        ({"training.batch_size": "128"}, [], 0),
+        ({"training.optimizer.learning_rate": "0.5"}, ["training.optimizer.learning_rate is 0.5 instead of 0.02"], 0),
+        ({"training.optimizer.use": "adam"}, ["training.embedding_optimizer.use is adam instead of adagrad"], 2),
+        ({"training.embedding_optimizer.use": "ftrl"}, ["training.embedding_optimizer.use is ftrl"], 1),
+        ({"training.seed": "7"}, ["training.seed is 7 instead of 5"], 0),
+    ],
+)
+def test_its_parameters_are_trained_further_otherwise(
+    run: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: list[str], anew: int
+) -> None:
+    """What differs is said, and which state doesn't fit; without --only-parameters it is refused, with that as the way out."""
+    from dlrover_lite.jobs import handle
+
+    begun: list[Any] = []
+
+    def launch(recipe: Any, _: str, *, beginning: Any, **__: Any) -> None:
+        begun.append((recipe, beginning))
+        raise JobError("it was to be started")
+
+    monkeypatch.setattr(handle, "launch", launch)
+    job = ended_job(recipe_of())
+    cut_of(job)
+    settings = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    assert "--only-parameters" in refused(run, "run", "--from", job.id, *settings)
+    assert not begun
+    text = refused(run, "run", "--from", job.id, "--only-parameters", *settings)
+    ((_, beginning),) = begun
+    assert beginning.only_parameters and beginning.cut == 1
+    assert all(line in text for line in said)
+    assert text.count("begins anew") == anew

@@ -90,6 +90,15 @@ def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
     return after
 
 
+def test_a_master_is_there_without_compiling_anything() -> None:
+    """It is started again when it was killed, and training waits for it."""
+    code = (
+        "import sys, dlrover_lite.master.__main__\nprint([name for name in ('numba', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("code", ["import dlrover_lite", "from dlrover_lite.cli.main import main; main(['--help'])"])
 def test_what_everyone_waits_for_is_cheap(code: str) -> None:
     code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"

@@ -37,6 +37,7 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
     Topology,
     TopologyRequest,
+    TrainingSettings,
 )
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 from tests.file_calls import recorded
@@ -365,5 +366,9 @@ def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], t
         rig.up("ps-0", "worker-0")
         status = rig.ask("cli", StatusRequest())
         what = "the parameters of " if only else ""
-        assert (status.samples, status.begun) == (samples, f"begins with {what}checkpoint 4 of other-1")
-        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, 4, 1, marks=not only)
+        told, *anew = status.begun.split("; ")
+        assert (status.samples, told) == (samples, f"begins with {what}checkpoint 4 of other-1")
+        assert len(anew) == (2 if only else 0)  # it was taken with another optimizer
+        training = rig.job.recipe.training
+        settings = TrainingSettings(training.seed, training.optimizer, training.optimizer) if only else None
+        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, 4, 1, marks=not only, training=settings)

@@ -15,7 +15,8 @@ from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import TableRows
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.optimizers import KINDS, STATE_PARTS, hyperparameters, init_state, update_rows
+from dlrover_lite.ps.optimizer_state import STATE_PARTS
+from dlrover_lite.ps.optimizers import KINDS, hyperparameters, init_state, update_rows
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,8 +23,9 @@ from dlrover_lite.ps.memory import PrivateMemory
 from dlrover_lite.ps.restoring import Restoring
 from dlrover_lite.ps.service import Unrestorable
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import RestoreOrder
+from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
 from tests.ps.engine_cuts import clocks_of, write_cut
+from tests.ps.models import start, step
 from tests.ps.rig import Rig, configuration, rows_of
 
 ADAM = Optimizer(use="adam", learning_rate=0.5)
@@ -45,8 +47,8 @@ def gradients(k: int, keys: int = 60) -> dict[str, dict[int, float]]:
 def rigs() -> Iterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
-    def make(servers: int, *, fresh: bool = True) -> Rig:
-        made.append(Rig(servers, ADAM, owners=owners(servers)))
+    def make(servers: int, *, fresh: bool = True, optimizer: Optimizer = ADAM) -> Rig:
+        made.append(Rig(servers, optimizer, owners=owners(servers)))
         if fresh:
             made[-1].configure_all(1.0)
         return made[-1]
@@ -69,8 +71,10 @@ def engines(rig: Rig) -> list[Engine]:
     return [rig.engine(i) for i in range(len(rig.services))]
 
 
-def restore(rig: Rig, store: CheckpointStore, cut: int, *, marks: bool = True) -> None:
-    rig.restore = RestoreOrder(store.url, cut, generation=1, marks=marks)
+def restore(
+    rig: Rig, store: CheckpointStore, cut: int, *, marks: bool = True, training: TrainingSettings | None = None
+) -> None:
+    rig.restore = RestoreOrder(store.url, cut, generation=1, marks=marks, training=training)
     rig.version += 1
     for i in range(len(rig.services)):
         rig.hear(i)
@@ -102,6 +106,50 @@ def test_a_cut_is_restored_onto_another_number_of_servers(
     train(old, range(12, 15))
     train(new, range(12, 15))
     assert everything(new) == everything(old)
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(use="sgd", learning_rate=0.25),
+    "adagrad": Optimizer(use="adagrad", learning_rate=0.5),
+    "faster adagrad": Optimizer(use="adagrad", learning_rate=0.75),
+    "adam": ADAM,
+    "slower adam": Optimizer(use="adam", learning_rate=0.125),
+    "other adam": Optimizer(use="adam", learning_rate=0.5, beta1=0.5),
+    "ftrl": Optimizer(use="ftrl", learning_rate=0.5, l1=0.01, l2=0.1),
+    "slower ftrl": Optimizer(use="ftrl", learning_rate=0.125, l1=0.01, l2=0.1),
+}
+SAME_STATE = ("sgd", "sgd"), ("adagrad", "faster adagrad"), ("adam", "slower adam"), ("ftrl", "ftrl")
+
+
+@pytest.mark.parametrize("now", OPTIMIZERS)
+@pytest.mark.parametrize("then", ["sgd", "adagrad", "adam", "ftrl"])
+def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
+    rigs: Callable[..., Rig], tmp_path: Path, then: str, now: str
+) -> None:
+    """And state where it fits: what doesn't is as if these values had just been put there."""
+    store, before, after = CheckpointStore(str(tmp_path)), OPTIMIZERS[then], OPTIMIZERS[now]
+    old = rigs(2, optimizer=before)
+    train(old, range(5))
+    base = write_cut(store, 1, engines(old))
+    train(old, range(5, 9))
+    write_cut(store, 2, engines(old), builds_on=base)
+    new = rigs(3, fresh=False, optimizer=after)
+    restore(new, store, 2, marks=False, training=TrainingSettings(7, after, after))
+    new.configuration = msgspec.structs.replace(new.configuration, seed=7)
+    new.configure_all(1.0)  # as workers do
+    kept, found = everything(old), everything(new)
+    assert {name: row[0] for name, row in found.items()} == {name: row[0] for name, row in kept.items()}
+    if then == now or (then, now) in SAME_STATE:
+        assert found == kept
+        return
+    assert {count for (table, _), (_, _, count) in found.items() if table != "dense buffers"} == {0}
+    keys = [key for table, key in kept if table == "a"]
+    new.push_everywhere(0, 100, {"a": dict.fromkeys(keys, 0.5)})
+    trained = everything(new)
+    for key in keys:
+        row = start(after, np.frombuffer(kept["a", key][0], np.float32).astype(float))
+        step(after, row, np.full(2, 0.5), 1.0)
+        assert np.frombuffer(trained["a", key][0], np.float32) == pytest.approx(row["w"], rel=1e-5, abs=1e-6)
 
 
 def test_ages_and_clocks_go_on(rigs: Callable[..., Rig], tmp_path: Path) -> None:
