@@ -233,14 +233,14 @@ def _how_it_ended(handle: JobHandle) -> str:
 
 
 def _evaluate(source: _Source) -> dict[str, Any]:
-    from dlrover_lite.cli.output import progress
+    from dlrover_lite.cli.output import note, progress
     from dlrover_lite.cli.summary import best_auc
     from dlrover_lite.models.serving import evaluate_export
 
     dataset = _open(source)
     try:
         with progress("evaluating", dataset.samples) as report:
-            metrics = evaluate_export(source.directory, dataset, progress=report, name=source.name)
+            metrics = evaluate_export(source.directory, dataset, progress=report, name=source.name, say=note)
     finally:
         dataset.close()
     return {
@@ -302,7 +302,7 @@ def export_(
     """Write the model of a finished JOB to a directory. JOB is an id, the start of one, or "last", which is the default. With
     --from, write the one in a checkpoint, also while the job runs.
     """
-    from dlrover_lite.cli.output import emit_json, progress
+    from dlrover_lite.cli.output import emit_json, note, progress
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.models.copying import copy_export
     from dlrover_lite.models.serving import read_manifest
@@ -318,7 +318,7 @@ def export_(
         handle = JobHandle.find(job or "last")
         name, source = handle.id, exported_model(handle)
         with progress("exporting", sum(entry.rows for entry in read_manifest(source).tables)) as report:
-            written = copy_export(source, target, table_format, overwrite=overwrite, progress=report)  # type: ignore[arg-type]
+            written = copy_export(source, target, table_format, overwrite=overwrite, progress=report, say=note)  # type: ignore[arg-type]
     size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     manifest = read_manifest(written)
     kind = {Path(entry.file).suffix[1:] for entry in manifest.tables}

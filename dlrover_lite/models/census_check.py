@@ -19,10 +19,10 @@ from dlrover_lite.data.census import CENSUS_SCHEMA, EVERYONE, SAMPLE
 from dlrover_lite.errors import ModelError, UsageError
 from dlrover_lite.kernels import kernel
 from dlrover_lite.models.check import fields_of_model
-from dlrover_lite.models.export import DENSE_FILE, Manifest, TableEntry
+from dlrover_lite.models.export import DENSE_FILE, TableEntry
+from dlrover_lite.models.export_reader import ExportReader
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
-from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.models.tables import TableRows, iterate_table
 from dlrover_lite.ps import optimizers
 from dlrover_lite.ps.hashing import initial_rows
@@ -236,7 +236,8 @@ def check_export(directory: Path, recipe: Recipe, progress: Progress | None = No
         raise UsageError(f"This census can't be checked: {key}: {message}.")
     if recipe.model.use != CENSUS or not isinstance(recipe.data, CensusData):
         raise UsageError(f"This is no census: the model is {recipe.model.use}.")
-    manifest = read_manifest(directory)
+    export = ExportReader(directory)
+    manifest = export.manifest
     if manifest.optimizers is None:
         raise UsageError(
             f"The export in {directory} is without optimizer state, and can't be checked.",
@@ -252,14 +253,14 @@ def check_export(directory: Path, recipe: Recipe, progress: Progress | None = No
         (blocks, manifest.dense_blocks),
     ):
         tally = _Tally(expected)
-        for rows in _rows(directory, entry, expected):
+        for rows in _rows(export, entry, expected):
             tally.add(rows)
             done += len(rows.ids)
             if progress is not None:
                 progress(done)
         counts.append(tally.finish())
         tallies.append(tally)
-    count, examples = _check_tensors(directory, manifest, blocks, start)
+    count, examples = _check_tensors(export, blocks, start)
     return CensusReport(
         recipe.data.samples,
         recipe.training.epochs,
@@ -318,27 +319,26 @@ def _blocks(recipe: Recipe, start: Floats) -> _Expected:
     )
 
 
-def _rows(directory: Path, entry: TableEntry | None, expected: _Expected) -> Iterator[TableRows]:
+def _rows(export: ExportReader, entry: TableEntry | None, expected: _Expected) -> Iterator[TableRows]:
     """None where the export doesn't have the table at all."""
     if entry is None:
         return iter(())
-    return iterate_table(directory / entry.file, rows=entry.rows, dim=expected.dim, state_parts=expected.parts)
+    (path,) = export.files(entry.file)
+    return iterate_table(path, rows=entry.rows, dim=expected.dim, state_parts=expected.parts)
 
 
-def _check_tensors(
-    directory: Path, manifest: Manifest, blocks: _Expected, start: Floats
-) -> tuple[TableCount, list[WrongKey]]:
+def _check_tensors(export: ExportReader, blocks: _Expected, start: Floats) -> tuple[TableCount, list[WrongKey]]:
     """The dense parameters as the trained model has them, which came by another way than their blocks."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = directory / DENSE_FILE
+    path = export.dense()
     try:
         check_regular(path)
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} can't be used: {str(error).rstrip('.')}.", hint="Run the census again.") from error
-    parts = [tensors[entry.name].reshape(-1) for entry in manifest.dense if entry.name in tensors]
+    parts = [tensors[entry.name].reshape(-1) for entry in export.manifest.dense if entry.name in tensors]
     found = np.concatenate([*parts, np.empty(0, np.float32)])
     values = blocks.rows(np.arange(blocks.keys))[0].reshape(-1)[: len(start)]
     common = min(len(found), len(values))

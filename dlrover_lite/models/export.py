@@ -1,4 +1,4 @@
-"""Writes a trained model as a directory of ``model.json``, ``dense.safetensors``, ``tables/`` and ``model/``.
+"""Writes a trained model as a directory of ``model.json``, ``dense.safetensors``, ``tables/``, ``model/`` and ``SHA256SUMS``.
 
 The format is described in docs/models.md; ``serving.py`` reads it. Nothing here needs torch.
 """
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.files import sync_directory
+from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
 from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, joined, table_writer
@@ -30,6 +32,7 @@ __all__ = [
     "DENSE_FILE",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
+    "MODEL_DIRECTORY",
     "ExportWriter",
     "Manifest",
     "Optimizers",
@@ -41,6 +44,7 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "model.json"
 DENSE_FILE = "dense.safetensors"
 DENSE_BLOCKS = "dense_blocks"
+MODEL_DIRECTORY = "model"
 BUFFERED_BYTES = 64 << 20
 """Rows handed in are held back up to this much over all tables, so that files get large writes."""
 
@@ -83,6 +87,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = FORMAT_VERSION
     """Of the format."""
+    digests: str = ""
+    """The file with the digests of all others, ``SHA256SUMS``; empty: written by a version that kept none."""
     model: Model
     schema: Schema
     fields: list[EmbeddingField]
@@ -169,7 +175,7 @@ class ExportWriter:
         with self._writing():
             (self._partial / "tables").mkdir(parents=True)
             if ":" in manifest.model.use:
-                use = copy_sources(manifest.model.use, model_directory or Path.cwd(), self._partial / "model")
+                use = copy_sources(manifest.model.use, model_directory or Path.cwd(), self._partial / MODEL_DIRECTORY)
                 self.manifest = msgspec.structs.replace(manifest, model=Model(use=use, options=manifest.model.options))
             for field in manifest.fields:
                 self._add_table(field, format)
@@ -256,12 +262,17 @@ class ExportWriter:
         with self._writing():
             tables = [table.finish() for table in self._tables.values()]
             blocks = None if self._blocks is None else self._blocks.finish()
-        manifest = msgspec.structs.replace(self.manifest, tables=tables, dense=self._dense, dense_blocks=blocks)
+        manifest = msgspec.structs.replace(
+            self.manifest, tables=tables, dense=self._dense, dense_blocks=blocks, digests=DIGESTS_FILE
+        )
         with self._writing():
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             (self._partial / MANIFEST_FILE).write_bytes(text + b"\n")
-            for path in sorted(self._partial.rglob("*")):
+            for path in sorted(path for path in self._partial.rglob("*") if path.is_file()):
                 _sync(path)
+            _sync(write_digests(self._partial))
+            for path in (self._partial, *sorted(path for path in self._partial.rglob("*") if path.is_dir())):
+                sync_directory(path)
             self._check_target()
             self._replace()
         self._open = False
@@ -277,7 +288,7 @@ class ExportWriter:
             if old.exists():
                 old.rename(self.directory)
             raise
-        _sync(self.directory.parent)
+        sync_directory(self.directory.parent)
         shutil.rmtree(old, ignore_errors=True)
 
     def abort(self) -> None:
@@ -332,7 +343,7 @@ class ExportWriter:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

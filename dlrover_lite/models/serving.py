@@ -16,14 +16,15 @@ from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.keys import keys_of
 from dlrover_lite.errors import DataError, ModelError
 from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE, Manifest, TableEntry
+from dlrover_lite.models.digests import EXPORT_AGAIN
+from dlrover_lite.models.export import DENSE_FILE, MANIFEST_FILE, Manifest, TableEntry
+from dlrover_lite.models.export_reader import ExportReader, Say
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
 from dlrover_lite.models.user import user_code
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format, reconcile
-from dlrover_lite.regular_files import check_regular, read_file
-from dlrover_lite.units import MIB
+from dlrover_lite.regular_files import check_regular
 
 __all__ = [
     "EmbeddingTable",
@@ -34,8 +35,6 @@ __all__ = [
     "load_model",
     "read_manifest",
 ]
-
-_MOST_MANIFEST_BYTES = 64 * MIB
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -166,22 +165,7 @@ class ServingModel(nn.Module):
 
 def read_manifest(directory: Path) -> Manifest:
     """``model.json`` of an export. Raises ModelError when it is missing, damaged, or of a newer format."""
-    path = directory / MANIFEST_FILE
-    try:
-        text = read_file(path, _MOST_MANIFEST_BYTES)
-        version = msgspec.json.decode(text, type=dict[str, object]).get("version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise ModelError(
-                f"{directory} is an export of format {version}; this dlrover-lite reads up to {FORMAT_VERSION}.",
-                hint="Upgrade it: pip install --upgrade dlrover-lite",
-            )
-        return msgspec.json.decode(text, type=Manifest)
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{directory} holds no exported model: {path} is missing.", hint="Name the directory that an export wrote."
-        ) from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise ModelError(f"{path} can't be read: {error}", hint="Export the model again.") from error
+    return ExportReader(directory).manifest
 
 
 def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
@@ -189,21 +173,24 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
     return {**kinds_of_format(manifest.data_format, manifest.schema.categorical), **manifest.id_kinds}
 
 
-def load_model(directory: Path | str | None, device: str = "cpu") -> ServingModel:
+def load_model(directory: Path | str | None, device: str = "cpu", *, say: Say | None = None) -> ServingModel:
     """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory.
 
-    ``directory`` may be a result's ``export``. A user's model runs its own code from the export. Raises ModelError, naming
-    the file at fault.
+    ``directory`` may be a result's ``export``. A user's model runs its own code from the export. All files are compared with what was
+    exported before they are used; ``say`` is told of an export that is too old for that (by default it is a Python warning). Raises
+    ModelError, naming the file at fault.
     """
     if directory is None:
         raise ModelError("The job has no exported model.", hint="Its result's message says why.")
     directory = Path(directory)
-    manifest = read_manifest(directory)
-    network = build_model(manifest.model, manifest.schema, directory=directory / "model", seed=manifest.seed)
-    _load_dense(network, directory / DENSE_FILE, manifest)
+    export = ExportReader(directory, say=say)
+    manifest = export.manifest
+    dense, *files = export.files(DENSE_FILE, *(entry.file for entry in manifest.tables))
+    network = build_model(manifest.model, manifest.schema, directory=export.code(), seed=manifest.seed)
+    _load_dense(network, dense, manifest)
     tables = {}
-    for entry in manifest.tables:
-        rows = read_table(directory / entry.file, rows=entry.rows, dim=entry.dim)
+    for entry, file in zip(manifest.tables, files, strict=True):
+        rows = read_table(file, rows=entry.rows, dim=entry.dim)
         tables[entry.name] = EmbeddingTable(entry, rows.ids, rows.vectors, seed=manifest.seed)
     return ServingModel(network.to(device), manifest, tables).eval()
 
@@ -216,13 +203,13 @@ def _load_dense(network: nn.Module, path: Path, manifest: Manifest) -> None:
         check_regular(path)
         tensors = load_file(path)
     except FileNotFoundError as error:
-        raise ModelError(f"The export's file {path} is missing.", hint="Export the model again.") from error
+        raise ModelError(f"The export's file {path} is missing.", hint=EXPORT_AGAIN) from error
     except (SafetensorError, OSError) as error:
         raise ModelError(
-            f"The export's file {path} can't be used: {str(error).rstrip('.')}.", hint="Export the model again."
+            f"The export's file {path} can't be used: {str(error).rstrip('.')}.", hint=EXPORT_AGAIN
         ) from error
     if sorted(tensors) != sorted(entry.name for entry in manifest.dense):
-        raise ModelError(f"{path} and {MANIFEST_FILE} don't belong together.", hint="Export the model again.")
+        raise ModelError(f"{path} and {MANIFEST_FILE} don't belong together.", hint=EXPORT_AGAIN)
     # Parameters that training doesn't change are as the seed made them.
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
     counters = {name for name, _ in network.named_buffers() if name.endswith("num_batches_tracked")}
@@ -245,13 +232,14 @@ def evaluate_export(
     progress: Callable[[int], None] | None = None,
     *,
     name: str = "",
+    say: Say | None = None,
 ) -> Metrics:
     """Log loss and AUC of an exported model over all samples of ``dataset``; bad lines are left out.
 
-    ``progress`` is called with the number of samples done; ``name`` is the model's in messages. Raises ModelError, and DataError when the
-    columns differ, or ids are of another kind than in training.
+    ``progress`` is called with the number of samples done, ``say`` as by ``load_model``; ``name`` is the model's in messages. Raises
+    ModelError, and DataError when the columns differ, or ids are of another kind than in training.
     """
-    model = load_model(directory)
+    model = load_model(directory, say=say)
     name = name or f"the model in {directory}"
     if dataset.schema != model.schema:
         columns = {*model.schema.dense, *model.schema.categorical} - {

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.regular_files import check_regular
 
 __all__ = [
@@ -308,7 +309,7 @@ def _parquet_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRo
 
 
 def _damaged(path: Path, why: str) -> ModelError:
-    return ModelError(f"The export's file {path} can't be used: {why.rstrip('.')}.", hint="Export the model again.")
+    return ModelError(f"The export's file {path} can't be used: {why.rstrip('.')}.", hint=EXPORT_AGAIN)
 
 
 def _read_npz(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:

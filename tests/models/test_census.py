@@ -15,6 +15,7 @@ from dlrover_lite.data.census import CENSUS_SCHEMA
 from dlrover_lite.errors import ModelError, UsageError
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.census_check import CensusReport, WrongKey, check_export, reference
+from dlrover_lite.models.digests import write_digests
 from dlrover_lite.models.registry import build_model, loss_of
 from dlrover_lite.models.serving import load_model
 from dlrover_lite.models.tables import TableRows
@@ -223,10 +224,12 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
         check_export(target, msgspec.structs.replace(census.recipe, model=Model(use="dlrm")))
     text = (target / "model.json").read_text()
     (target / "model.json").write_text(text.replace('"optimizers"', '"others"'))
+    write_digests(target)
     with pytest.raises(UsageError, match="without optimizer state") as raised:
         check_export(target, census.recipe)
     assert "export.optimizer_state=yes" in raised.value.hint
     (target / "model.json").write_text(text)
+    write_digests(target)
     (target / "dense_blocks.npz").unlink()
     with pytest.raises(ModelError, match=r"dense_blocks\.npz"):
         check_export(target, census.recipe)

@@ -21,6 +21,7 @@ from dlrover_lite.data.fields import category_id
 from dlrover_lite.errors import DataError, JobError, ModelError
 from dlrover_lite.models import export, tables
 from dlrover_lite.models.copying import copy_export
+from dlrover_lite.models.digests import write_digests
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers, TableEntry
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
@@ -89,6 +90,14 @@ def trained(schema, tmp_path) -> Trained:
     return Trained(schema, tmp_path)
 
 
+def without_digests(export: Path) -> None:
+    """As versions wrote it that kept none."""
+    manifest = json.loads((export / "model.json").read_text())
+    assert manifest.pop("digests") == "SHA256SUMS"
+    (export / "model.json").write_text(json.dumps(manifest))
+    (export / "SHA256SUMS").unlink()
+
+
 def leftovers(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir() if path.name.startswith(".")]
 
@@ -107,7 +116,7 @@ def test_a_loaded_export_gives_the_same_logits(trained, tmp_path, format, buffer
     torch.testing.assert_close(model.predict(dense, ids), torch.sigmoid(expected))
     assert model.schema == trained.schema and not model.training
     assert leftovers(target.parent) == []
-    assert sorted(path.name for path in target.iterdir()) == ["dense.safetensors", "model.json", "tables"]
+    assert sorted(path.name for path in target.iterdir()) == ["SHA256SUMS", "dense.safetensors", "model.json", "tables"]
     assert {path.suffix for path in (target / "tables").iterdir()} == {f".{format}"}
 
 
@@ -227,8 +236,12 @@ def test_rows_of_another_shape_are_refused(trained, tmp_path):
 @pytest.mark.parametrize("format", ["npz", "parquet"])
 @pytest.mark.parametrize("file", ["model.json", "dense.safetensors", "tables/C2"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "garbage"])
-def test_missing_and_damaged_files_are_named(trained, tmp_path, format, file, damage):
+@pytest.mark.parametrize("older", [False, True], ids=["with digests", "without digests"])
+@pytest.mark.filterwarnings("ignore:The export in")
+def test_missing_and_damaged_files_are_named(trained, tmp_path, format, file, damage, older):
     target = trained.write(tmp_path / "model", format)
+    if older:
+        without_digests(target)
     path = target / (f"{file}.{format}" if file.startswith("tables") else file)
     if damage == "missing":
         path.unlink()
@@ -248,6 +261,7 @@ def test_a_job_without_an_export_is_told_apart():
 def test_a_newer_format_names_the_upgrade(trained, tmp_path):
     target = trained.write(tmp_path / "model")
     (target / "model.json").write_text('{"version": 2, "whatever": 1}')
+    write_digests(target)
     with pytest.raises(ModelError, match="format 2") as raised:
         read_manifest(target)
     assert "pip install --upgrade" in raised.value.hint
@@ -475,9 +489,17 @@ def test_exports_from_before_there_was_state_load(trained, tmp_path) -> None:
     for entry in written["tables"]:
         assert entry.pop("state_parts") is None
     (target / "model.json").write_text(json.dumps(written))
+    without_digests(target)
     dense, ids = trained.inputs()
-    torch.testing.assert_close(load_model(target)(dense, ids).detach(), trained.logits(dense, ids))
-    assert read_manifest(copy_export(target, tmp_path / "copy", "parquet")).tables[0].state_parts is None
+    with pytest.warns(UserWarning, match="kept no digests"):
+        model = load_model(target)
+    torch.testing.assert_close(model(dense, ids).detach(), trained.logits(dense, ids))
+    said: list[str] = []
+    copied = copy_export(target, tmp_path / "copy", "parquet", say=said.append)
+    assert read_manifest(copied).tables[0].state_parts is None
+    assert len(said) == 1 and str(target) in said[0]
+    load_model(copied, say=said.append)
+    assert len(said) == 1
 
 
 def test_a_damaged_table_is_not_copied(trained, tmp_path) -> None:
