@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from dlrover_lite.brain.admission import Need, admit
+from dlrover_lite.brain.beginning import begin
 from dlrover_lite.brain.fitted_model import load_model
 from dlrover_lite.brain.job_view import FORMAT, Action, JobView, ModelData, RoundInputs, Stage, index_of
 from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand, to_milli
@@ -123,7 +124,14 @@ class Round(NamedTuple):
 
 
 def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
-    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions."""
+    """Stage 2: what each job gets. Everything follows from ``inputs``: the same ones give the same decisions.
+
+    Raising a job's priority, all else alike, neither puts it out, nor leaves it waiting, nor ends it later, but for what counts as equal
+    (``Policy.tie_share``, ``fewer_nodes_share``) and for the time in which room is made (``room_seconds``); plans that it may not be
+    changed to of its own accord count with what they surely bring (``change_policy``), and those that are only tried don't count. That
+    holds where cores are short. Where memory is short as well, plans are packed by two sizes, and one may fit worse; and where all changes
+    together would surely gain nothing, nobody loses, so nobody gets what others have.
+    """
     views, capacity, policy = inputs.jobs, inputs.capacity, inputs.policy
     options: dict[str, Options] = {}
     for view in views:
@@ -135,8 +143,13 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
     admitted = set(admission.admitted)
     inside = [options[view.job] for view in views if view.job in admitted]
     forced = bool(admission.preempted) or any(one.now is None for one in inside)
-    settled = settle(inside, capacity, policy, alone=len(views) == 1, forced=forced)
-    early = _early(admission.admitted, {view.job: view for view in views}, options, settled, capacity)
+    alone = len(views) == 1
+    settled = settle(inside, capacity, policy, alone=alone, forced=forced)
+    free_milli = to_milli(capacity.cores) - sum(view.now.milli for view in views if view.now is not None)
+    beginnings = begin(admission.admitted, options, settled, free_milli, policy)
+    if beginnings.smaller:
+        settled = settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
+    early = beginnings.early
     places = {job: place for place, job in enumerate([*early, *admission.queued], 1)}
     decisions = tuple(_decision(view, inputs, options, admission.preempted, places, settled) for view in views)
     return Round(inputs, decisions, settled.free)
@@ -146,28 +159,6 @@ def _need(one: Options, *, keeps: bool = False) -> Need:
     """What a job is admitted with: its smallest plan, or the present one, if it ``keeps`` that."""
     at = one.now if keeps and one.now is not None else one.minimum
     return Need(int(one.points.milli[at]), int(one.memory[at]))
-
-
-def _early(
-    admitted: Sequence[str],
-    views: Mapping[str, JobView],
-    options: Mapping[str, Options],
-    settled: Settled,
-    capacity: Resources,
-) -> list[str]:
-    """Those let in that can't start yet, since others still have the cores that they are to give up for them. (Memory isn't taken from
-    nodes that run: of that there may be less than none for a while.)"""
-    free = to_milli(capacity.cores) - sum(view.now.milli for view in views.values() if view.now is not None)
-    found = []
-    for job in admitted:
-        if views[job].now is not None:
-            continue
-        milli = int(options[job].points.milli[settled.verdicts[job].at])
-        if milli > free:
-            found.append(job)
-        else:
-            free -= milli
-    return found
 
 
 def _decision(
@@ -190,7 +181,9 @@ def _decision(
         return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
     if verdict is None or view.job in places:
         why = _full(view, inputs, one) if verdict is None else _makes_room(inputs.jobs, options, preempted, settled)
-        return Decision(**head, action="queue", reason=f"it waits, number {places[view.job]} in the queue: {why}")
+        reason = f"it waits, number {places[view.job]} in the queue: {why}"
+        predicted = None if verdict is None else _predicted(one, verdict.at, waits=inputs.policy.room_seconds)
+        return Decision(**head, action="queue", reason=reason, predicted=predicted)
     choice = one.points.candidate(verdict.at)
     room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
     return Decision(
@@ -277,12 +270,14 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _predicted(one: Options, at: int) -> Predicted:
+def _predicted(one: Options, at: int, *, waits: float = 0.0) -> Predicted:
+    """``waits``: seconds until it has that plan."""
+    gain = (float(each[at]) - waits for each in (one.gain, one.least_gain, one.most_gain))
     return Predicted(
         throughput=one.points.band(at),
-        seconds=one.seconds(at),
+        seconds=one.seconds(at) + waits,
         stay_seconds=one.stay_seconds,
-        gain=Band(float(one.gain[at]), float(one.least_gain[at]), float(one.most_gain[at])),
+        gain=Band(*gain),
     )
 
 

@@ -1,8 +1,9 @@
 """Weighted greedy over the admitted jobs: who gets how much of the capacity.
 
-Every job starts at its smallest plan. Then the steps of all jobs' upper hulls of (cost, value) are taken, the most value per core
-first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes to plans between the corners.
-Raising a job's priority never gets it a slower plan: its steps come earlier, and nobody else's do.
+Every job starts at its smallest plan, or at its floor (``change_policy``). Then the steps of all jobs' upper hulls of (cost, value) are
+taken, the most value per core first, as long as there is room; a job whose next step doesn't fit goes no further. What is left over goes
+to plans between the corners. Raising a job's priority never gets it a slower plan here: its steps come earlier, and nobody else's do.
+(``decision`` says how far that holds for a whole round.)
 """
 
 from __future__ import annotations
@@ -22,16 +23,23 @@ __all__ = ["Stairs", "Walk", "cheapest_as_good", "fewest_nodes", "soonest", "sta
 
 
 class Walk:
-    """One walk over the jobs' ``options`` up their ``stairs``. ``pinned``: job -> the position that it keeps.
+    """One walk over the jobs' ``options`` up their ``stairs``. ``pinned``: job -> the position that it keeps; ``floors``: job -> the
+    position that it starts from, if that isn't its smallest plan.
 
-    The pinned and the smallest plans together must fit into the capacity (``admission``); ``chosen`` then does too.
+    What all have at least must fit into the capacity (``admission``) together; ``chosen`` then does too.
     """
 
     def __init__(
-        self, options: Sequence[Options], capacity: Resources, stairs: Mapping[str, Stairs], pinned: Mapping[str, int]
+        self,
+        options: Sequence[Options],
+        capacity: Resources,
+        stairs: Mapping[str, Stairs],
+        pinned: Mapping[str, int],
+        floors: Mapping[str, int] | None = None,
     ) -> None:
         self.options = {one.view.job: one for one in options}
-        self.chosen = {job: pinned.get(job, one.minimum) for job, one in self.options.items()}
+        least = {**(floors or {}), **pinned}
+        self.chosen = {job: least.get(job, one.minimum) for job, one in self.options.items()}
         self.free_milli = to_milli(capacity.cores) - sum(self.milli(job) for job in self.chosen)
         self.free_memory = capacity.memory - sum(self.memory(job) for job in self.chosen)
         self._climb({job: stairs[job] for job in self.options if job not in pinned and len(stairs[job].to)})
@@ -48,17 +56,25 @@ class Walk:
             return
         steps = [stairs[job] for job in jobs]
         levels, stuck = _climbed(steps, self.free_milli, self.free_memory)
+        aside = {
+            job: self.memory(job) + int(one.memory[:level].sum())
+            for job, one, level in zip(jobs, steps, levels, strict=True)
+        }
+        unused = self.free_memory + sum(map(self.memory, jobs)) - sum(aside.values())
         for job, one, level in zip(jobs, steps, levels, strict=True):
             if level:
                 self.move(job, int(one.to[level - 1]))
         for at in stuck:
-            self._fill(jobs[at], int(steps[at].to[levels[at]]))
+            job = jobs[at]
+            self._fill(job, int(steps[at].to[levels[at]]), aside[job] + unused)
+            unused -= max(0, self.memory(job) - aside[job])
 
-    def _fill(self, job: str, corner: int) -> None:
-        """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't."""
+    def _fill(self, job: str, corner: int, most_memory: int) -> None:
+        """The most valuable plan that fits into what is left, cheaper than the ``corner`` that didn't; of memory, what others gave back on
+        their way is left aside, or it would matter who comes first."""
         one, here = self.options[job], self.chosen[job]
         milli, memory, value = one.points.milli, one.memory, one.value
-        fits = (milli <= milli[here] + self.free_milli) & (memory <= memory[here] + self.free_memory)
+        fits = (milli <= milli[here] + self.free_milli) & (memory <= most_memory)
         fits &= (milli <= milli[corner]) & (value > value[here])
         if not fits.any():
             return
@@ -93,9 +109,9 @@ class Stairs(NamedTuple):
     """Not to the present plan."""
 
 
-def stairs_of(one: Options) -> Stairs:
-    """From its smallest plan on."""
-    corners = hull(one, one.minimum)
+def stairs_of(one: Options, start: int | None = None) -> Stairs:
+    """From ``start`` on, or from its smallest plan."""
+    corners = hull(one, one.minimum if start is None else start)
     milli, value, memory = one.points.milli[corners], one.value[corners], np.maximum.accumulate(one.memory[corners])
     to = corners[1:]
     now = -1 if one.now is None else one.now

@@ -64,6 +64,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A job that has waited this long counts twice its priority in the queue, and so on."""
     reserve_after_seconds: Positive = 1800.0
     """Once the first of the queue has waited this long, none behind it is let in before it."""
+    room_seconds: NonNegative = 10.0
+    """Time until others have given up what a job that comes is to have, about."""
     preempt_ratio: Annotated[float, Meta(gt=1)] = 2.0
     """A job is preempted only for one of at least so many times its priority."""
     reversal_windows: int = 4

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlrover_lite.brain.greedy import Stairs, Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
+from dlrover_lite.brain.change_policy import as_good, floor_of, restrained, veto, vetoed
+from dlrover_lite.brain.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
 from dlrover_lite.brain.job_view import Action, Policy
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.lattice import to_milli
 from dlrover_lite.brain.options import Options
 from dlrover_lite.units import Resources
 
 __all__ = ["Settled", "Verdict", "settle"]
 
-_TRIES = 4
-"""Walks before what is still not allowed simply stays."""
+_NOT_WORTH_IT = "what some would gain by a change is less than what others would lose"
 _LESS = "others need what it had more, or there is less than there was"
 
 
@@ -38,54 +38,57 @@ class Settled(NamedTuple):
     """What is left over."""
 
 
-def settle(options: Sequence[Options], capacity: Resources, policy: Policy, *, alone: bool, forced: bool) -> Settled:
+def settle(
+    options: Sequence[Options],
+    capacity: Resources,
+    policy: Policy,
+    *,
+    alone: bool,
+    forced: bool,
+    starts: Mapping[str, int] | None = None,
+) -> Settled:
     """Of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that plans may have
-    to shrink. The smallest plans together fit into ``capacity``."""
-    pinned = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
-    fixed = dict.fromkeys(pinned, "its plan is fixed: autoscaling is off for it")
-    stairs = {one.view.job: stairs_of(one) for one in options}
-    why: dict[str, str] = dict(fixed)
-    walk = _walk(options, capacity, stairs, pinned, policy, alone=alone)
-    for _ in range(_TRIES):
-        vetoed = {
-            one.view.job: veto
-            for one in options
-            if one.view.job not in pinned and (veto := _veto(one, walk.chosen[one.view.job], policy))
-        }
-        kept = _can_be_pinned(walk, pinned, vetoed, capacity, policy)
-        if not kept:
-            break
-        pinned |= kept
-        why |= {job: vetoed[job] for job in kept}
-        walk = _walk(options, capacity, stairs, pinned, policy, alone=alone)
+    to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. The smallest plans together fit into
+    ``capacity``."""
+    fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
+    pinned = {**(starts or {}), **fixed}
+    whole = {one.view.job: one for one in options}
+    free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
+    walk = _walk(free, capacity, pinned, _floors(free, pinned, capacity, policy), policy, alone=alone)
     _leave_alone(walk)
-    saving: dict[str, str] = {}
-    if alone:
-        saving = _save(walk, fixed.keys(), policy)
-        why |= saving
-    if not forced and not alone and not _worth_it(walk) and _all_stay(walk):
+    saving = _save(walk, whole, fixed.keys(), policy) if alone else {}
+    why = dict.fromkeys(fixed, "its plan is fixed: autoscaling is off for it") | saving
+    if (
+        not forced
+        and not alone
+        and not _worth_it(walk, whole, policy)
+        and (kept := _nobody_loses(free, pinned, capacity))
+    ):
+        walk = _walk(free, capacity, pinned, kept, policy, alone=alone)
         why |= {
-            job: "what some would gain by a change is less than what others would lose"
-            for job in walk.options
-            if job not in why
+            job: _NOT_WORTH_IT for job, one in walk.options.items() if job not in why and walk.chosen[job] == one.now
         }
-    verdicts = {}
-    for one in options:
-        job = one.view.job
-        verdicts[job] = _verdict(one, walk, why.get(job, ""), policy, saves=job in saving)
+    for job, one in whole.items():
+        if job not in why and (reason := _better_but_for(one, walk, policy)):
+            why[job] = reason
+    verdicts = {
+        one.view.job: _verdict(one, walk, why.get(one.view.job, ""), policy, saves=one.view.job in saving)
+        for one in options
+    }
     return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory))
 
 
 def _walk(
     options: Sequence[Options],
     capacity: Resources,
-    stairs: Mapping[str, Stairs],
     pinned: Mapping[str, int],
+    floors: Mapping[str, int],
     policy: Policy,
     *,
     alone: bool,
 ) -> Walk:
-    walk = Walk(options, capacity, stairs, pinned)
+    stairs = {one.view.job: stairs_of(one, floors.get(one.view.job)) for one in options}
+    walk = Walk(options, capacity, stairs, pinned, floors)
     for job, one in walk.options.items():
         if job in pinned:
             continue
@@ -97,84 +100,53 @@ def _walk(
     return walk
 
 
-def _save(walk: Walk, fixed: Set[str], policy: Policy) -> dict[str, str]:
+def _floors(
+    options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources, policy: Policy
+) -> dict[str, int]:
+    """The plans that jobs keep at the least whose last change is too fresh to be undone: the most important first, as far as all others
+    can have their smallest."""
+    milli, memory = to_milli(capacity.cores), capacity.memory
+    for one in options:
+        base = pinned.get(one.view.job, one.minimum)
+        milli -= int(one.points.milli[base])
+        memory -= int(one.memory[base])
+    floors = {}
+    for one in sorted(options, key=lambda one: (-one.view.priority, one.view.job)):
+        if one.view.job in pinned or (floor := floor_of(one, policy)) is None:
+            continue
+        cores_more = int(one.points.milli[floor] - one.points.milli[one.minimum])
+        memory_more = int(one.memory[floor] - one.memory[one.minimum])
+        if cores_more <= milli and memory_more <= memory:
+            floors[one.view.job] = floor
+            milli -= cores_more
+            memory -= memory_more
+    return floors
+
+
+def _better_but_for(one: Options, walk: Walk, policy: Policy) -> str:
+    """Why it doesn't get the best of what it could have beside the others; "" if it does."""
+    job = one.view.job
+    here = walk.chosen[job]
+    room = one.points.milli <= walk.milli(job) + walk.free_milli
+    room &= one.memory <= walk.memory(job) + walk.free_memory
+    better = vetoed(one, policy) & room & (one.gain > one.gain[here] + policy.tie_share * one.stay_seconds)
+    if not better.any():
+        return ""
+    return veto(one, int(np.where(better, one.gain, -np.inf).argmax()), policy)
+
+
+def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> dict[str, str]:
     """Gives a job that stays as it is, and is as fast with much less, that; says why."""
     why = {}
-    for job, one in walk.options.items():
+    for job, one in options.items():
         if one.now is None or walk.chosen[job] != one.now or job in fixed:
             continue
         at = cheapest_as_good(one, one.now, policy.tie_share, most_loss=policy.saving_risk)
         saved = int(one.points.milli[one.now] - one.points.milli[at])
-        if saved >= policy.least_saving * one.points.milli[one.now] and not _veto(one, at, policy):
+        if saved >= policy.least_saving * one.points.milli[one.now] and not vetoed(one, policy)[at]:
             walk.move(job, at)
             why[job] = f"{saved / 1000:g} cores less make no difference"
     return why
-
-
-def _veto(one: Options, at: int, policy: Policy) -> str:
-    """Why a job's plan may not be changed to that one; "" if it may."""
-    if one.now is None or at == one.now:
-        return ""
-    change = one.view.last_change
-    wanted, now = one.points.candidate(at), one.points.candidate(one.now)
-    if change is not None and change.fresh_windows < policy.reversal_windows and _undoes(change.left, now, wanted):
-        return (
-            f"that would undo the last change, of which {change.fresh_windows} windows have been measured "
-            f"({policy.reversal_windows} are needed)"
-        )
-    if wanted in one.view.declined:
-        return f"{wanted.describe()} was refused a short while ago"
-    if one.gain[at] > 0 and one.least_gain[at] <= 0:
-        return (
-            f"{wanted.describe()} would save {one.gain[at]:.0f} s by the model, but that isn't certain: "
-            f"at the lower end of its 80% band it loses {-one.least_gain[at]:.0f} s"
-        )
-    return ""
-
-
-def _undoes(left: Candidate, now: Candidate, wanted: Candidate) -> bool:
-    """Whether ``wanted`` goes back, on some axis, from where the change from ``left`` to ``now`` went."""
-    axes = ("workers", "servers", "worker_cores", "ps_cores")
-    return any(
-        (getattr(now, axis) - getattr(left, axis)) * (getattr(wanted, axis) - getattr(now, axis)) < 0 for axis in axes
-    )
-
-
-def _can_be_pinned(
-    walk: Walk, pinned: Mapping[str, int], vetoed: Mapping[str, str], capacity: Resources, policy: Policy
-) -> dict[str, int]:
-    """Those of ``vetoed`` that can keep their plan while all others have at least their smallest, the most important first; or have one
-    that surely gains something, if what they wanted costs as much at least."""
-    milli, memory = round(capacity.cores * 1000), capacity.memory
-    for job, one in walk.options.items():
-        base = pinned.get(job, one.minimum)
-        milli -= int(one.points.milli[base])
-        memory -= int(one.memory[base])
-    kept = {}
-    for job in sorted(vetoed, key=lambda job: (-walk.options[job].view.priority, job)):
-        one = walk.options[job]
-        assert one.now is not None
-        more = int(one.points.milli[one.now] - one.points.milli[one.minimum])
-        bytes_more = int(one.memory[one.now] - one.memory[one.minimum])
-        if more <= milli and bytes_more <= memory:
-            milli -= more
-            memory -= bytes_more
-            kept[job] = one.now
-            spare = milli + int(one.points.milli[one.now]), memory + int(one.memory[one.now])
-            if (surer := _surest(one, walk.chosen[job], spare, policy)) is not None:
-                kept[job] = surer
-                milli -= int(one.points.milli[surer] - one.points.milli[one.now])
-                memory -= int(one.memory[surer] - one.memory[one.now])
-    return kept
-
-
-def _surest(one: Options, wanted: int, spare: tuple[int, int], policy: Policy) -> int | None:
-    """The plan with the most to gain at the lower end of its band, that costs no more than ``wanted`` and ``spare`` (thousandths of a
-    core, bytes); None if none surely gains."""
-    milli, memory = min(spare[0], int(one.points.milli[wanted])), spare[1]
-    may = (one.points.milli <= milli) & (one.memory <= memory) & (one.least_gain > 0)
-    best = int(np.where(may, one.least_gain, -np.inf).argmax())
-    return best if may[best] and not _veto(one, best, policy) else None
 
 
 def _leave_alone(walk: Walk) -> None:
@@ -191,29 +163,25 @@ def _leave_alone(walk: Walk) -> None:
             walk.move(job, now)
 
 
-def _worth_it(walk: Walk) -> bool:
+def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> bool:
     """Whether the changes together are worth something at the lower ends of their bands."""
     total = 0.0
-    for job, one in walk.options.items():
-        at = walk.chosen[job]
+    for job, one in options.items():
         if one.now is None:
             return True
-        if at != one.now and one.gain[at] != 0:
-            total += float(one.value[at] / one.gain[at] * one.least_gain[at])
+        total += one.view.priority * float(one.least_gain[walk.chosen[job]]) / max(one.stay_seconds, 1e-9) ** policy.rho
     return total > 0
 
 
-def _all_stay(walk: Walk) -> bool:
-    """Give everybody what he has, if that still fits."""
-    before = dict(walk.chosen)
-    for job, one in walk.options.items():
-        assert one.now is not None
-        walk.move(job, one.now)
-    if walk.free_milli >= 0 and walk.free_memory >= 0:
-        return True
-    for job, at in before.items():
-        walk.move(job, at)
-    return False
+def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources) -> dict[str, int]:
+    """For each job a plan as good as its present one, from which on all may still gain; empty if there isn't room for these. All run."""
+    kept, milli, memory = {}, to_milli(capacity.cores), capacity.memory
+    for one in options:
+        at = pinned.get(one.view.job, as_good(one))
+        kept[one.view.job] = at
+        milli -= int(one.points.milli[at])
+        memory -= int(one.memory[at])
+    return kept if milli >= 0 and memory >= 0 else {}
 
 
 def _verdict(one: Options, walk: Walk, why: str, policy: Policy, *, saves: bool) -> Verdict:

@@ -64,7 +64,10 @@ def test_undoing_a_change_needs_new_evidence():
     wanted = decided(msgspec.structs.replace(job, last_change=None)).choice
     assert wanted.worker_cores > now.worker_cores or wanted.workers != now.workers
     back = LastChange(left=wanted, fresh_windows=1)
-    found = decided(msgspec.structs.replace(job, last_change=back))
+    elsewhere = decided(msgspec.structs.replace(job, last_change=back)).choice
+    assert elsewhere.worker_cores <= now.worker_cores and elsewhere.ps_cores <= now.ps_cores  # but maybe more nodes
+    bounds = msgspec.structs.replace(job.bounds, max_workers=2, max_servers=1)
+    found = decided(msgspec.structs.replace(job, last_change=back, bounds=bounds))
     assert found.action == "stay"
     assert "undo the last change, of which 1 windows" in found.reason
     assert decided(msgspec.structs.replace(job, last_change=LastChange(left=wanted, fresh_windows=4))).choice == wanted
