@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dlrover_lite.data.base import BadLine, Batch, Schema
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
+from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
 from dlrover_lite.data.text import Columns, keep_good, new_columns
 from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.heads import other_format, parquet_types
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetDataset", "parquet_samples"]
 
-_KEPT_BYTES = 512 << 20
+_KEPT_BYTES, _LEAST_KEPT = 64 << 20, 4
+_LARGE_ROWS = 2 * PIECE_ROWS
+"""More than these in a row group are not held all at once."""
+_SPILLED_BYTES = 4 << 30
+"""On the disk, and at least two groups."""
+_BUFFER_BYTES = 1 << 16
+"""Of a column's data that are read ahead of the decoder."""
 _KEPT_FILES = 64
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
 
@@ -59,8 +66,22 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
     return total
 
 
+class _Piece(NamedTuple):
+    """Rows that are decoded together: of a small row group all, of a large one ``PIECE_ROWS``."""
+
+    file: int
+    group: int
+    """In the file."""
+    number: int
+    """In the group."""
+    first: int
+    """Row of the file that it begins with."""
+    group_rows: int
+
+
 class ParquetDataset:
-    """See ``base.Dataset``. The row groups used last are kept, decoded, up to 512 MiB and at least two."""
+    """See ``base.Dataset``. The pieces of row groups used last are kept, decoded, up to 64 MiB and at least four (two blocks of samples
+    lie in them); those of large groups come from a file, see ``SpilledGroup``."""
 
     def __init__(self, files: Sequence[Path], data: ParquetData) -> None:
         self.samples = parquet_samples(files, data)
@@ -71,18 +92,21 @@ class ParquetDataset:
         self._label = data.label
         self._paths = list(files)
         self._files: OrderedDict[int, Any] = OrderedDict()
-        self._groups: OrderedDict[int, Columns] = OrderedDict()
+        self._kept: OrderedDict[int, Columns] = OrderedDict()
         self._kept_bytes = 0
-        self._owners: list[tuple[int, int, int]] = []
-        """Of each row group: its file, its number there, and its first row there."""
+        self._spilled: OrderedDict[tuple[int, int], SpilledGroup] = OrderedDict()
+        self._pieces: list[_Piece] = []
         counts = []
         for number, path in enumerate(files):
             file = _open(path)
             first = 0
             for group in range(file.metadata.num_row_groups):
-                self._owners.append((number, group, first))
-                counts.append(file.metadata.row_group(group).num_rows)
-                first += counts[-1]
+                rows = file.metadata.row_group(group).num_rows
+                size = rows if rows <= _LARGE_ROWS else PIECE_ROWS
+                for at, start in enumerate(range(0, rows, size or 1)):
+                    self._pieces.append(_Piece(number, group, at, first + start, rows))
+                    counts.append(min(size, rows - start))
+                first += rows
             file.close()
         self._first = np.cumsum([0, *counts])
 
@@ -94,16 +118,16 @@ class ParquetDataset:
             raise ValueError(f"sample numbers must be within [0, {self.samples})")
         owners = np.searchsorted(self._first, numbers, side="right") - 1
         bad: list[tuple[int, BadLine]] = []
-        for group in np.unique(owners).tolist():
-            rows = np.flatnonzero(owners == group)
-            local = numbers[rows] - self._first[group]
-            decoded = self._group(group)
+        for piece in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == piece)
+            local = numbers[rows] - self._first[piece]
+            decoded = self._decoded(piece)
             columns.labels[rows] = decoded.labels[local]
             columns.dense[rows] = decoded.dense[local]
             columns.ids[:, rows] = decoded.ids[:, local]
             columns.codes[rows] = codes = decoded.codes[local]
             bad += [
-                (int(rows[i]), self._bad_line(group, int(local[i]), decoded)) for i in np.flatnonzero(codes).tolist()
+                (int(rows[i]), self._bad_line(piece, int(local[i]), decoded)) for i in np.flatnonzero(codes).tolist()
             ]
         return keep_good(columns, [line for _, line in sorted(bad)])
 
@@ -111,29 +135,60 @@ class ParquetDataset:
         return list(look_at_files(self._paths, self._data))
 
     def close(self) -> None:
-        self._groups.clear()
+        self._kept.clear()
         self._kept_bytes = 0
+        while self._spilled:
+            self._spilled.popitem()[1].close()
         while self._files:
             self._files.popitem()[1].close()
 
-    def _bad_line(self, group: int, local: int, decoded: Columns) -> BadLine:
-        number, _, first = self._owners[group]
+    def _bad_line(self, piece: int, local: int, decoded: Columns) -> BadLine:
         code = int(decoded.codes[local])
         if code == _LABEL:
             why = f"label column {self._label!r} is {decoded.labels[local]:g}, expected 0 or 1"
         else:
             why = f"column {self.schema.dense[code - _FIRST_DENSE]!r} is {OUT_OF_RANGE}"
-        return BadLine(str(self._paths[number]), first + local + 1, why)
+        found = self._pieces[piece]
+        return BadLine(str(self._paths[found.file]), found.first + local + 1, why)
 
-    def _group(self, group: int) -> Columns:
-        if group in self._groups:
-            self._groups.move_to_end(group)
-            return self._groups[group]
-        decoded = self._groups[group] = self._decode(group)
+    def _decoded(self, number: int) -> Columns:
+        if number in self._kept:
+            self._kept.move_to_end(number)
+            return self._kept[number]
+        piece = self._pieces[number]
+        large = piece.group_rows > _LARGE_ROWS
+        decoded = self._kept[number] = self._large(piece).piece(piece.number) if large else self._decode(piece)
         self._kept_bytes += _bytes(decoded)
-        while self._kept_bytes > _KEPT_BYTES and len(self._groups) > 2:
-            self._kept_bytes -= _bytes(self._groups.popitem(last=False)[1])
+        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > _LEAST_KEPT:
+            self._kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
         return decoded
+
+    def _large(self, piece: _Piece) -> SpilledGroup:
+        """The group of a piece, as far as it has been decoded. Only one of them is being decoded at any time."""
+        key = (piece.file, piece.group)
+        if key in self._spilled:
+            self._spilled.move_to_end(key)
+            return self._spilled[key]
+        for other in self._spilled.values():
+            other.finish()
+        name = f"row group {piece.group} of {self._paths[piece.file]}"
+        found = SpilledGroup(name, piece.group_rows, self.schema, self._parts(piece))
+        self._spilled[key] = found
+        while sum(group.bytes for group in self._spilled.values()) > _SPILLED_BYTES and len(self._spilled) > 2:
+            self._spilled.popitem(last=False)[1].close()
+        return found
+
+    def _parts(self, piece: _Piece) -> Iterator[Columns]:
+        """The rows of a group, decoded a part at a time, without ever having a whole column in memory."""
+        pa = _pyarrow()
+        try:
+            path = self._paths[piece.file]
+            with pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+                batches = file.iter_batches(PIECE_ROWS, [piece.group], columns=self._columns(), use_threads=False)
+                for batch in batches:
+                    yield self._columns_of(pa.Table.from_batches([batch]))
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(piece, error) from error
 
     def _file(self, number: int) -> Any:
         if number in self._files:
@@ -144,21 +199,29 @@ class ParquetDataset:
             self._files.popitem(last=False)[1].close()
         return file
 
-    def _decode(self, group: int) -> Columns:
-        number, group_in_file, _ = self._owners[group]
-        count = int(self._first[group + 1] - self._first[group])
+    def _decode(self, piece: _Piece) -> Columns:
         pa = _pyarrow()
-        names = [self._label, *self.schema.dense, *self.schema.categorical]
         try:
-            table = self._file(number).read_row_group(group_in_file, columns=names, use_threads=False)
+            table = self._file(piece.file).read_row_group(piece.group, columns=self._columns(), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"row group {group_in_file} of {self._paths[number]} can't be read: {error}",
-                hint="If the file was changed, start the job again; if it is damaged, fetch it again.",
-            ) from error
-        if table.num_rows != count:
-            raise DataError(f"{self._paths[number]} was changed while it was being read", hint="Start the job again.")
-        out = new_columns(self.schema, count)
+            raise self._unreadable(piece, error) from error
+        if table.num_rows != piece.group_rows:
+            changed = f"{self._paths[piece.file]} was changed while it was being read"
+            raise DataError(changed, hint="Start the job again.")
+        return self._columns_of(table)
+
+    def _columns(self) -> list[str]:
+        return [self._label, *self.schema.dense, *self.schema.categorical]
+
+    def _unreadable(self, piece: _Piece, error: Exception) -> DataError:
+        return DataError(
+            f"row group {piece.group} of {self._paths[piece.file]} can't be read: {error}",
+            hint="If the file was changed, start the job again; if it is damaged, fetch it again.",
+        )
+
+    def _columns_of(self, table: pa.Table) -> Columns:
+        pa = _pyarrow()
+        out = new_columns(self.schema, table.num_rows)
         out.codes[:] = 0
         for column, name in enumerate(self.schema.dense):
             out.dense[:, column] = values = _numbers(pa, table.column(name), empty=0.0)
