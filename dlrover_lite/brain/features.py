@@ -28,6 +28,8 @@ class JobFeatures(msgspec.Struct, frozen=True):
     optimizer: str = ""
     owner: str = ""
     name: str = ""
+    pipeline_depth: int = 2
+    """Minibatches that a worker with a core of its own has pulled and not yet pushed."""
 
 
 def features_of(recipe: Recipe, *, rows: int, owner: str = "") -> JobFeatures:
@@ -43,6 +45,7 @@ def features_of(recipe: Recipe, *, rows: int, owner: str = "") -> JobFeatures:
         optimizer=(recipe.training.embedding_optimizer or recipe.training.optimizer).use,
         owner=owner,
         name=recipe.name,
+        pipeline_depth=recipe.training.pipeline_depth,
     )
 
 

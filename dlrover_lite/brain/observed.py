@@ -15,7 +15,7 @@ from dlrover_lite.brain.job_view import JobView, LastChange
 from dlrover_lite.brain.lattice import MILLI, Candidate, to_milli
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.brain.profiles import Profile, host_speeds, observe
-from dlrover_lite.brain.settings import Engine
+from dlrover_lite.brain.settings import DEPTH
 from dlrover_lite.brain.throughput import Prior, fit
 
 __all__ = ["candidate_of", "observed_view"]
@@ -45,7 +45,7 @@ def observed_view(
     free_cores: float,
     hosts: int = 1,
     prior: Prior | None = None,
-    engine: Engine | None = None,
+    depth: float = DEPTH,
     total_samples: float | None = None,
     epoch_samples: float | None = None,
     ahead_seconds: float = 3600.0,
@@ -57,7 +57,8 @@ def observed_view(
     the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker,
     what changes cost. ``view`` itself if nothing was trained yet.
 
-    ``free_cores``: of each host, that this job's nodes could use; ``prior``: of jobs like it (stage 1).
+    ``free_cores``: of each host, that this job's nodes could use; ``prior``: of jobs like it (stage 1);
+    ``depth``: of its workers' pipelines.
     """
     trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
     if not trained:
@@ -77,7 +78,7 @@ def observed_view(
     return msgspec.structs.replace(
         view,
         model=model_data(
-            fit(seen, prior=prior, engine=engine), batch_size=last.batch_size, free_cores=free_cores, hosts=float(hosts)
+            fit(seen, prior=prior, depth=depth), batch_size=last.batch_size, free_cores=free_cores, hosts=float(hosts)
         ),
         need=need,
         remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),

@@ -146,7 +146,10 @@ def _view(inputs: StartInputs, known: _Known) -> JobView:
     prior = known.prior or _guess(inputs.features)
     free = inputs.capacity.cores / inputs.hosts if inputs.free_cores is None else inputs.free_cores
     model = model_data(
-        fit([], prior=prior), batch_size=inputs.features.batch_size, free_cores=free, hosts=float(inputs.hosts)
+        fit([], prior=prior, depth=float(inputs.features.pipeline_depth)),
+        batch_size=inputs.features.batch_size,
+        free_cores=free,
+        hosts=float(inputs.hosts),
     )
     return JobView(
         job=inputs.job,

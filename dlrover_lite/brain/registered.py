@@ -192,6 +192,7 @@ class RegisteredJob:
             self.profiles,
             free_cores=free_cores,
             prior=self.prior,
+            depth=float(self.features.pipeline_depth),
             total_samples=self.demand.total_samples,
             epoch_samples=self.demand.epoch_samples,
             spill_part=self.spill_part,

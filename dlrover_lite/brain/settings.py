@@ -17,15 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 from dlrover_lite.brain.arithmetic import bottleneck_rows
 from dlrover_lite.brain.profiles import Observation
 
-__all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "FORMS", "Engine", "Floats", "Form", "Setting"]
+__all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "DEPTH", "FORMS", "Engine", "Floats", "Form", "Setting"]
 
 Floats = NDArray[np.float64]
+
+DEPTH = 2.0
+"""Of a worker's pipeline, where a job's recipe doesn't say otherwise."""
 
 
 class Engine(msgspec.Struct, frozen=True):
     """What the forms need to know of how training is done."""
 
-    depth: float = 2.0
+    depth: float = DEPTH
     """Minibatches that a worker has pulled and not yet pushed."""
     depth_below_a_core: float = 1.0
     """Of a worker with less than a core."""

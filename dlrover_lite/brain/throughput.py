@@ -17,7 +17,7 @@ import numpy as np
 from dlrover_lite.brain.arithmetic import rates_with_variance
 from dlrover_lite.brain.fitting import NOISE, Start, best_exponent, prepare, told_apart
 from dlrover_lite.brain.profiles import Observation
-from dlrover_lite.brain.settings import AXES, BOTTLENECK, FORMS, Engine, Floats, Form, Setting
+from dlrover_lite.brain.settings import AXES, BOTTLENECK, DEPTH, FORMS, Engine, Floats, Form, Setting
 from dlrover_lite.brain.throttling import throttle_cores
 from dlrover_lite.errors import DlroverLiteError
 
@@ -80,14 +80,15 @@ def fit(
     *,
     form: Form = BOTTLENECK,
     engine: Engine | None = None,
+    depth: float = DEPTH,
     prior: Prior | None = None,
 ) -> Fit:
-    """The form's coefficients for a job.
+    """The form's coefficients for a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given.
 
     Raises DlroverLiteError when there is neither an observation nor a prior.
     """
     observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
-    engine = engine or Engine(throttle_cores=throttle_cores(observations))
+    engine = engine or Engine(depth=depth, throttle_cores=throttle_cores(observations))
     if not observations:
         return _from_prior(form, engine, prior)
     start = Start(prior.coefficients, prior.relative_sd) if prior else None

@@ -139,6 +139,9 @@ class Training(_Section, frozen=True, kw_only=True):
     """For dense parameters and, unless ``embedding_optimizer`` is given, for embeddings too."""
     embedding_optimizer: Optimizer | None = None
     schedule: Schedule = Schedule()
+    pipeline_depth: Annotated[int, Meta(ge=1, le=2)] = 2
+    """Minibatches that a worker has pulled and not yet pushed. 2: one is pulled while another is computed, so that each gradient misses the
+    push of the minibatch before it; 1: none does, and the worker waits for the parameter servers between two minibatches."""
     evaluate_every: NonNegative = 0
     """Consumed samples between evaluations while training; 0: evaluate at the end only."""
     max_skipped_minibatches: NonNegative = 0

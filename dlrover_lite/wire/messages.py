@@ -154,7 +154,7 @@ class WorkReport(Message, frozen=True):
     metrics: bytes = b""
     """``Metrics.to_bytes()`` of these samples' predictions before the update (train) or of the evaluation shard."""
     staleness: dict[int, int] = {}
-    """Pushes of other workers between a pull and its push -> number of minibatches."""
+    """Pushes applied between a pull and its push, the worker's own ones included -> number of minibatches."""
     seconds: dict[str, float] = {}
     """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
     others; ``wait`` is time in which there was nothing to compute."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -81,8 +81,6 @@ class PsClient:
         """The newest one known."""
         self._context = context
         self._clock = clock
-        self._own_pushes: Counter[str] = Counter()
-        """Pushes sent to each PS."""
         self._links: dict[str, _Link] = {}
         self._link_of: dict[zmq.Socket[Any], _Link] = {}
         self._homeless: list[Piece] = []
@@ -106,7 +104,7 @@ class PsClient:
 
     def pull(self, keys: MinibatchKeys) -> PullTicket:
         """Ask for the rows of ``keys``; the answers arrive in ``wait``."""
-        ticket = PullTicket(keys, self._own_pushes.copy())
+        ticket = PullTicket(keys)
         self._begin(ticket, keys.map)
         return ticket
 
@@ -119,7 +117,7 @@ class PsClient:
         grads: Sequence[NDArray[np.float32]],
     ) -> PushTicket:
         """Send the gradients of minibatch (epoch, k): [keys, dim] for each group of what was pulled. They must not change any more."""
-        ticket = PushTicket(epoch, k, learning_rate_factor, pull, self._own_pushes.copy())
+        ticket = PushTicket(epoch, k, learning_rate_factor, pull)
         self._begin(ticket, pull.keys.map, grads)
         return ticket
 
@@ -216,9 +214,6 @@ class PsClient:
         piece.sent_at = self._clock()
         if piece.first_sent_at < 0:
             piece.first_sent_at = piece.sent_at
-        if isinstance(piece.ticket, PushTicket) and piece.counted_for != piece.ps:
-            piece.counted_for = piece.ps
-            self._own_pushes[piece.ps] += 1
 
     # --- hearing --------------------------------------------------------------------------------------------------------
 

@@ -26,11 +26,10 @@ from dlrover_lite.worker.schedule import learning_rate_factor
 from dlrover_lite.worker.tickets import MinibatchKeys, PushTicket
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
 
-__all__ = ["TrainingLoop"]
+__all__ = ["UNPIPELINED_MINIBATCHES", "TrainingLoop"]
 
-PIPELINE_DEPTH = 2
-"""Minibatches pulled and not yet pushed: one computed, one ready for it. A worker with less than a core of its own has 1: it waits for
-the CPU anyway, and what it has pulled would only grow old."""
+EVALUATION_DEPTH = 2
+"""Minibatches of an evaluation pulled and not yet computed: nothing changes meanwhile that they could miss."""
 
 MAX_UNACKNOWLEDGED = 2
 """Pushes a worker may have under way."""
@@ -153,8 +152,7 @@ class TrainingLoop:
         read = self._read
         if read is None:
             return
-        depth = PIPELINE_DEPTH if self._cores_of(read.held) >= 1 and not _is_among_the_first(read) else 1
-        if len(self._pulling) + len(self._computing) >= depth:
+        if len(self._pulling) + len(self._computing) >= self._depth(read):
             return
         self._read = None
         cpu_before = self._cpu_clock()
@@ -172,6 +170,13 @@ class TrainingLoop:
                 self._mark(_name(task))
             self._compute.submit(task)
             self._computing.append(task)
+
+    def _depth(self, read: _Read) -> int:
+        """Minibatches that may be pulled and not yet pushed. A worker with less than a core of its own has 1: it waits for the CPU anyway,
+        and what it has pulled would only grow old."""
+        if self._cores_of(read.held) < 1 or _is_among_the_first(read):
+            return 1
+        return EVALUATION_DEPTH if read.held.lease.kind == "eval" else self._recipe.training.pipeline_depth
 
     def _cores_of(self, held: HeldLease) -> float:
         """Each lease says how many there are: a worker may be resized."""

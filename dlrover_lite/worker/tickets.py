@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,8 +66,6 @@ class Piece:
     first_sent_at: float = -1.0
     """Seconds; below 0: never."""
     sent_at: float = -1.0
-    counted_for: str = ""
-    """The PS whose own pushes it is among."""
 
 
 class Ticket(ABC):
@@ -99,11 +96,9 @@ class Ticket(ABC):
 class PullTicket(Ticket):
     """A pull under way."""
 
-    def __init__(self, keys: MinibatchKeys, own_pushes: Counter[str]) -> None:
+    def __init__(self, keys: MinibatchKeys) -> None:
         super().__init__(keys.groups)
         self.keys = keys
-        self.own_pushes = own_pushes
-        """Pushes this worker had sent to each PS before this pull."""
         self.versions: dict[str, int] = {}
         """Of each PS that gave its rows at once: pushes it had applied before."""
         self._rows: list[list[NDArray[np.float32]]] = [[] for _ in range(keys.map.parts)]
@@ -157,27 +152,23 @@ class _Covering(Ticket):
 class PushTicket(_Covering):
     """A push under way; done when all 4,096 slots have been acknowledged."""
 
-    def __init__(
-        self, epoch: int, k: int, learning_rate_factor: float, pull: PullTicket, own_pushes: Counter[str]
-    ) -> None:
+    def __init__(self, epoch: int, k: int, learning_rate_factor: float, pull: PullTicket) -> None:
         super().__init__(pull.groups)
         self.epoch = epoch
         self.k = k
         self.staleness = 0
-        """Pushes of other workers, at most over all PS, applied between this minibatch's pull and its push."""
+        """Pushes, this worker's own ones included, that a PS has applied between this minibatch's pull and its push; the most of any PS."""
         self._factor = learning_rate_factor
-        self._expected = {
-            name: version + own_pushes[name] - pull.own_pushes[name] for name, version in pull.versions.items()
-        }
+        self._pulled_versions = pull.versions
 
     def body(self, piece: Piece) -> Push:
         return Push(self.epoch, self.k, self._factor, piece.counts)
 
     def answered(self, piece: Piece, reply: Reply) -> None:
         self.missing -= 1
-        expected = self._expected.get(piece.ps)
-        if expected is not None and not piece.detoured:
-            self.staleness = max(self.staleness, reply.body.version - expected)
+        pulled_version = self._pulled_versions.get(piece.ps)
+        if pulled_version is not None and not piece.detoured:
+            self.staleness = max(self.staleness, reply.body.version - pulled_version)
 
 
 class ConfigureTicket(_Covering):

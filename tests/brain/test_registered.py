@@ -145,6 +145,15 @@ def test_a_plan_that_was_measured_and_one_that_was_not() -> None:
     assert view.last_change is not None and (view.last_change.left, view.last_change.fresh_windows) == (PLAN, 0)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_predictions_are_for_the_depth_of_its_pipelines(depth: int) -> None:
+    known, _ = running(features=msgspec.structs.replace(FEATURES, pipeline_depth=depth))
+    assert known.first_view is not None
+    for view in (known.first_view, known.view(free_cores=4.0, at=START + 100)):
+        assert view.model is not None
+        assert view.model.parameters["fit"]["engine"]["depth"] == depth
+
+
 def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
     known, job = running()
     small = known.view(free_cores=8.0, at=START)

@@ -51,7 +51,7 @@ def test_one_server_and_one_worker() -> None:
     )
     status = succeeded(handle)
     assert status["samples"] == 2 * 8_192
-    assert status["staleness_max"] == 0  # nobody else pushes
+    assert status["staleness_max"] <= 1  # nobody else pushes, and one minibatch of its own may be on its way
     assert [node["state"] for node in status["nodes"]] == ["ended (Succeeded)"] * 2
     assert len(status["evaluations"]) == 1
     assert_it_has_learnt(status["evaluations"])

@@ -86,7 +86,7 @@ def check_applied(job: ScriptedJob, workers: list[Worker]) -> None:
     """Each key of each minibatch pushed: once, and nothing else; and the rows are at their owners."""
     owner_of_row = {key: ps for ps in job.here.values() for key in ps.rows}
     for (_, k), applied in job.applied.items():
-        ticket = PullTicket(workers[0].keys(k), Counter())
+        ticket = PullTicket(workers[0].keys(k))
         assert applied == Counter(key for _, keys in keys_of(ticket) for key in keys)
     total = sum(job.applied.values(), Counter())
     for key, n in total.items():

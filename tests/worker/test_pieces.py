@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,9 +41,9 @@ def test_pieces_hold_every_slot_and_key_once(parts: list[int], samples: int, see
     random = np.random.default_rng(seed)
     ids = random.integers(0, 50, (3, samples), np.uint64)
     keys = MinibatchKeys(maps[0], LAYOUT.keys(ids, maps[0].owners, maps[0].parts), DensePlacement(DENSE).keys(maps[0]))
-    pull = PullTicket(keys, Counter())
+    pull = PullTicket(keys)
     grads = [random.normal(size=(len(group.keys), 2)).astype(np.float32) for group in keys.groups]
-    ticket = PushTicket(0, 0, 1.0, pull, Counter()) if pushed else pull
+    ticket = PushTicket(0, 0, 1.0, pull) if pushed else pull
     pieces = cut(ticket, maps[0], grads if pushed else ())
     for newer in maps[1:]:
         pieces = [one for piece in pieces for one in (split(piece, newer) if random.random() < 0.8 else [piece])]
@@ -72,7 +70,7 @@ def test_pieces_hold_every_slot_and_key_once(parts: list[int], samples: int, see
 def test_a_piece_that_stays_together_is_sent_as_it_was() -> None:
     old = a_map(1, 2, 0)
     worker_keys = MinibatchKeys(old, LAYOUT.keys(np.ones((3, 4), np.uint64), old.owners, 2), [])
-    pieces = cut(PullTicket(worker_keys, Counter()), old)
+    pieces = cut(PullTicket(worker_keys), old)
     swapped = SlotMap(2, ("ps-9", "ps-0"), ("", ""), (1 - old.owners).astype(np.uint16))
     assert [split(piece, swapped) for piece in pieces] == [[pieces[0]], [pieces[1]]]
     assert [piece.ps for piece in pieces] == ["ps-0", "ps-9"]
