@@ -265,7 +265,6 @@ def samples_per_second(
     samples, start = 0, time.perf_counter()
     for batch in batches:
         model.zero_grad(set_to_none=True)
-        model.zero_grad(set_to_none=True)
         logits = model(batch.dense, batch.indices)
         nn.functional.binary_cross_entropy_with_logits(logits, batch.labels).backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
