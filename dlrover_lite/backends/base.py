@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from dlrover_lite.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
 from dlrover_lite.units import Resources
 
 Role = Literal["master", "ps", "worker"]
@@ -23,66 +22,66 @@ limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM
 class NodeSpec(msgspec.Struct, frozen=True):
     """A node as the master wants it. ``id`` is unique within the job for all time: a relaunch gets a new one."""
 
-    id: Name
+    id: str
     role: Role
     resources: Resources
-    master_endpoint: Url
-    follows: Name = ""
+    master_endpoint: str
+    follows: str = ""
     """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
     """One thing that happened to a node. ``number`` grows by one from 1 for each event of the job."""
 
-    number: Count
-    node: Name
+    number: int
+    node: str
     kind: Literal["started", "exited"]
-    at: Timestamp
+    at: float
     """Seconds since the epoch."""
     reason: ExitReason | None = None
-    exit_code: ExitCode | None = None
-    detail: Text = ""
+    exit_code: int | None = None
+    detail: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True):
     """What one node has used since it started, itself and whatever it has started; bytes of memory."""
 
-    cpu_seconds: Seconds
-    memory: Bytes
+    cpu_seconds: float
+    memory: int
     """Working set: all it is charged for but file pages that may be dropped; shared memory included."""
-    peak_memory: Bytes
-    shared_memory: Bytes = 0
-    throttled_seconds: Seconds = 0.0
+    peak_memory: int
+    shared_memory: int = 0
+    throttled_seconds: float = 0.0
     """It was ready to run and held back by its CPU limit."""
 
 
 class HostUsage(msgspec.Struct, frozen=True):
     """A machine that nodes run on."""
 
-    host: Name
-    cores: Cores
+    host: str
+    cores: float
     """That this job's nodes and whoever shares them can use there."""
-    cpu_seconds: Seconds
+    cpu_seconds: float
     """That everything has taken of these cores since some moment: this job, others, the system."""
 
 
 class Readings(msgspec.Struct, frozen=True):
     """The usage of all that runs, as of one moment."""
 
-    nodes: ByKey[Name, Usage]
-    on: ByKey[Name, Name]
+    nodes: dict[str, Usage]
+    on: dict[str, str]
     """Host of each of these nodes."""
-    hosts: Items[HostUsage]
+    hosts: list[HostUsage]
 
 
 class Enforcement(msgspec.Struct, frozen=True):
     """How limits are enforced here."""
 
-    kind: Text
+    kind: str
     """``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
-    cannot: Items[Text] = []
+    cannot: list[str] = []
     """What isn't enforced, a phrase each: "fractions of a core"."""
-    why: Text = ""
+    why: str = ""
     """Why nothing better is in force, and what to do about it; empty for the best there is."""
 
 

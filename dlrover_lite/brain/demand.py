@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
 from dlrover_lite.units import Resources
@@ -31,9 +30,9 @@ _STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
 class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the recipe says of all the job's tables, so that their measurements needn't be asked for it."""
 
-    state_parts: Count | None = None
+    state_parts: int | None = None
     """Floats of optimizer state per value; None: not known."""
-    most_ids: Rate | None = None
+    most_ids: float | None = None
     """That any table can come to have; None: not known."""
 
 
@@ -47,9 +46,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ps: RolePlan | None = None
     """As the recipe fixes it; None: left open."""
     worker: RolePlan | None = None
-    total_samples: Rate | None = None
+    total_samples: float | None = None
     """To train on, over all epochs."""
-    epoch_samples: Rate | None = None
+    epoch_samples: float | None = None
     autoscale: Autoscale = "on"
     facts: TableFacts = TableFacts()
     checkpoints: bool = False
@@ -59,11 +58,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 class StandingNode(msgspec.Struct, frozen=True):
     """A node that runs, is up, and isn't about to leave."""
 
-    node: Name
+    node: str
     role: Literal["ps", "worker"]
-    host: Name
+    host: str
     resources: Resources
-    used: Bytes = 0
+    used: int = 0
     """Bytes that it has used at most, as far as was seen; 0: not known."""
 
 
@@ -71,29 +70,29 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands, as of one moment."""
 
     plan: Plan
-    nodes: Row[StandingNode] = ()
-    paused: Text = ""
+    nodes: tuple[StandingNode, ...] = ()
+    paused: str = ""
     """Why its plan isn't to be changed for now; empty: it may be."""
     busy: bool = False
     """A change is under way, or waits to be accepted."""
-    worker_peak: Bytes = 0
+    worker_peak: int = 0
     """Bytes that any worker has used at most."""
-    heard: Count = 0
+    heard: int = 0
     """The newest decision that has arrived."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a decision that arrived."""
 
-    job: Name
-    number: Count
-    at: Timestamp
+    job: str
+    number: int
+    at: float
     """When, seconds since the epoch."""
     state: Literal["done", "given up", "rejected", "superseded"]
-    why: Text = ""
-    seconds: Seconds = 0.0
+    why: str = ""
+    seconds: float = 0.0
     """From its arrival on."""
-    samples: Count = 0
+    samples: int = 0
     """Trained on in that time."""
 
 

@@ -6,7 +6,6 @@ import math
 
 import msgspec
 
-from dlrover_lite.bounds import Count
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
 from dlrover_lite.units import Resources, format_bytes
 
@@ -21,7 +20,7 @@ _WORKER_SHARE_OF_MEMORY = 0.25
 class RolePlan(msgspec.Struct, frozen=True):
     """``count`` nodes of ``each``."""
 
-    count: Count
+    count: int
     each: Resources
 
 

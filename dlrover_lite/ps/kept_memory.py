@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.bounds import Items, Name, Text
 from dlrover_lite.errors import BackendError
 from dlrover_lite.files import make_private
 
@@ -51,14 +50,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 class Keep(msgspec.Struct, frozen=True, tag=True):
     """With one descriptor: hold it for ``node``, in place of an earlier one of this name. Answer Kept, or Refused."""
 
-    node: Name
-    name: Name
+    node: str
+    name: str
 
 
 class Fetch(msgspec.Struct, frozen=True, tag=True):
     """Answer Left, more than one if need be, or Refused."""
 
-    node: Name
+    node: str
 
 
 class Kept(msgspec.Struct, frozen=True, tag=True):
@@ -68,12 +67,12 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
 class Left(msgspec.Struct, frozen=True, tag=True):
     """With a descriptor for each name."""
 
-    names: Items[Name]
+    names: list[str]
     more: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    why: Text
+    why: str
 
 
 KeeperRequest = Keep | Fetch

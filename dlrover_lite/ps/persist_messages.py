@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dlrover_lite.bounds import Bytes, Count, Items, Name, SlotBits, Text, Url
 from dlrover_lite.ps.spill import GroupCut
 
 __all__ = [
@@ -39,14 +38,14 @@ class Files(msgspec.Struct, frozen=True, tag=True):
 class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Write the part. Answers: Writing now and then; Written or Failed, unless it is released before."""
 
-    cut: Count
-    job: Name
-    url: Url
-    ps: Count
-    owned: SlotBits
-    whole: SlotBits
-    groups: Items[GroupCut]
-    spill_bytes: Bytes
+    cut: int
+    job: str
+    url: str
+    ps: int
+    owned: bytes
+    whole: bytes
+    groups: list[GroupCut]
+    spill_bytes: int
     """That may be in the spill, but for groups that may have all their rows there."""
     compress: bool
 
@@ -54,7 +53,7 @@ class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Release(msgspec.Struct, frozen=True, tag=True):
     """Done with this cut: if it is still being written, stop and leave nothing there; give back the memory of its spill. Answer Ended."""
 
-    cut: Count
+    cut: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -62,30 +61,30 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Writing(msgspec.Struct, frozen=True, tag=True):
-    cut: Count
-    rows: Count
-    bytes: Bytes
+    cut: int
+    rows: int
+    bytes: int
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
     """``part``: a ``PartEntry``, as JSON, without clocks and marks."""
 
-    cut: Count
-    rows: Count
-    bytes: Bytes
-    part: Text
+    cut: int
+    rows: int
+    bytes: int
+    part: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    cut: Count
-    why: Text
-    hint: Text
+    cut: int
+    why: str
+    hint: str
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """Nothing is left of ``Persist``: the next one may come."""
 
-    cut: Count
+    cut: int
 
 
 ToPersister = Files | Persist | Release

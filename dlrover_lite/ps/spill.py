@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.bounds import Blob, Count
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
 from dlrover_lite.ps.rows import META_WORDS
@@ -51,17 +50,17 @@ ENTRY_HEAD_WORDS = 2 + META_WORDS
 class GroupCut(msgspec.Struct, frozen=True):
     """What a snapshot is of a group of tables, at its beginning."""
 
-    dim: Count
-    state: Count
+    dim: int
+    state: int
     """Floats of a row's optimizer state."""
-    used: Count
+    used: int
     """Row numbers in use."""
-    clock: Count
-    salts: Blob
+    clock: int
+    salts: bytes
     """Of the tables: uint64."""
-    capacity: Count
+    capacity: int
     """Entries in the spill."""
-    since: Count | None = None
+    since: int | None = None
     """Rows changed after this clock are wanted; None: all."""
 
     @property

@@ -13,6 +13,7 @@ from dlrover_lite.units import format_bytes, parse_memory
 from dlrover_lite.words import plural
 
 __all__ = [
+    "SCALE_FIELDS",
     "Field",
     "Question",
     "drain",
@@ -120,6 +121,10 @@ def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
     if room.cores is not None:
         most = min(most, math.floor((room.cores - other.count * other.cores) / role.cores + 1e-9))
     return max(0, most)
+
+
+SCALE_FIELDS = (Field("workers", "workers", "", ""), Field("servers", "PS", "", ""))
+"""Before it is known what there is."""
 
 
 def scale_fields(room: Room) -> tuple[Field, ...]:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from textual.app import App, SystemCommand
+from textual import events
+from textual.app import App
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.explanation_page import lines_of
 from dlrover_lite.tui.feed import Feed
-from dlrover_lite.tui.model import JobDetail, JobRow, JobsView
+from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.screens.acting import ActingPage
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
+from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.screens.page import Page
+from dlrover_lite.tui.screens.palette import Choice, Palette
+from dlrover_lite.tui.screens.reading import ReadingScreen, help_lines
 from dlrover_lite.tui.source import Source
 from dlrover_lite.tui.table import text_of
-from dlrover_lite.tui.text import Line
+from dlrover_lite.tui.text import Line, line
 
 __all__ = ["TuiApp"]
 
@@ -43,7 +49,8 @@ class TuiApp(App[None]):
 
     TITLE = "dlrover-lite"
     BINDINGS: ClassVar[list[Any]] = []
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False
+    """There is one of our own: ``Palette``."""
     WITHOUT: ClassVar[frozenset[str]] = frozenset()
     """Actions of screens that there aren't."""
 
@@ -53,6 +60,9 @@ class TuiApp(App[None]):
         def __init__(self, *, of_all: bool) -> None:
             super().__init__()
             self.of_all = of_all
+
+    class KeysWait(Message):
+        """The screen that keys were pressed for has come."""
 
     class Came(Message):
         """What a thread was to find out, or do; ``follows`` is for this one."""
@@ -79,6 +89,9 @@ class TuiApp(App[None]):
         self.view: JobsView | None = None
         self._job: str | None = None
         """That is looked at."""
+        self._pressed: deque[events.Key] = deque()
+        """Keys that are still to be taken."""
+        self._leaves = False
         self.jobs_feed: Feed[JobsView] = Feed(
             source.jobs, lambda: self._arrived(of_all=True), name="jobs", period_seconds=period_seconds
         )
@@ -156,6 +169,54 @@ class TuiApp(App[None]):
         """What is at the bottom of each screen, above the keys."""
         return ()
 
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys are taken one after the other, each when all that the one before it does has been done: what is typed in one go after
+        ``:`` is text. (Textual hands each to the widget that has the focus when it arrives, and what that does comes later.)"""
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            if not self._leaves:
+                self._pressed.append(event)
+            await self._take_keys()
+        else:
+            await super().on_event(event)
+
+    @property
+    def keys_to_take(self) -> int:
+        """How many were pressed and wait for what came before them."""
+        return len(self._pressed)
+
+    async def on_tui_app_keys_wait(self) -> None:
+        await self._take_keys()
+
+    async def _take_keys(self) -> None:
+        while self._pressed:
+            screen = self.screen
+            if isinstance(screen, Dialog):
+                if not screen.takes(self._pressed[0]):
+                    self._pressed.popleft()
+                    continue
+            elif not screen.is_mounted:
+                screen.call_later(self.post_message, self.KeysWait())
+                return
+            await self._take(self._pressed.popleft())
+
+    async def _take(self, event: events.Key) -> None:
+        """Text goes where it is written; of any other key, what it is bound to is done here and now."""
+        self.app_focus = True
+        writes = self.focused
+        bound = self.screen.active_bindings.get(event.key)
+        if isinstance(writes, Input) and event.is_printable and not (bound is not None and bound.binding.priority):
+            writes.replace(event.character or "", *sorted(writes.selection))
+        elif bound is not None and bound.enabled:
+            await self.run_action(bound.binding.action, bound.node)
+
+    def exit(self, *arguments: Any, **settings: Any) -> None:
+        """Keys that were pressed after it do nothing any more."""
+        self._leaves = True
+        self._pressed.clear()
+        super().exit(*arguments, **settings)
+
     # --- screens ----------------------------------------------------------------------------------------------------
 
     def open_job(self, job: str) -> None:
@@ -180,11 +241,13 @@ class TuiApp(App[None]):
         self._show(self.screen)
         return gone
 
-    def read(self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None) -> None:
+    def read(
+        self, title: str, lines: Sequence[Line], *, again: Callable[[], Sequence[Line]] | None = None
+    ) -> ReadingScreen:
         """``again``: makes them anew, every second."""
-        from dlrover_lite.tui.screens.reading import ReadingScreen
-
-        self.push_screen(ReadingScreen(title, lines, again=again))
+        screen = ReadingScreen(title, lines, again=again)
+        self.push_screen(screen)
+        return screen
 
     def copy(self, text: str, what: str) -> None:
         """To the clipboard, by the terminal: it needn't be on this machine."""
@@ -218,29 +281,29 @@ class TuiApp(App[None]):
             case "at":
                 self.notify("Nothing is replayed here: see dlrover-lite tui --replay", severity="warning", markup=False)
             case "help":
-                from dlrover_lite.tui.screens.reading import help_lines
-
                 self.read("Keys and commands", help_lines(readonly=self.readonly))
             case "quit":
                 self.exit()
 
     def explain(self, job: str, number: int, *, otherwise: Sequence[Line], copy: bool = False) -> None:
-        """Reads it on a thread of its own, and shows it, or copies it; ``otherwise`` is taken where it isn't kept."""
+        """Reads it on a thread of its own, and shows it, or copies it; ``otherwise`` is taken where it isn't kept. Its screen is there at
+        once: one that came later would take keys that are meant for another."""
         width = _COPIED_WIDTH if copy else max(20, self.size.width - 6)
+        screen = None if copy else self.read(f"Decision {number} for {job}", [line(("reading…", "dim"))])
 
-        def read() -> None:
-            try:
-                found = self._source.explain(job, number)
-            except DlroverLiteError as error:
-                self.call_from_thread(self.notify, error.message, severity="error", markup=False)
-                return
+        def show(found: Explanation | None) -> None:
             lines = lines_of(found, width) if found is not None else otherwise
-            if copy:
-                self.call_from_thread(self.copy, text_of(lines), f"the explanation of decision {number}")
+            if screen is None:
+                self.copy(text_of(lines), f"the explanation of decision {number}")
             else:
-                self.call_from_thread(self.read, f"Decision {number} for {job}", lines)
+                screen.put(lines)
 
-        self.run_worker(read, thread=True, exclusive=True, group="explain")
+        def refuse(why: str) -> None:
+            self.tell(why, "error")
+            if screen is not None:
+                screen.put([line((f"It can't be read: {why}", "bad"))])
+
+        self.fetch(lambda: self._source.explain(job, number), show, refuse)
 
     def _open_decisions(self) -> None:
         detail = self.job_feed.take()
@@ -249,16 +312,20 @@ class TuiApp(App[None]):
         elif not isinstance(self.screen, DecisionsScreen):
             self.open_decisions(detail)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield SystemCommand("Jobs", "All jobs", lambda: self.command("jobs", ""))
+    def open_palette(self) -> None:
+        self.push_screen(Palette([*self.choices(self.screen)]))
+
+    def choices(self, screen: Screen[Any]) -> Iterable[Choice]:
+        """All commands that can be done now."""
+        yield Choice("Jobs", "All jobs", lambda: self.command("jobs", ""))
         if isinstance(screen, ActingPage):
             yield from screen.acting_commands()
         for job in self.job_ids[:50]:
-            yield SystemCommand(f"Job {job}", "Open this job", lambda job=job: self.open_job(job))
-        yield SystemCommand("Help", "The keys and commands", lambda: self.command("help", ""))
-        yield SystemCommand("Dark", "Dark colours", lambda: self.command("theme", "dark"))
-        yield SystemCommand("Light", "Light colours", lambda: self.command("theme", "light"))
-        yield SystemCommand("Quit", "Leave", self.exit)
+            yield Choice(f"Job {job}", "Open this job", partial(self.open_job, job))
+        yield Choice("Help", "The keys and commands", lambda: self.command("help", ""))
+        yield Choice("Dark", "Dark colours", lambda: self.command("theme", "dark"))
+        yield Choice("Light", "Light colours", lambda: self.command("theme", "light"))
+        yield Choice("Quit", "Leave", self.exit)
 
     # --- acting -----------------------------------------------------------------------------------------------------
 

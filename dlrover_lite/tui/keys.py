@@ -32,7 +32,7 @@ EVERYWHERE = (
     Key("colon", "command", "", "write a command, such as :jobs; tab completes it", ":"),
     Key("escape", "back", "Back", "back; a filter or a prompt goes first", "esc", rank=0),
     Key("q", "leave", "Quit", "leave"),
-    Key("ctrl+p", "command_palette", "", "all commands, to choose from", "^p"),
+    Key("ctrl+p", "palette", "", "all commands, to choose from", "^p"),
 )
 _LISTS = (
     Key("slash", "filter", "Filter", "show only rows with these words; !word: without it", "/", rank=4),

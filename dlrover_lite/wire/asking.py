@@ -5,20 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dlrover_lite.bounds import (
-    ByKey,
-    Bytes,
-    Cores,
-    Count,
-    Items,
-    Name,
-    Number,
-    Rate,
-    Seconds,
-    SlotBits,
-    Text,
-    Timestamp,
-)
 from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.wire.message import Message
 
@@ -63,7 +49,7 @@ class StatusRequest(Message, frozen=True):
 
 
 class StopRequest(Message, frozen=True):
-    reason: Text = "stopped by request"
+    reason: str = "stopped by request"
     now: bool = False
     """Without a last checkpoint."""
 
@@ -75,21 +61,21 @@ class CheckpointRequest(Message, frozen=True):
 class CheckpointPromise(Message, frozen=True):
     """The checkpoint with this number, or the next one that is complete, will hold everything acknowledged so far."""
 
-    number: Count
+    number: int
 
 
 class ScaleRequest(Message, frozen=True):
     """Have so many nodes of a role from now on; None leaves a role as it is. Answer Scaled, or Failure with the reason."""
 
-    workers: Count | None = None
-    ps: Count | None = None
+    workers: int | None = None
+    ps: int | None = None
 
 
 class MoveRequest(Message, frozen=True):
     """Move these slots (512 bytes: ``slots.pack``) to the PS ``target``, wherever they are now. Answer Scaled, or Failure."""
 
-    slots: SlotBits
-    target: Name
+    slots: bytes
+    target: str
 
 
 class CancelMovesRequest(Message, frozen=True):
@@ -99,45 +85,45 @@ class CancelMovesRequest(Message, frozen=True):
 class DrainRequest(Message, frozen=True):
     """Move everything off a PS and end it; with ``replace``, to a new one that is started first. Answer Scaled, or Failure."""
 
-    node: Name
+    node: str
     replace: bool = False
 
 
 class KillRequest(Message, frozen=True):
     """End a node at once; another one takes its place. Answer Scaled, or Failure."""
 
-    node: Name
+    node: str
 
 
 class ResizeRequest(Message, frozen=True):
     """Change the limits of one node that runs; None leaves cores or bytes of memory as they are. Answer Scaled, or Failure."""
 
-    node: Name
-    cores: Cores | None = None
-    memory: Bytes | None = None
+    node: str
+    cores: float | None = None
+    memory: int | None = None
 
 
 class Scaled(Message, frozen=True):
     """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
 
-    actions: Items[Text] = []
+    actions: list[str] = []
 
 
 class AutoscaleRequest(Message, frozen=True):
     """Answer AutoscaleStatus, or Failure with the reason."""
 
     what: Literal["status", "pause", "resume", "accept", "reject"] = "status"
-    decision: Count | None = None
+    decision: int | None = None
     """Accept or reject this one only; None: whichever there is."""
 
 
 class AutoscaleStatus(Message, frozen=True):
     mode: Literal["off", "suggest", "on"]
-    paused: Text = ""
+    paused: str = ""
     """Why; empty: it isn't."""
-    decision: Count | None = None
+    decision: int | None = None
     """That is under way, or waits to be accepted."""
-    what: Text = ""
+    what: str = ""
     """The same in words."""
     under_way: bool = False
 
@@ -145,7 +131,7 @@ class AutoscaleStatus(Message, frozen=True):
 class SlotsRequest(Message, frozen=True):
     """What is measured of parameter servers and their slots. Answer SlotsReport."""
 
-    hottest: Count = 10
+    hottest: int = 10
     """How many slots at most."""
 
 
@@ -153,163 +139,162 @@ class StoryRequest(Message, frozen=True):
     """What has happened to ``subject``: a node's id, or minibatches as ``EPOCH/K`` or ``EPOCH/FIRST-LAST``; "" is everything kept.
     Answer Story, or Failure for a subject that never was."""
 
-    subject: Name = ""
+    subject: str = ""
 
 
 class StoryEntry(Message, frozen=True):
-    at: Timestamp
+    at: float
     """Seconds since the epoch."""
-    subject: Name
+    subject: str
     """A node's id, or minibatches as ``EPOCH/FIRST-LAST``, evaluation as ``eval ROUND/FIRST-LAST``."""
-    text: Text
-    node: Name = ""
+    text: str
+    node: str = ""
     """For minibatches: the worker it happened with."""
 
 
 class Story(Message, frozen=True):
-    entries: Items[StoryEntry] = []
+    entries: list[StoryEntry] = []
     """The oldest first."""
-    forgotten: Count = 0
+    forgotten: int = 0
     """Older entries that are no longer kept."""
 
 
 class NodeStatus(Message, frozen=True):
-    id: Name
-    role: Name
-    state: Text
-    cores: Cores
-    memory: Bytes
-    samples_per_second: Rate = 0.0
-    cpu_seconds: Seconds = 0.0
-    used_memory: Bytes = 0
-    throttled_seconds: Seconds = 0.0
-    peak_memory: Bytes = 0
-    slots: Count | None = None
+    id: str
+    role: str
+    state: str
+    cores: float
+    memory: int
+    samples_per_second: float = 0.0
+    cpu_seconds: float = 0.0
+    used_memory: int = 0
+    throttled_seconds: float = 0.0
+    peak_memory: int = 0
+    slots: int | None = None
     """How many a PS owns; None for others."""
-    wanted_cores: Cores | None = None
-    wanted_memory: Bytes | None = None
+    wanted_cores: float | None = None
+    wanted_memory: int | None = None
     """While it is to be resized: what it is to have; ``cores`` and ``memory`` are what it has."""
-    waits_for: Text = ""
+    waits_for: str = ""
     """Why it hasn't been resized yet, in words."""
 
 
 class ShardsStatus(Message, frozen=True):
     """Minibatches of training, over all epochs."""
 
-    done: Count
-    leased: Count
+    done: int
+    leased: int
     """To workers, which are at them or about to be."""
-    left: Count
+    left: int
     """Neither done nor leased."""
-    quarantined: Count = 0
+    quarantined: int = 0
     """Failed twice, and left out."""
-    workers: ByKey[Name, Count] = {}
+    workers: dict[str, int] = {}
     """Leased, by worker."""
 
 
 class MoveStatus(Message, frozen=True):
-    id: Count
-    source: Name
-    target: Name
-    slots: Count
+    id: int
+    source: str
+    target: str
+    slots: int
     state: Literal["queued", "copying", "committed", "cancelled"]
     """``committed`` and ``cancelled``: until both PS have tidied up."""
-    rows: Count = 0
+    rows: int = 0
     """Received so far."""
 
 
 class PsSlots(Message, frozen=True):
     """A parameter server's slots. What is measured is of the last seconds, and None before there are measurements."""
 
-    node: Name
-    slots: Count
-    bytes: Bytes | None = None
+    node: str
+    slots: int
+    bytes: int | None = None
     """Of the rows in them."""
-    requests_per_second: Rate | None = None
+    requests_per_second: float | None = None
     """Pulls and pushes."""
-    rows_per_second: Rate | None = None
+    rows_per_second: float | None = None
     """Looked up and updated."""
-    busy: Rate | None = None
+    busy: float | None = None
     """Seconds/s: how much of one core the work on rows takes."""
-    measured_seconds_ago: Seconds | None = None
+    measured_seconds_ago: float | None = None
 
 
 class HotSlot(Message, frozen=True):
-    slot: Count
-    node: Name
+    slot: int
+    node: str
     """Its owner."""
-    requests_per_second: Rate
+    requests_per_second: float
     """Pulls and pushes with at least one row in this slot."""
-    rows_per_second: Rate
-    busy: Rate
+    rows_per_second: float
+    busy: float
     """Seconds/s."""
-    bytes: Bytes
+    bytes: int
 
 
 class SlotsReport(Message, frozen=True):
-    slot_map_version: Count
+    slot_map_version: int
     """0: there is no map yet, and nothing else to tell."""
-    servers: Items[PsSlots] = []
+    servers: list[PsSlots] = []
     """All that run, the oldest first."""
-    hottest: Items[HotSlot] = []
+    hottest: list[HotSlot] = []
     """Of the slots that were asked for in the last seconds: those that keep a PS busy the longest, in that order."""
-    moves: Items[MoveStatus] = []
+    moves: list[MoveStatus] = []
     """Those that are not over."""
 
 
 class EvaluationResult(Message, frozen=True):
-    at_samples: Count
-    samples: Count
-    loss: Number | None
-    """Mean log loss; None: it isn't finite."""
-    auc: Number | None
+    at_samples: int
+    samples: int
+    loss: float
+    auc: float | None
 
 
 class CheckpointStatus(Message, frozen=True):
     """The newest that is complete."""
 
-    number: Count
-    at: Timestamp
+    number: int
+    at: float
     """When it was taken: seconds since the epoch."""
-    samples: Count
+    samples: int
     """Consumed by then."""
-    rows: Count
+    rows: int
     """Written, as are the bytes: of an increment, those that have changed."""
-    bytes: Bytes
-    seconds: Seconds
+    bytes: int
+    seconds: float
     """From its beginning until it was durable."""
-    stall_seconds: Seconds | None = None
+    stall_seconds: float | None = None
     """The longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
-    usual_stall_seconds: Seconds | None = None
+    usual_stall_seconds: float | None = None
     """The same of as much time before it, without a checkpoint."""
 
 
 class CheckpointStall(Message, frozen=True):
     """What a checkpoint took. Fields as of ``CheckpointStatus``."""
 
-    number: Count
-    seconds: Seconds
-    stall_seconds: Seconds
-    usual_stall_seconds: Seconds | None = None
+    number: int
+    seconds: float
+    stall_seconds: float
+    usual_stall_seconds: float | None = None
 
 
 class CheckpointUnderWay(Message, frozen=True):
-    number: Count
+    number: int
     state: Literal["opening", "waiting", "taking", "committing"]
     """``waiting``: for slots on their way, or parameter servers that aren't ready; ``taking``: they write."""
-    rows: Count = 0
+    rows: int = 0
     """Written so far."""
-    bytes: Bytes = 0
+    bytes: int = 0
 
 
 class CheckpointProblem(Message, frozen=True):
     """Why a checkpoint came to nothing. It is over when there is a newer one that is complete."""
 
-    number: Count
-    at: Timestamp
-    why: Text
-    hint: Text = ""
-    failures: Count = 0
+    number: int
+    at: float
+    why: str
+    hint: str = ""
+    failures: int = 0
     """So many in a row couldn't be written; 0: it was given up for another reason, and is tried again at once or in a few seconds."""
 
 
@@ -318,63 +303,63 @@ class CheckpointsStatus(Message, frozen=True):
     under_way: CheckpointUnderWay | None = None
     problem: CheckpointProblem | None = None
     """The last one."""
-    stalls: Items[CheckpointStall] = []
+    stalls: list[CheckpointStall] = []
     """Of the last ones, the oldest first."""
 
 
 class NextLook(Message, frozen=True):
     """When the brain is asked next whether something is to be done about a job."""
 
-    at: Timestamp | None = None
+    at: float | None = None
     """Seconds since the epoch: about then; None: not for now."""
-    why: Text = ""
+    why: str = ""
     """Why not; or what it waits for until then, where that is something special."""
 
 
 class Status(Message, frozen=True):
-    job: Name
+    job: str
     state: Literal[
         "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
     ]
     """``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and the master with
     it."""
-    epoch: Count
-    epochs: Count
-    samples: Count
+    epoch: int
+    epochs: int
+    samples: int
     """Samples consumed over all epochs, and the number to consume in the whole job."""
-    total_samples: Count
-    samples_per_second: Rate
-    loss: Number | None
-    auc: Number | None
+    total_samples: int
+    samples_per_second: float
+    loss: float | None
+    auc: float | None
     """Of the recent training samples, predicted before the update."""
-    elapsed_seconds: Seconds
-    nodes: Items[NodeStatus]
-    evaluations: Items[EvaluationResult]
-    bad_lines: Count
-    quarantined: Count
-    staleness_p99: Count | None
-    staleness_max: Count | None
-    rows: Count
-    message: Text = ""
+    elapsed_seconds: float
+    nodes: list[NodeStatus]
+    evaluations: list[EvaluationResult]
+    bad_lines: int
+    quarantined: int
+    staleness_p99: int | None
+    staleness_max: int | None
+    rows: int
+    message: str = ""
     """Why the job failed or was stopped, or what it waits for."""
-    bad_examples: Items[Text] = []
+    bad_examples: list[str] = []
     """Of the bad lines: ``file:line: why``, at most a few."""
-    enforcement: Text = ""
+    enforcement: str = ""
     """How limits are enforced: ``cgroup v1``."""
-    not_enforced: Items[Text] = []
-    generation: Count = 0
+    not_enforced: list[str] = []
+    generation: int = 0
     """How often it has begun with a checkpoint."""
-    begun: Text = ""
+    begun: str = ""
     """With which one the last time, in words: "went back to checkpoint 12 (…): 3,000 minibatches are done again"."""
-    master_restarts: Count = 0
-    moves: Items[MoveStatus] = []
+    master_restarts: int = 0
+    moves: list[MoveStatus] = []
     """Of slots, those under way and those to come."""
-    slot_map_version: Count = 0
+    slot_map_version: int = 0
     slots_settled: bool = True
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
     checkpoints: CheckpointsStatus | None = None
     """None: there are none to be taken."""
-    plan: Text = ""
+    plan: str = ""
     """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
     shards: ShardsStatus | None = None
     """None: it has begun with nothing yet."""

@@ -9,22 +9,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from dlrover_lite.bounds import (
-    Blob,
-    ByKey,
-    Bytes,
-    Cores,
-    Count,
-    IdBits,
-    Items,
-    Name,
-    Owners,
-    Rate,
-    Seconds,
-    SlotBits,
-    Text,
-    Url,
-)
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.wire.asking import (
@@ -136,100 +120,100 @@ class Ack(Message, frozen=True):
 class Hello(Message, frozen=True):
     """A node is up. A PS names the endpoint it serves."""
 
-    node: Name
+    node: str
     role: Literal["ps", "worker"]
-    endpoint: Url = ""
+    endpoint: str = ""
 
 
 class Welcome(Message, frozen=True):
-    job: Name
+    job: str
     recipe: Recipe
 
 
 class TopologyRequest(Message, frozen=True):
-    node: Name
+    node: str
 
 
 class Topology(Message, frozen=True):
     """The slot map: those PS that own slots, ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each
     slot's owner. ``version`` rises with every change. The answer waits until all of them are up."""
 
-    version: Count
-    ps: Items[tuple[Name, Url]] = []
-    slots: Owners = b""
+    version: int
+    ps: list[tuple[str, str]] = []
+    slots: bytes = b""
 
 
 class WorkReport(Message, frozen=True):
     """What a worker has done since its last report."""
 
-    samples: Count = 0
-    minibatches: Count = 0
-    bad_lines: Count = 0
-    bad_examples: Items[Text] = []
+    samples: int = 0
+    minibatches: int = 0
+    bad_lines: int = 0
+    bad_examples: list[str] = []
     """``file:line: why``, at most a few."""
-    metrics: Blob = b""
+    metrics: bytes = b""
     """``Metrics.to_bytes()`` of these samples' predictions before the update (train) or of the evaluation shard."""
-    staleness: ByKey[Count, Count] = {}
+    staleness: dict[int, int] = {}
     """Pushes applied between a pull and its push, the worker's own ones included -> number of minibatches."""
-    seconds: ByKey[Name, Seconds] = {}
+    seconds: dict[str, float] = {}
     """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
     others; ``wait`` is time in which there was nothing to compute."""
-    cpu_seconds: ByKey[Name, Seconds] = {}
+    cpu_seconds: dict[str, float] = {}
     """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
-    samples_per_second: Rate = 0.0
-    longest_step_seconds: Seconds = 0.0
+    samples_per_second: float = 0.0
+    longest_step_seconds: float = 0.0
     """From one acknowledged push to the next, where the worker had something to do all the while."""
 
 
 class LeaseRequest(Message, frozen=True):
     """Reports on lease ``token`` and, with ``want``, asks for the next one. A report without ``want`` is answered by Ack or Finished."""
 
-    node: Name
-    token: Count | None = None
-    consumed: Items[tuple[Count, Count]] = []
+    node: str
+    token: int | None = None
+    consumed: list[tuple[int, int]] = []
     """Half-open ranges of minibatch numbers that every PS they touched has acknowledged."""
-    failed: Count | None = None
+    failed: int | None = None
     """Minibatch that raised; ``error`` holds the traceback."""
-    error: Text = ""
+    error: str = ""
     give_back: bool = False
     want: bool = True
     report: WorkReport | None = None
-    holding: Items[Count] = []
+    holding: list[int] = []
     """Tokens of all leases this worker knows of: what it doesn't was granted in an answer that got lost."""
 
 
 class Lease(Message, frozen=True):
     """Minibatches [start, stop) of a pass: ``kind`` train (``index`` = epoch) or eval (``index`` = evaluation round)."""
 
-    token: Count
+    token: int
     kind: Literal["train", "eval"]
-    index: Count
-    start: Count
-    stop: Count
-    cores: Cores = 0.0
+    index: int
+    start: int
+    stop: int
+    cores: float = 0.0
     """That the worker has now; 0: those it was started with."""
 
 
 class Wait(Message, frozen=True):
     """Nothing to lease right now: all that is left is leased to others."""
 
-    seconds: Seconds
+    seconds: float
 
 
 class Export(Message, frozen=True):
     """All training and evaluation is done: write the model to ``destination``, then send Exported."""
 
-    destination: Url
+    destination: str
     format: Literal["npz", "parquet"]
-    id_kinds: ByKey[Name, IdKind] = {}
+    id_kinds: dict[str, IdKind] = {}
     """By categorical column, for the model's ``Manifest``, as is ``unknown_ids``."""
-    unknown_ids: ByKey[Name, Rate] = {}
+    unknown_ids: dict[str, float] = {}
 
 
 class Exported(Message, frozen=True):
-    node: Name
-    rows: Count
-    bytes: Bytes
+    node: str
+    rows: int
+    bytes: int
 
 
 class Finished(Message, frozen=True):
@@ -239,10 +223,10 @@ class Finished(Message, frozen=True):
 class NodeFailed(Message, frozen=True):
     """A node can't go on; ``user_error`` when the person's own code or data is at fault."""
 
-    node: Name
+    node: str
     user_error: bool
-    message: Text
-    traceback: Text = ""
+    message: str
+    traceback: str = ""
     because: Literal["", "lost", "damaged"] = ""
     """What else could help: ``lost``, a PS has found nothing of the parameters it was to take up; ``damaged``, it can't restore the cut it
     was ordered to."""
@@ -251,78 +235,78 @@ class NodeFailed(Message, frozen=True):
 class Heartbeat(Message, frozen=True):
     """A worker is alive, whatever it is busy with."""
 
-    node: Name
-    doing: Text = ""
+    node: str
+    doing: str = ""
     """In words: ``minibatch 17 of epoch 0``."""
-    seconds: Seconds = 0.0
+    seconds: float = 0.0
     """For so long already."""
 
 
 class SnapshotReport(Message, frozen=True):
     """How far a PS is with its part of a cut."""
 
-    cut: Count
+    cut: int
     state: Literal["taking", "written", "failed"]
     """``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
-    rows: Count = 0
+    rows: int = 0
     """Written so far."""
-    bytes: Bytes = 0
-    part: Blob = b""
+    bytes: int = 0
+    part: _Bytes = b""
     """When ``written``: the ``PartEntry`` of the manifest, as JSON."""
-    why: Text = ""
+    why: str = ""
     """When ``failed``; this PS does nothing more for the cut."""
-    hint: Text = ""
-    layout: Blob = b""
+    hint: str = ""
+    layout: _Bytes = b""
     """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
 
 
 class TableCount(Message, frozen=True):
     """Rows of an embedding table, as one PS has it."""
 
-    name: Name
-    dim: Count
-    rows: Count
+    name: str
+    dim: int
+    rows: int
 
 
 class PsCounters(Message, frozen=True):
     """For the profile of the job. What is counted is counted since the PS started."""
 
-    busy_seconds: Seconds
+    busy_seconds: float
     """In which it answered pulls and pushes; wall time."""
-    queue_seconds: Seconds
+    queue_seconds: float
     """That these waited before, all together."""
-    requests: Count
+    requests: int
     """Pulls and pushes answered."""
-    row_bytes: Bytes
+    row_bytes: int
     """Memory that rows of embeddings and their index take, free rows included."""
-    tables: Items[TableCount] = []
+    tables: list[TableCount] = []
 
 
 class PsReport(Message, frozen=True):
     """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
-    node: Name
-    rows: Count
+    node: str
+    rows: int
     """Of embeddings, in the slots it owns."""
-    bytes: Bytes
+    bytes: int
     """Memory that rows and index take, free rows included."""
-    pushes: Count
-    version: Count = 0
+    pushes: int
+    version: int = 0
     """Of the newest orders it follows; 0: none yet."""
     tidy: bool = True
     """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
-    ready: Items[Count] = []
+    ready: list[int] = []
     """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
-    received: ByKey[Count, Count] = {}
+    received: dict[int, int] = {}
     """Rows received so far, by move."""
-    loads: Blob = b""
+    loads: _Bytes = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
-    requests_per_second: Rate = 0.0
+    requests_per_second: float = 0.0
     """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
     snapshot: SnapshotReport | None = None
     """Of the newest cut that it was ordered to take part in."""
-    restored: Count = 0
+    restored: int = 0
     """The generation whose cut it holds: see RestoreOrder."""
     counters: PsCounters | None = None
     """Twice a second."""
@@ -335,16 +319,16 @@ class SnapshotOrder(Message, frozen=True):
     memory. An order that is no longer listed has ended: what isn't written by then is abandoned.
     """
 
-    cut: Count
-    job: Name
-    url: Url
+    cut: int
+    job: str
+    url: str
     """``CheckpointStore(url).join(cut)`` writes the part."""
-    since: Items[Count] = []
+    since: list[int] = []
     """The clock of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
-    whole: SlotBits = b""
+    whole: bytes = b""
     """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
     compress: bool = False
-    spill_bytes: Bytes = 0
+    spill_bytes: int = 0
     """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
     16 MiB). 0: only the latter."""
 
@@ -352,7 +336,7 @@ class SnapshotOrder(Message, frozen=True):
 class TrainingSettings(Message, frozen=True):
     """Seed and optimizers of a recipe."""
 
-    seed: IdBits
+    seed: int
     optimizer: Optimizer
     embedding_optimizer: Optimizer
 
@@ -361,9 +345,9 @@ class RestoreOrder(Message, frozen=True):
     """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
     say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
 
-    url: Url
-    cut: Count
-    generation: Count
+    url: str
+    cut: int
+    generation: int
     """From 1; each restore has a new one."""
     marks: bool = True
     """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
@@ -374,11 +358,11 @@ class RestoreOrder(Message, frozen=True):
 class MoveOrder(Message, frozen=True):
     """A move of slots under way, as both its PS are told: the target asks the source for the rows."""
 
-    move: Count
-    source: Name
-    source_endpoint: Url
-    target: Name
-    slots: SlotBits
+    move: int
+    source: str
+    source_endpoint: str
+    target: str
+    slots: bytes
     """512 bytes: ``slots.pack``."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
@@ -392,15 +376,15 @@ class PsOrders(Message, frozen=True):
     A move no longer listed has ended: committed if its slots are now the target's, else cancelled.
     """
 
-    version: Count
+    version: int
     """0: no map yet."""
-    owned: SlotBits = b""
+    owned: bytes = b""
     """512 bytes: ``slots.pack``."""
-    moves: Items[MoveOrder] = []
+    moves: list[MoveOrder] = []
     """Under way, with this PS as source or target."""
-    consumed_below: Count = 0
+    consumed_below: int = 0
     """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
-    consumed: Items[tuple[Count, Items[tuple[Count, Count]]]] = []
+    consumed: list[tuple[int, list[tuple[int, int]]]] = []
     """Of later epochs: (epoch, half-open ranges of minibatches)."""
     snapshot: SnapshotOrder | None = None
     """It doesn't wait for a new ``version``, nor does it need one."""

@@ -46,8 +46,12 @@ class Tmux:
         )
         return done.stdout
 
+    def write(self, text: str) -> None:
+        """All at once, as a terminal pastes."""
+        self._run("send-keys", "-l", text)
+
     def type(self, command: str) -> None:
-        self._run("send-keys", "-l", command)
+        self.write(command)
         self.press("Enter")
 
     def press(self, *keys: str) -> None:
@@ -107,6 +111,14 @@ def test_through_the_screens(job: JobHandle, tmux: Tmux, tmp_path: Path) -> None
     tmux.shows("Jobs 1 running", job.id, "● training", "LAST DECISION")
     tmux.press("Enter")
     tmux.shows("samples/s", "shards", "decided", "ps-0", "worker-0")
+    for text in (":theme dark", ":theme light"):
+        tmux.write(text)
+        tmux.shows(f": {text[1:]}", "Complete")
+        tmux.press("Enter")
+    tmux.shows("Decisions", "Scale")
+    saved = job.status().checkpoints
+    assert saved is not None
+    assert (saved.newest, saved.under_way) == (None, None)  # t is a key that takes one
     tmux.resize(80, 24)
     tmux.press("v")
     tmux.shows(f"Decisions for {job.id}", "1 start", "● start")

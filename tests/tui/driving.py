@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.model import Autoscaling, JobRow, Room
+from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.screens.page import Page
 from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.toned import Lines
@@ -63,9 +66,9 @@ class Acts:
         return self._note("kill", row, node)
 
 
-def the_app(source: FixedSource | None = None, **settings: Any) -> TuiApp:
+def the_app(source: FixedSource | None = None, *, app: type[TuiApp] = TuiApp, **settings: Any) -> TuiApp:
     plain = {"actions": Acts(), "period_seconds": 0.05, "clock": lambda: NOW}
-    return TuiApp(source or FixedSource(), **(plain | settings))
+    return app(source or FixedSource(), **(plain | settings))
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
@@ -88,6 +91,39 @@ async def opened(pilot: Pilot[None]) -> None:
     """The job that is looked at is shown in detail."""
     screen = pilot.app.screen
     await until(pilot, lambda: bool(screen.grid.table.rows))  # type: ignore[attr-defined]
+
+
+async def shown(pilot: Pilot[None], dialog: type[Dialog[Any]]) -> None:
+    """This dialog can be seen, and takes keys."""
+
+    def seen() -> bool:
+        screen = pilot.app.screen
+        return isinstance(screen, dialog) and screen.takes(_key("enter"))
+
+    await until(pilot, seen)
+
+
+def _key(key: str) -> events.Key:
+    """As a terminal tells it: the name of a key, or a character."""
+    name = _character_to_key(key) if len(key) == 1 else key
+    return events.Key(name, key if len(key) == 1 else None)
+
+
+def type_at_once(app: TuiApp, *keys: str) -> None:
+    """Keys by their names, or characters, all of which have arrived before the first is taken: as if pasted, or typed while the machine
+    was busy. (A pilot waits after each until all is calm.)"""
+    for key in keys:
+        app.post_message(_key(key))
+
+
+async def taken(pilot: Pilot[None]) -> None:
+    """All keys that were typed have been."""
+    app, came = pilot.app, asyncio.Event()
+    assert isinstance(app, TuiApp)
+    app.call_later(came.set)
+    await came.wait()
+    if app.keys_to_take:
+        await until(pilot, lambda: not app.keys_to_take)
 
 
 def drive(

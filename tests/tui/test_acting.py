@@ -298,10 +298,10 @@ def test_the_palette_has_what_can_be_done_now() -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await opened(pilot)
         screen = pilot.app.screen
-        titles = {one.title: one for one in _app(pilot).get_system_commands(screen)}
+        titles = {one.title: one for one in _app(pilot).choices(screen)}
         assert {f"Pause {ADS.id}", f"Scale {ADS.id}", "Kill ps-0", "Resize ps-0", f"Stop {ADS.id}"} <= set(titles)
         assert "Drain ps-0" not in titles  # the only one
-        titles["Kill ps-0"].callback()
+        titles["Kill ps-0"].do()
         await pilot.pause()
         assert isinstance(pilot.app.screen, Confirm)
 
@@ -360,3 +360,16 @@ def test_a_job_that_is_not_known_yet_can_be_stopped() -> None:
         await until(pilot, lambda: acts.done == [("stop", ADS.id)])
 
     drive(steps, the_app(source, job=ADS.id, actions=acts))
+
+
+def test_a_row_that_a_filter_hides_is_not_acted_on() -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await pilot.press("down")
+        await write(pilot, "slash", "no such job", "enter")
+        await pilot.press("ctrl+d", "l", "enter", "d", "y")
+        assert isinstance(pilot.app.screen, JobsScreen)
+        assert told(_app(pilot)) == ["No job is chosen", *["There is no row to choose"] * 3]
+        await pilot.press("escape", "ctrl+d")
+        assert isinstance(pilot.app.screen, Confirm)
+
+    drive(steps)

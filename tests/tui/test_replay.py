@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import msgspec
 import pytest
 from textual.pilot import Pilot
 
 from dlrover_lite.tui.keys import REPLAY
-from dlrover_lite.tui.model import LastDecision
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.recorded import RecordedSource, Recording
-from dlrover_lite.tui.recorder import Recorder
 from dlrover_lite.tui.replay_app import ReplayApp
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.job import JobScreen
@@ -21,30 +17,7 @@ from dlrover_lite.tui.screens.reading import ReadingScreen
 from dlrover_lite.tui.widgets.pager import Pager
 from dlrover_lite.tui.widgets.replay_line import ReplayLine
 from tests.tui.driving import drive, footer, head, opened, until, write
-from tests.tui.fixed import ADS, DETAIL, EXPLANATION, FEED, NOW, FixedSource
-
-
-@pytest.fixture(scope="module")
-def recording() -> Recording:
-    """60 s: samples every 10 s, a decision for one job at 20 s, the third and fourth of another, which is open, at 30 and 50 s."""
-    now, source, file = NOW, FixedSource(), io.BytesIO()
-    recorder = Recorder(source, file, clock=lambda: now, explains=False)
-    decided = {
-        at: msgspec.structs.replace(one, at=NOW + at) for one, at in zip(DETAIL.decisions[2:], (30, 50), strict=True)
-    }
-    known = DETAIL.decisions[:2]
-    for second in range(0, 61, 10):
-        now = NOW + second
-        source.change(ADS.id, samples=second)
-        if second == 20:
-            source.change(FEED.id, decision=LastDecision(1, now, "start", "it is time"))
-        if second in decided:
-            known = (*known, decided[second])
-        source.details[ADS.id] = msgspec.structs.replace(DETAIL, row=source.view.jobs[ADS.id], decisions=known)
-        recorder.jobs()
-        recorder.job(ADS.id)
-    recorder.put_explained(EXPLANATION)
-    return Recording(file.getvalue(), "it")
+from tests.tui.fixed import ADS, EXPLANATION, NOW
 
 
 @pytest.fixture

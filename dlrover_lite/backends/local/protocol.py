@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -12,81 +11,82 @@ import msgspec
 
 from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
 from dlrover_lite.errors import BackendError
 from dlrover_lite.files import UnsafeName, checked_name
 from dlrover_lite.units import Resources
-from dlrover_lite.wire.frames import UNREADABLE
-from dlrover_lite.wire.message import Message
 
 # --- caller and keeper, over the wire -------------------------------------------------------------------------------
 
 
-class Launch(Message, frozen=True):
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class Launch(_Message, frozen=True):
     spec: NodeSpec
 
 
-class Resize(Message, frozen=True):
-    node: Name
+class Resize(_Message, frozen=True):
+    node: str
     resources: Resources
 
 
-class Terminate(Message, frozen=True):
-    node: Name
-    grace_seconds: Seconds
+class Terminate(_Message, frozen=True):
+    node: str
+    grace_seconds: float
     keep_memory: bool = False
 
 
-class ReadEvents(Message, frozen=True):
-    after: Count
-    timeout_seconds: Seconds
+class ReadEvents(_Message, frozen=True):
+    after: int
+    timeout_seconds: float
 
 
-class ReadUsage(Message, frozen=True):
-    node: Name
+class ReadUsage(_Message, frozen=True):
+    node: str
 
 
-class ReadAll(Message, frozen=True):
+class ReadAll(_Message, frozen=True):
     pass
 
 
-class ReadLogs(Message, frozen=True):
-    node: Name
+class ReadLogs(_Message, frozen=True):
+    node: str
 
 
-class ReadCapacity(Message, frozen=True):
+class ReadCapacity(_Message, frozen=True):
     pass
 
 
-class ReadEnforcement(Message, frozen=True):
+class ReadEnforcement(_Message, frozen=True):
     pass
 
 
-class Done(Message, frozen=True):
+class Done(_Message, frozen=True):
     pass
 
 
-class EventList(Message, frozen=True):
-    events: Items[NodeEvent]
+class EventList(_Message, frozen=True):
+    events: list[NodeEvent]
 
 
-class UsageAnswer(Message, frozen=True):
+class UsageAnswer(_Message, frozen=True):
     usage: Usage | None
 
 
-class AllAnswer(Message, frozen=True):
+class AllAnswer(_Message, frozen=True):
     readings: Readings
 
 
-class LogsAnswer(Message, frozen=True):
-    path: Url
+class LogsAnswer(_Message, frozen=True):
+    path: str
 
 
-class CapacityAnswer(Message, frozen=True):
+class CapacityAnswer(_Message, frozen=True):
     resources: Resources
 
 
-class EnforcementAnswer(Message, frozen=True):
+class EnforcementAnswer(_Message, frozen=True):
     enforcement: Enforcement
 
 
@@ -100,42 +100,42 @@ KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | LogsAnswer | Capaci
 
 
 class TemplateOptions(msgspec.Struct, frozen=True):
-    channel: Count
+    channel: int
     """Descriptor of the template's end of the socket pair."""
-    job_directory: Url
-    imports: Items[Name]
+    job_directory: str
+    imports: list[str]
 
 
-class Fork(Message, frozen=True):
+class Fork(_Message, frozen=True):
     spec: NodeSpec
-    entry: Name
+    entry: str
     """``module:function``."""
     enter: Enter = Enter()
     """How the node gets within its limits."""
-    memory: Url = ""
+    memory: str = ""
     """Where its memory is kept: ``ps.kept_memory``."""
 
 
-class Signal(Message, frozen=True):
-    node: Name
-    number: SignalNumber
+class Signal(_Message, frozen=True):
+    node: str
+    number: int
 
 
-class Ready(Message, frozen=True):
+class Ready(_Message, frozen=True):
     """Everything is imported."""
 
 
-class Forked(Message, frozen=True):
-    node: Name
-    pid: Pid
+class Forked(_Message, frozen=True):
+    node: str
+    pid: int
 
 
-class Ended(Message, frozen=True):
+class Ended(_Message, frozen=True):
     """``exit_code``: minus the signal's number if a signal ended it; None if it could not be started (``detail`` says why)."""
 
-    node: Name
-    exit_code: ExitCode | None
-    detail: Text = ""
+    node: str
+    exit_code: int | None
+    detail: str = ""
 
 
 ToTemplate = Fork | Signal
@@ -151,8 +151,6 @@ class Channel(Generic[M]):
         self.socket = end
         self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
         self._buffer = b""
-        self.malformed = 0
-        """Lines that were no message."""
         self.open = True
 
     def send(self, message: msgspec.Struct) -> None:
@@ -170,18 +168,7 @@ class Channel(Generic[M]):
             self.open = False
             return []
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        found = []
-        for line in lines:
-            try:
-                found.append(self._decoder.decode(line))
-            except UNREADABLE as error:
-                self.malformed += 1
-                print(
-                    f"a message of {len(line)} bytes makes no sense, and is dropped: {error}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        return found
+        return [self._decoder.decode(line) for line in lines]
 
 
 def node_log(job_directory: Path, node: str) -> Path:

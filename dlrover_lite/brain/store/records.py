@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dlrover_lite.bounds import ByKey, Count, Name, Text, Timestamp
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.errors import HistoryError
@@ -94,22 +93,22 @@ def profile_of(record: ProfileRecord) -> Profile:
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    job: Name
-    at: Timestamp
+    job: str
+    at: float
     kind: Literal["desired", "granted"]
     plan: Plan
-    decision: Count | None = None
+    decision: int | None = None
     """Number of the decision that it follows from."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    job: Name
-    at: Timestamp
-    node: Name
+    job: str
+    at: float
+    node: str
     event: Literal["launched", "up", "resized", "ended"]
     """All but ``resized`` happen to a node once."""
-    reason: Text = ""
-    data: ByKey[Name, Any] = {}
+    reason: str = ""
+    data: dict[str, Any] = {}
 
 
 class FitRecord(msgspec.Struct, frozen=True, kw_only=True):

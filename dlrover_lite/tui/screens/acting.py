@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-
-from textual.app import SystemCommand
+from functools import partial
 
 from dlrover_lite.tui import acting_page
 from dlrover_lite.tui.acting_page import Question
@@ -14,6 +13,7 @@ from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, Room
 from dlrover_lite.tui.screens.confirm import Answer, Confirm
 from dlrover_lite.tui.screens.form import Form
 from dlrover_lite.tui.screens.page import TablePage
+from dlrover_lite.tui.screens.palette import Choice
 
 __all__ = ["ActingPage"]
 
@@ -110,16 +110,14 @@ class ActingPage(TablePage):
             name = "hold"
         self.begin(name, aim)
 
-    def acting_commands(self) -> Iterable[SystemCommand]:
+    def acting_commands(self) -> Iterable[Choice]:
         """Of those that can be done now, for the palette."""
         aim = self.aim()
         for group in self.KEYS:
             for key in group:
                 if key.acts and self.check_action(key.action, ()) and self.offers(key) and not self.why_not(key.action):
                     whom = aim.node.id if aim.node is not None and key.action in _OF_A_NODE else aim.row and aim.row.id
-                    yield SystemCommand(
-                        f"{self.label_of(key).strip()} {whom}", key.what, lambda action=key.action: self.begin(action)
-                    )
+                    yield Choice(f"{self.label_of(key).strip()} {whom}", key.what, partial(self.begin, key.action))
 
     # --- what each does ---------------------------------------------------------------------------------------------
 
@@ -153,15 +151,18 @@ class ActingPage(TablePage):
             self._do(lambda: self.acts.autoscale(row, "reject", now))
 
     def scale(self, row: JobRow, _aim: Aim) -> None:
-        def show(room: Room) -> None:
+        """The form is there at once, and filled in when it is known what there is."""
+        form = Form(f"Scale {row.id}", acting_page.SCALE_FIELDS)
+
+        def fill(room: Room) -> None:
             def asked(values: Mapping[str, str]) -> Callable[[], str]:
                 workers, servers = acting_page.scale_asked(room, values)
                 return lambda: self.acts.scale(row, workers, servers)
 
-            fields, facts = acting_page.scale_fields(room), acting_page.scale_facts(room)
-            self.tui.push_screen(Form(f"Scale {row.id}", fields, facts, asked))
+            form.fill(acting_page.scale_fields(room), acting_page.scale_facts(room), asked)
 
-        self.tui.fetch(lambda: self.acts.room(row), show)
+        self.tui.push_screen(form)
+        self.tui.fetch(lambda: self.acts.room(row), fill, form.cannot)
 
     def resize(self, row: JobRow, aim: Aim) -> None:
         _, node = _of_node(aim)
@@ -170,8 +171,10 @@ class ActingPage(TablePage):
             cores, memory = acting_page.resize_asked(node, values)
             return lambda: self.acts.resize(row, node.id, cores, memory)
 
-        fields, facts = acting_page.resize_fields(node), acting_page.resize_facts(node)
-        self.tui.push_screen(Form(f"Resize {node.id} of {row.id}", fields, facts, asked))
+        fields = acting_page.resize_fields(node)
+        form = Form(f"Resize {node.id} of {row.id}", fields)
+        form.fill(fields, acting_page.resize_facts(node), asked)
+        self.tui.push_screen(form)
 
     def drain(self, row: JobRow, aim: Aim) -> None:
         detail, node = _of_node(aim)

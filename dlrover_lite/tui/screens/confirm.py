@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from dlrover_lite.tui.acting_page import Question
+from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import Span, line, wrapped
 from dlrover_lite.tui.widgets.toned import Lines
 
@@ -19,7 +19,7 @@ _WIDTH = 56
 Answer = Literal["yes", "instead", "no"]
 
 
-class Confirm(ModalScreen[Answer]):
+class Confirm(Dialog[Answer]):
     """y does it, r something else, where there is that; n, esc, enter and a click elsewhere don't."""
 
     DEFAULT_CSS = """
@@ -54,6 +54,5 @@ class Confirm(ModalScreen[Answer]):
         if answer != "instead" or self._question.instead:
             self.dismiss(answer)
 
-    def on_click(self, event: Any) -> None:
-        if event.widget is self:
-            self.dismiss("no")
+    def leave(self) -> None:
+        self.dismiss("no")

@@ -41,7 +41,7 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
         return self.grid
 
     def on_mount(self) -> None:
-        self.grid.focus()
+        self.set_focus(self.grid)
         self.put(self.detail)
 
     def put(self, detail: JobDetail | None) -> None:
@@ -67,8 +67,7 @@ class DecisionsScreen(ActingPage, inherit_bindings=False):
     def aim(self) -> Aim:
         return Aim(self.detail.row, self.detail)
 
-    def on_grid_chosen(self, event: Grid.Chosen) -> None:
-        event.stop()
+    def choose(self) -> None:
         if (one := self.grid.row) is not None:
             self.tui.explain(self.detail.row.id, one.number, otherwise=self._described(one))
 

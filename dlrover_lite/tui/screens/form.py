@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from dlrover_lite.errors import UsageError
 from dlrover_lite.tui.acting_page import Field
+from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import line, wrapped
 from dlrover_lite.tui.widgets.toned import Lines
 
@@ -22,11 +22,26 @@ if TYPE_CHECKING:
 __all__ = ["Form"]
 
 _WIDTH = 66
+Asked = Callable[[Mapping[str, str]], Callable[[], str]]
 
 
-class Form(ModalScreen[None]):
-    """``asked`` makes of what is written what is to be done, or raises UsageError; that is done on a thread of its own, and may raise
-    DlroverLiteError. Either error is shown, and the form stays; else it goes, and what follows is told."""
+class _FieldInput(Input):
+    """``changed`` and ``submit`` are called before the next key is taken."""
+
+    def __init__(self, changed: Callable[[], None], submit: Callable[[], None], *, id: str) -> None:
+        super().__init__(id=id, compact=True, select_on_focus=False)
+        self._changed, self._submit = changed, submit
+
+    def watch_value(self, _value: str) -> None:
+        self._changed()
+
+    async def action_submit(self) -> None:
+        self._submit()
+
+
+class Form(Dialog[None]):
+    """Can be filled in (``fill``) when it is there already; until then nothing can be asked for with it. An error is shown, and the form
+    stays; else it goes, and what follows is told."""
 
     DEFAULT_CSS = """
     Form { align: center middle; }
@@ -40,26 +55,24 @@ class Form(ModalScreen[None]):
     BINDINGS: ClassVar[list[Any]] = [
         Binding("escape", "leave", "Leave"),
         Binding("enter", "submit", "Do it"),
-        Binding("down", "app.focus_next", "Next", show=False),
-        Binding("up", "app.focus_previous", "Previous", show=False),
+        Binding("down,tab", "step(1)", "Next", show=False),
+        Binding("up,shift+tab", "step(-1)", "Previous", show=False),
     ]
 
     def __init__(
         self,
         title: str,
         fields: Sequence[Field],
-        facts: str,
-        asked: Callable[[Mapping[str, str]], Callable[[], str]],
     ) -> None:
         super().__init__()
         self._title = title
         self._fields = fields
-        self._facts = facts
-        self._asked = asked
         self._inputs = {
-            field.name: Input(field.value, id=f"field-{field.name}", compact=True, select_on_focus=True)
-            for field in fields
+            field.name: _FieldInput(self._written, self.action_submit, id=f"field-{field.name}") for field in fields
         }
+        self._notes = {field.name: Lines(classes="note") for field in fields}
+        self._facts = Lines([(), line(("reading what there is…", "dim")), ()])
+        self._asked: Asked | None = None
         self._said = Lines(id="said")
         self._waits = False
         """For an answer."""
@@ -71,13 +84,31 @@ class Form(ModalScreen[None]):
                 with Horizontal():
                     yield Label(field.label)
                     yield self._inputs[field.name]
-                    yield Lines([line((field.note, "dim"))], classes="note")
-            yield Lines([(), *wrapped(self._facts, _WIDTH, "dim"), ()])
+                    yield self._notes[field.name]
+            yield self._facts
             yield self._said
 
     def on_mount(self) -> None:
         self._say([])
-        self._inputs[self._fields[0].name].focus()
+        self.set_focus(self._inputs[self._fields[0].name])
+
+    def fill(self, fields: Sequence[Field], facts: str, asked: Asked) -> None:
+        """Show what there is; what is written already stays. ``asked`` makes of what is written what is to be done, or raises UsageError;
+        that is done on a thread of its own, and may raise DlroverLiteError."""
+        for field in fields:
+            written = self._inputs[field.name]
+            if not written.value:
+                written.value = field.value
+                written.select_all()
+            self._notes[field.name].show([line((field.note, "dim"))])
+        self._facts.show([(), *wrapped(facts, _WIDTH, "dim"), ()])
+        self._asked = asked
+
+    def cannot(self, why: str) -> None:
+        """Nothing can be asked for with it: it goes, and why is told."""
+        if self.is_current:
+            self.dismiss(None)
+        cast("TuiApp", self.app).tell(why, "error")
 
     def _say(self, lines: Sequence[Any]) -> None:
         """Above the keys."""
@@ -86,18 +117,21 @@ class Form(ModalScreen[None]):
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_submit()
+    def action_step(self, step: int) -> None:
+        """To another field, all of which is replaced by what is written."""
+        inputs = list(self._inputs.values())
+        at = next((number for number, one in enumerate(inputs) if one is self.focused), 0)
+        chosen = inputs[(at + step) % len(inputs)]
+        self.set_focus(chosen)
+        chosen.select_all()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def _written(self) -> None:
         """What was wrong may not be any more."""
-        event.stop()
         if not self._waits:
             self._say([])
 
     def action_submit(self) -> None:
-        if self._waits:
+        if self._waits or self._asked is None:
             return
         try:
             what = self._asked({name: written.value for name, written in self._inputs.items()})
@@ -124,8 +158,4 @@ class Form(ModalScreen[None]):
         self._say(wrapped(f"✗ {why}", _WIDTH, "bad", indent="  "))
 
     def action_leave(self) -> None:
-        self.dismiss(None)
-
-    def on_click(self, event: Any) -> None:
-        if event.widget is self:
-            self.dismiss(None)
+        self.leave()

@@ -68,7 +68,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
         return self.grid
 
     def on_mount(self) -> None:
-        self.grid.focus()
+        self.set_focus(self.grid)
         self.put(self.detail)
 
     def on_resize(self) -> None:
@@ -123,8 +123,7 @@ class JobScreen(ActingPage, inherit_bindings=False):
     def aim(self) -> Aim:
         return Aim(self.detail.row if self.detail else None, self.detail, self.grid.row)
 
-    def on_grid_chosen(self, event: Grid.Chosen) -> None:
-        event.stop()
+    def choose(self) -> None:
         self.action_logs()
 
     def action_describe(self) -> None:

@@ -47,7 +47,7 @@ class JobsScreen(ActingPage, inherit_bindings=False):
         return self.grid
 
     def on_mount(self) -> None:
-        self.grid.focus()
+        self.set_focus(self.grid)
         self.put(self.tui.view)
 
     def put(self, view: JobsView | None) -> None:
@@ -81,9 +81,9 @@ class JobsScreen(ActingPage, inherit_bindings=False):
     def aim(self) -> Aim:
         return Aim(self.grid.row)
 
-    def on_grid_chosen(self, event: Grid.Chosen) -> None:
-        event.stop()
-        self.tui.open_job(event.name)
+    def choose(self) -> None:
+        if (row := self.grid.row) is not None:
+            self.tui.open_job(row.id)
 
     def action_describe(self) -> None:
         if not self.refused("describe") and (row := self.grid.row) is not None:

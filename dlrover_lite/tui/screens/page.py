@@ -19,7 +19,7 @@ from dlrover_lite.tui.model import JobDetail, Problem
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.key_bar import KeyBar
-from dlrover_lite.tui.widgets.prompt import Prompt
+from dlrover_lite.tui.widgets.prompt import Kind, Prompt
 from dlrover_lite.tui.widgets.toned import Lines
 from dlrover_lite.words import duration
 
@@ -66,7 +66,9 @@ class Page(Screen[None]):
         self._head_lines = Lines(id="head")
         self._stale_lines = Lines(id="stale")
         self._key_bar = KeyBar()
-        self.prompt = Prompt(lambda text: commands.complete(text, self.tui.job_ids, self.columns, self.node_ids))
+        self.prompt = Prompt(
+            lambda text: commands.complete(text, self.tui.job_ids, self.columns, self.node_ids), self.written
+        )
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
@@ -126,16 +128,16 @@ class Page(Screen[None]):
         self.prompt.open("/", self.filter_text)
         self.tell_keys()
 
-    def on_prompt_changed(self, event: Prompt.Changed) -> None:
-        event.stop()
-        if event.kind == "/":
-            self.filter_text = event.text
-            self.filter_changed(event.text)
-        if event.done:
+    def written(self, kind: Kind, text: str, *, done: bool) -> None:
+        """More was written into the prompt, or less; ``done``: enter was pressed, and the prompt is gone again."""
+        if kind == "/":
+            self.filter_text = text
+            self.filter_changed(text)
+        if done:
             self.tell_keys()
-            self.main().focus()
-            if event.kind == ":" and event.text.strip():
-                self._command(event.text)
+            self.set_focus(self.main())
+            if kind == ":" and text.strip():
+                self._command(text)
 
     def _command(self, text: str) -> None:
         try:
@@ -218,7 +220,7 @@ class Page(Screen[None]):
             if self.filter_text:
                 self.filter_text = ""
                 self.filter_changed("")
-            self.main().focus()
+            self.set_focus(self.main())
             self.tell_keys()
         elif len(self.app.screen_stack) > 1:
             self.app.pop_screen()
@@ -233,6 +235,9 @@ class Page(Screen[None]):
 
     def action_leave(self) -> None:
         self.app.exit()
+
+    def action_palette(self) -> None:
+        self.tui.open_palette()
 
     def action_keys(self) -> None:
         self.tui.command("help", "")
@@ -251,9 +256,18 @@ class TablePage(Page):
     def action_sort(self, column: str) -> None:
         self.grid.sort_by(column)
 
+    def choose(self) -> None:
+        """Do what is to be done with the row that is chosen."""
+        raise NotImplementedError
+
     def action_open(self) -> None:
         if not self.refused("open"):
-            self.grid.action_choose()
+            self.choose()
+
+    def on_grid_chosen(self, event: Grid.Chosen) -> None:
+        """By the mouse."""
+        event.stop()
+        self.choose()
 
 
 def old(what: str, age_seconds: float, why: str) -> Line:

@@ -43,8 +43,15 @@ class ReadingScreen(Page, inherit_bindings=False):
         return self.pager
 
     def on_mount(self) -> None:
-        self.pager.focus()
+        self.set_focus(self.pager)
         self.tell_head()
+
+    def put(self, lines: Sequence[Line]) -> None:
+        """In place of those that were there."""
+        self._lines = list(lines)
+        self.pager.put(lines)
+        if self.is_mounted:
+            self.tell_head()
 
     def tell_head(self) -> None:
         shown, there = self.pager.counts
@@ -58,8 +65,7 @@ class ReadingScreen(Page, inherit_bindings=False):
     def tell_age(self) -> None:
         super().tell_age()
         if self._again is not None and (lines := list(self._again())) != self._lines:
-            self._lines = lines
-            self.pager.put(lines)
+            self.put(lines)
 
     def filter_changed(self, text: str) -> None:
         self.pager.look_for(text)

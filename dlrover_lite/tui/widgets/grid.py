@@ -100,8 +100,8 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
 
     @property
     def row(self) -> R | None:
-        """That with the cursor."""
-        return None if self.cursor is None else self.table.rows.get(self.cursor)
+        """That with the cursor; None also where a filter hides it, as it does when it leaves no row."""
+        return self.table.rows.get(self.cursor) if self.cursor in self.table.shown else None
 
     @property
     def _room(self) -> int:
@@ -178,7 +178,7 @@ class Grid(ScrollView, Toned, Generic[R], can_focus=True):
         self._go(len(self.table.shown) - 1)
 
     def action_choose(self) -> None:
-        if self.cursor is not None:
+        if self.cursor is not None and self.row is not None:
             self.post_message(self.Chosen(self, self.cursor))
 
     def on_click(self, event: events.Click) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input, Label
 
-__all__ = ["Prompt"]
+__all__ = ["Kind", "Prompt"]
 
 Kind = Literal["/", ":"]
+
+
+class Written(Protocol):
+    def __call__(self, kind: Kind, text: str, *, done: bool) -> None:
+        """More was written, or less; ``done``: enter was pressed, and the prompt is gone again."""
 
 
 class _Completing(Suggester):
@@ -27,11 +31,22 @@ class _Completing(Suggester):
 
 
 class _Written(Input):
+    """What it has to say is said before the next key is taken: ``changed`` with each change, ``submit`` when enter was pressed."""
+
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "Complete", show=False)]
 
-    def __init__(self, complete: Callable[[str], str | None]) -> None:
-        super().__init__(suggester=_Completing(complete), compact=True)
+    def __init__(
+        self, complete: Callable[[str], str | None], changed: Callable[[str], None], submit: Callable[[], None]
+    ) -> None:
+        super().__init__(suggester=_Completing(complete), compact=True, select_on_focus=False)
         self._completed = complete
+        self._changed, self._submit = changed, submit
+
+    def watch_value(self, value: str) -> None:
+        self._changed(value)
+
+    async def action_submit(self) -> None:
+        self._submit()
 
     def action_complete(self) -> None:
         if found := self._completed(self.value):
@@ -40,7 +55,7 @@ class _Written(Input):
 
 
 class Prompt(Horizontal):
-    """Not there until it is opened. ``complete`` is asked for the rest of a command."""
+    """Not there until it is opened. ``complete`` is asked for the rest of a command; ``written`` is told what is written."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; display: none; background: $panel; }
@@ -49,22 +64,16 @@ class Prompt(Horizontal):
     Prompt Input { width: 1fr; height: 1; border: none; padding: 0; background: $panel; }
     """
 
-    class Changed(Message):
-        """More was written, or less."""
-
-        def __init__(self, kind: Kind, text: str, *, done: bool) -> None:
-            super().__init__()
-            self.kind = kind
-            self.text = text
-            self.done = done
-            """Enter was pressed: the prompt is gone again."""
-
-    def __init__(self, complete: Callable[[str], str | None]) -> None:
+    def __init__(self, complete: Callable[[str], str | None], written: Written) -> None:
         super().__init__()
-        self._complete = complete
+        self._complete, self._told = complete, written
         self._kind: Kind = "/"
         self._label = Label(self._kind)
-        self._written = _Written(lambda text: self._complete(text) if self._kind == ":" else None)
+        self._quiet = False
+        """What changes isn't written by a person."""
+        self._written = _Written(
+            lambda text: self._complete(text) if self._kind == ":" else None, self._changed, self._submit
+        )
 
     def compose(self) -> ComposeResult:
         yield self._label
@@ -79,24 +88,23 @@ class Prompt(Horizontal):
         return self.has_class("-open")
 
     def open(self, kind: Kind, text: str = "") -> None:
+        """Show it, and give it the focus: what is pressed next is written into it."""
         self._kind = kind
         self._label.update(kind)
-        written = self._written
-        with written.prevent(Input.Changed):
-            written.value = text
-        written.cursor_position = len(text)
+        self._quiet = True
+        self._written.value = text
+        self._quiet = False
+        self._written.cursor_position = len(text)
         self.add_class("-open")
-        written.focus()
+        self.screen.set_focus(self._written)
 
     def close(self) -> None:
         self.remove_class("-open")
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        if self.is_open:
-            self.post_message(self.Changed(self._kind, event.value, done=False))
+    def _changed(self, text: str) -> None:
+        if self.is_open and not self._quiet:
+            self._told(self._kind, text, done=False)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
+    def _submit(self) -> None:
         self.close()
-        self.post_message(self.Changed(self._kind, event.value, done=True))
+        self._told(self._kind, self._written.value, done=True)

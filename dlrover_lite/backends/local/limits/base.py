@@ -7,7 +7,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from dlrover_lite.backends.base import Enforcement, Usage
-from dlrover_lite.bounds import Bytes, Count, Items, Nice, Url
 from dlrover_lite.errors import BackendError
 from dlrover_lite.units import Resources
 
@@ -23,13 +22,13 @@ class LimiterUnavailable(BackendError):
 class Enter(msgspec.Struct, frozen=True):
     """What a process does to be within a fence, before it runs anything of the node; what it starts later is within too."""
 
-    groups: Items[Url] = []
+    groups: list[str] = []
     """``cgroup.procs`` files to write itself to."""
-    cpus: Items[Count] = []
+    cpus: list[int] = []
     """The only CPUs it runs on; empty: as it is."""
-    nice: Nice = 0
+    nice: int = 0
     """Added to its nice value."""
-    more_data: Bytes | None = None
+    more_data: int | None = None
     """It may allocate so many bytes beyond what it has when it enters; None: no bound."""
 
 
