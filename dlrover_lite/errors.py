@@ -60,13 +60,17 @@ class DlroverLiteError(Exception):
 
 
 class RecipeError(DlroverLiteError):
-    """``message`` has a line for each problem; ``problems`` holds the same for programs."""
+    """``message`` has a line for each problem; ``problems`` holds the same for programs. ``user_traceback``: as of ModelError, where a
+    model that was tried has failed."""
 
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = (), user_traceback: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.problems = problems
+        self.user_traceback = user_traceback
 
 
 class UsageError(DlroverLiteError):

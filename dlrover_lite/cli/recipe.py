@@ -15,6 +15,7 @@ from dlrover_lite.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.plan import Plan, RolePlan
+    from dlrover_lite.models.trial import Found
     from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
 
 __all__ = ["recipe", "validate"]
@@ -26,18 +27,25 @@ __all__ = ["recipe", "validate"]
 def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_json: bool) -> None:
     """Check the file RECIPE without training, and say what it will do.
 
-    Prints every problem with its file, line and key, and exits with code 2 if there is any.
+    Reads the first 1,000 lines of each data file, and tries the model on two samples in a process of its own: a model
+    of yours is imported and computes one step. Prints every problem with its file, line and key, and exits with code 2
+    if there is any.
 
-    With --json: {"ok": true, "recipe": {...}, "plan": {...}, "warnings": [...]} with every default filled in and what
-    "auto" would become on this machine, or {"ok": false, "errors":
+    With --json: {"ok": true, "recipe": {...}, "plan": {...}, "warnings": [...], "tried": {...}} with every default
+    filled in and what "auto" would become on this machine, or {"ok": false, "errors":
     [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
     """
     from dlrover_lite.cli.summary import warnings
     from dlrover_lite.jobs.handle import planned, this_machine
+    from dlrover_lite.jobs.trial import problems_of, try_recipe, warnings_of
     from dlrover_lite.recipe.load import load_recipe
 
     try:
-        loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())
+        changes = overrides(settings, data)
+        loaded = load_recipe(recipe, changes, machine=this_machine())
+        found = try_recipe(loaded, this_machine())
+        if (wrong := problems_of(found, loaded, recipe, changes)) is not None:
+            raise wrong
     except RecipeError as error:
         if not as_json:
             raise
@@ -48,12 +56,43 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     if as_json:
         from dlrover_lite.cli.output import emit_json
 
-        emit_json({"ok": True, "recipe": loaded, "plan": planned(loaded), "warnings": warnings(loaded)})
+        said = [*warnings(loaded), *warnings_of(found, loaded)]
+        emit_json(
+            {"ok": True, "recipe": loaded, "plan": planned(loaded), "warnings": said, "tried": _tried_json(found)}
+        )
         return
-    for name, text in _summary(loaded, planned(loaded)):
+    for name, text in [*_summary(loaded, planned(loaded)), *_tried(found)]:
         click.echo(f"{name:<10} {text}")
-    for warning in warnings(loaded):
+    for warning in [*warnings(loaded), *warnings_of(found, loaded)]:
         click.echo(f"Warning: {warning}", err=True)
+
+
+def _tried_json(found: Found) -> dict[str, Any]:
+    """Its keys are documented and stay."""
+    return {
+        "lines": found.lines,
+        "bad_lines": found.bad_lines,
+        "bad_examples": found.bad_examples,
+        "dense_parameters": found.dense_parameters,
+        "embedding_values": found.embedding_values,
+    }
+
+
+def _tried(found: Found) -> list[tuple[str, str]]:
+    """What the trial has found, as (subject, text)."""
+    from dlrover_lite.words import count, plural
+
+    told = []
+    if found.lines:
+        bad = "all can be used" if not found.bad_lines else f"{count(found.bad_lines)} can't be used"
+        told.append(("lines", f"{count(found.lines)} read, {bad}{' (all there are)' if found.whole else ''}"))
+        told += [("", example) for example in found.bad_examples]
+    if found.dense_parameters is not None:
+        values = plural(found.embedding_values, "embedding value")
+        told.append(
+            ("tried", f"two samples through the model: {count(found.dense_parameters)} dense parameters, {values} each")
+        )
+    return told
 
 
 def _error(problem: Any) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
 
 if TYPE_CHECKING:
-    from dlrover_lite.data.text import LineParser
+    from dlrover_lite.data.text import Head, LineParser
 
-__all__ = ["Description", "View", "describe", "index_data", "open_data"]
+__all__ = ["Description", "View", "describe", "index_data", "open_data", "read_heads"]
 
+_MOST_HEADS = 100
 FileData = CriteoData | CsvData | ParquetData
 
 
@@ -128,6 +129,20 @@ def describe(data: Data, directory: Path) -> Description:
         eval_samples = None
     decisive = msgspec.structs.replace(data, train=[], eval=[], max_bad_share=0.0)
     return Description(train_samples, eval_samples, schema, _fingerprint(decisive, train, held_out))
+
+
+def read_heads(data: FileData, directory: Path) -> list[Head]:
+    """The first lines (Parquet: rows) of each file to train or evaluate on, of the first hundred of them; without an index. Raises
+    DataError."""
+    files = resolve([*data.train, *data.eval], directory)[:_MOST_HEADS]
+    if isinstance(data, ParquetData):
+        from dlrover_lite.data.parquet import read_head
+
+        return [read_head(path, data) for path in files]
+    from dlrover_lite.data.text import check_head
+
+    parser = _parser(data, files)
+    return [check_head(path, number, parser) for number, path in enumerate(files)]
 
 
 def _open_synthetic(data: SyntheticData, part: str) -> Dataset | None:

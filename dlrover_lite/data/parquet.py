@@ -14,7 +14,7 @@ from dlrover_lite.data.base import BadLine, Batch, Schema
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
-from dlrover_lite.data.text import Columns, keep_good, new_columns
+from dlrover_lite.data.text import Columns, Head, keep_good, new_columns
 from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.heads import other_format, parquet_types
 from dlrover_lite.recipe.id_heads import look_at_files, types_of_ids
@@ -26,7 +26,7 @@ from dlrover_lite.regular_files import check_regular
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ParquetDataset", "parquet_samples"]
+__all__ = ["ParquetDataset", "parquet_samples", "read_head"]
 
 _KEPT_BYTES, _LEAST_KEPT = 64 << 20, 4
 _LARGE_ROWS = 2 * PIECE_ROWS
@@ -36,6 +36,7 @@ _SPILLED_BYTES = 4 << 30
 _BUFFER_BYTES = 1 << 16
 """Of a column's data that are read ahead of the decoder."""
 _KEPT_FILES = 64
+_HEAD_ROWS = 1000
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold
 
 
@@ -64,6 +65,23 @@ def parquet_samples(files: Sequence[Path], data: ParquetData) -> int:
         file.close()
     reconcile(kinds, whose="the data").require()
     return total
+
+
+def read_head(path: Path, data: ParquetData) -> Head:
+    """The first 1,000 rows of a file. Raises DataError, also when none of them can be used."""
+    dataset = ParquetDataset([path], data)
+    try:
+        count = min(_HEAD_ROWS, dataset.samples)
+        batch = dataset.read(np.arange(count, dtype=np.int64))
+    finally:
+        dataset.close()
+    if not len(batch.labels):
+        first = batch.bad[0]
+        raise DataError(
+            f"none of the first {count} rows of {path} can be used; row {first.line}: {first.why}",
+            hint="Check that it is the right file, and data.label.",
+        )
+    return Head(batch, count, count == dataset.samples)
 
 
 class _Piece(NamedTuple):

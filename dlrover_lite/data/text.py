@@ -19,7 +19,17 @@ from dlrover_lite.recipe.id_heads import look_at_files
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CriteoData, CsvData
 
-__all__ = ["Columns", "LineParser", "TextDataset", "cached_samples", "check_head", "keep_good", "new_columns", "show"]
+__all__ = [
+    "Columns",
+    "Head",
+    "LineParser",
+    "TextDataset",
+    "cached_samples",
+    "check_head",
+    "keep_good",
+    "new_columns",
+    "show",
+]
 
 _HEAD_LINES = 1000
 _HEAD_BYTES = 256 << 10
@@ -84,8 +94,19 @@ def cached_samples(files: Sequence[Path], header_lines: int) -> int | None:
     return total
 
 
-def check_head(path: Path, file: int, parser: LineParser) -> None:
-    """Raises DataError when none of the first 1,000 lines of a file can be used: it isn't what the recipe says."""
+class Head(NamedTuple):
+    """The samples in the first lines of a file."""
+
+    batch: Batch
+    lines: int
+    """How many were read, bad ones included."""
+    whole: bool
+    """These are all that the file has."""
+
+
+def check_head(path: Path, file: int, parser: LineParser) -> Head:
+    """Read the first 1,000 lines of a file, or fewer if they are long. Raises DataError when none of them can be used: it isn't what the
+    recipe says."""
     size = _HEAD_BYTES
     head = open_head(path, size)
     data_format = parser.data().__struct_config__.tag
@@ -98,6 +119,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> None:
     lines = int(np.count_nonzero(buffer == 10))
     if len(head) < size and (not len(buffer) or buffer[-1] != 10):
         lines += 1  # the file's last line, without a newline
+    whole = len(head) < size and lines <= _HEAD_LINES + parser.header_lines
     lines = min(lines, _HEAD_LINES + parser.header_lines)
     count = lines - parser.header_lines
     if count <= 0:
@@ -108,12 +130,17 @@ def check_head(path: Path, file: int, parser: LineParser) -> None:
     starts = starts[parser.header_lines :]
     rows = np.arange(count)
     out = new_columns(parser.schema, count)
-    if parser.parse(file, Spans(buffer, rows, starts[:-1], starts[1:] - 1), rows, out) == count:
-        why = parser.explain(file, int(out.codes[0]), bytes(buffer[starts[0] : starts[1] - 1]))
+    bad = []
+    if parser.parse(file, Spans(buffer, rows, starts[:-1], starts[1:] - 1), rows, out):
+        for row in np.flatnonzero(out.codes).tolist():
+            why = parser.explain(file, int(out.codes[row]), bytes(buffer[starts[row] : starts[row + 1] - 1]))
+            bad.append(BadLine(str(path), parser.header_lines + row + 1, why))
+    if len(bad) == count:
         raise DataError(
-            f"none of the first {count} lines of {path} can be used; line {parser.header_lines + 1}: {why}",
+            f"none of the first {count} lines of {path} can be used; line {bad[0].line}: {bad[0].why}",
             hint="Check that it is the right file. Its format is the recipe's data.format; evaluate reads files as training did.",
         )
+    return Head(keep_good(out, bad), count, whole)
 
 
 class TextDataset:

@@ -16,7 +16,7 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.options import did_you_mean
 from dlrover_lite.models.user import user_code
 
-__all__ = ["check_model", "fields_of_model", "loss_of"]
+__all__ = ["check_model", "check_samples", "fields_of_model", "loss_of"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -58,7 +58,16 @@ def check_model(module: nn.Module, schema: Schema, *, directory: Path | None = N
     _check_fields(module, fields, schema)
     _check_parameters(module, fields)
     _check_buffers(module)
-    _dry_step(module, fields, schema, directory or Path.cwd())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dense = torch.randn(2, len(schema.dense))
+    _dry_step(module, fields, dense, torch.tensor([0.0, 1.0]), "random samples", directory or Path.cwd())
+
+
+def check_samples(module: nn.Module, dense: Tensor, labels: Tensor, *, directory: Path) -> None:
+    """Raises ModelError unless one dry step with these samples works: dense float32 [n, columns], labels float32 [n]. As of
+    ``check_model``, which goes before it, nothing is changed by it."""
+    _dry_step(module, fields_of_model(module), dense, labels, "of the data's samples", directory)
 
 
 def _check_fields(module: nn.Module, fields: list[EmbeddingField], schema: Schema) -> None:
@@ -135,14 +144,16 @@ def _check_buffers(module: nn.Module) -> None:
             )
 
 
-def _dry_step(module: nn.Module, fields: list[EmbeddingField], schema: Schema, directory: Path) -> None:
+def _dry_step(
+    module: nn.Module, fields: list[EmbeddingField], dense: Tensor, labels: Tensor, which: str, directory: Path
+) -> None:
     kept = {key: buffer.detach().clone() for key, buffer in module.named_buffers()}
     training = module.training
     module.train()
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(0)
-            _forward_and_backward(module, fields, len(schema.dense), directory)
+            _forward_and_backward(module, fields, dense, labels, which, directory)
         persistent = module.state_dict(keep_vars=True).keys()
         for key, buffer in module.named_buffers():
             if key not in persistent and not torch.equal(buffer, kept[key]):
@@ -159,12 +170,13 @@ def _dry_step(module: nn.Module, fields: list[EmbeddingField], schema: Schema, d
                     buffer.copy_(kept[key])
 
 
-def _forward_and_backward(module: nn.Module, fields: list[EmbeddingField], dense_columns: int, directory: Path) -> None:
+def _forward_and_backward(
+    module: nn.Module, fields: list[EmbeddingField], dense: Tensor, labels: Tensor, which: str, directory: Path
+) -> None:
     name = type(module).__name__
     width = sum(field.dim for field in fields)
-    dense = torch.randn(2, dense_columns)
     embedded = (torch.rand(2, width) * 0.1 - 0.05).requires_grad_(bool(width))
-    shapes = f"dense [2, {dense_columns}] and embedded [2, {width}]"
+    shapes = f"dense [2, {dense.shape[1]}] and embedded [2, {width}]"
     with user_code(f"{name}.forward, tried with two samples ({shapes}),", directory):
         logits = module(dense, embedded)
     if not isinstance(logits, Tensor) or logits.shape not in ((2,), (2, 1)) or logits.dtype != torch.float32:
@@ -175,11 +187,11 @@ def _forward_and_backward(module: nn.Module, fields: list[EmbeddingField], dense
         )
     if not bool(torch.isfinite(logits).all()):
         raise ModelError(
-            f"{name}.forward returned {logits.flatten().tolist()} for two random samples.",
+            f"{name}.forward returned {logits.flatten().tolist()} for two {which}.",
             hint="Look for a division by zero, a logarithm of 0 or below, or uninitialised parameters.",
         )
     with user_code(f"{name}.loss, tried with two samples,", directory):
-        loss = loss_of(module)(logits.reshape(2), torch.tensor([0.0, 1.0]))
+        loss = loss_of(module)(logits.reshape(2), labels)
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(torch.isfinite(loss).all()):
         raise ModelError(f"{name}.loss returned {loss!r}.", hint="Return one finite number: a tensor of shape [].")
     if not loss.requires_grad:

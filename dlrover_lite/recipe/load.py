@@ -17,7 +17,7 @@ from dlrover_lite.recipe.words import found
 from dlrover_lite.regular_files import FileTooLarge, NotRegularFile, read_file
 from dlrover_lite.units import GIB, MIB, Resources
 
-__all__ = ["load_recipe", "parse_recipe", "resolved_yaml"]
+__all__ = ["load_recipe", "parse_recipe", "place_of", "resolved_yaml"]
 
 LARGEST_FILE_BYTES = MIB
 
@@ -78,6 +78,20 @@ def parse_recipe(
     problems.raise_if_any()
     assert isinstance(value, Recipe)
     return value
+
+
+def place_of(path: str | Path, overrides: Mapping[str, Any], dotted: str) -> Place:
+    """Where the value of a key was written, or the innermost section around it: in the file of a recipe that can be read, or in an
+    override."""
+    for name in overrides:
+        if name == dotted or dotted.startswith(f"{name}."):
+            return Place("", 0, name)
+    tree = read_text(_read(Path(path)), str(path), Problems())
+    for name in dotted.split("."):
+        if not isinstance(tree, Section) or name not in tree.entries:
+            break
+        tree = tree.entries[name]
+    return Place(str(path)) if tree is None else tree.place
 
 
 def _read(path: Path) -> str:

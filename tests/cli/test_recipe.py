@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.cli.main import main
+from dlrover_lite.models.trial import Found
 from dlrover_lite.recipe.load import load_recipe
 from dlrover_lite.units import Resources
 from tests.cli.conftest import PATIENCE_SECONDS, start
@@ -34,6 +35,13 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the seconds that a process with torch takes."""
+    found = Found(lines=9, dense_parameters=7, embedding_values=8)
+    monkeypatch.setattr("dlrover_lite.jobs.trial.try_recipe", lambda *_: found)
+
+
 def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml"]) == 0
     output = capsys.readouterr()
@@ -46,6 +54,8 @@ def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> Non
         "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
         "resources  1 PS with 0.5 cores, 2 GiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
         "export     npz",
+        "lines      1 read, all can be used (all there are)",
+        "tried      two samples through the model: 237,265 dense parameters, 208 embedding values each",
     ]
 
 
@@ -62,6 +72,19 @@ def test_validate_shows_all_errors(directory: Path, capsys: Capture) -> None:
     ]
 
 
+def test_validate_counts_bad_lines(directory: Path, capsys: Capture) -> None:
+    (directory / "day.tsv").write_text(CRITEO_LINE * 1000 + CRITEO_LINE.replace("1", "maybe", 1))
+    (directory / "other.tsv").write_text(CRITEO_LINE.replace("1", "maybe", 1) * 9 + CRITEO_LINE)
+    assert main(["validate", "job.yaml", "--data", "day.tsv", "--data", "other.tsv"]) == 0
+    output = capsys.readouterr()
+    assert "lines      1,010 read, 9 can't be used\n" in output.out and f"{directory}/other.tsv:1: " in output.out
+    assert "Warning: 9 of the 1,010 lines read can't be used" in output.err
+    assert main(["validate", "job.yaml", "--data", "other.tsv", "--json"]) == 2
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["key"] == "data.train" and "9 of the 10 lines read can't be used" in error["message"]
+
+
+@pytest.mark.usefixtures("untried")
 def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=64"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -70,6 +93,13 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert result["recipe"]["data"]["format"] == "criteo"
     assert result["plan"]["ps"] == {"count": 1, "each": {"cores": 0.5, "memory": 2 << 30}}
     assert result["warnings"] == []
+    assert result["tried"] == {
+        "lines": 9,
+        "bad_lines": 0,
+        "bad_examples": [],
+        "dense_parameters": 7,
+        "embedding_values": 8,
+    }
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=0"]) == 2
     result = json.loads(capsys.readouterr().out)
     message = "expected a whole number from 1 to 67,108,864, found 0"
@@ -80,6 +110,7 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert (error["file"], error["line"]) == ("job.yaml", 3)
 
 
+@pytest.mark.usefixtures("untried")
 def test_data_paths_start_here_not_at_the_recipe(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -137,6 +168,7 @@ def test_a_missing_file_given_by_data_has_no_advice_to_give_one(directory: Path,
     assert capsys.readouterr().err == f"override data.train: {directory}/nope.tsv: no such file\n"
 
 
+@pytest.mark.usefixtures("untried")
 def test_validate_warns_of_what_the_machine_has_not(directory: Path, capsys: Capture) -> None:
     sizes = "{count: 2, cores: 100, memory: 5GiB}"
     assert main(["validate", "job.yaml", "--set", "resources.total=", "--set", f"resources.worker={sizes}"]) == 0
