@@ -13,12 +13,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from dlrover_lite.bounds import Seconds, Timestamp
+
 __all__ = ["ExpectedEnd", "PlanIntervals", "PlanShape", "PredictedRate", "TrainedInterval", "expected_end"]
 
 _WINDOW = 12
 """Newest intervals that the estimate goes by."""
 _ENOUGH = 3
 """Intervals of the plan from which on they count instead of what was predicted."""
+_LONGEST_SECONDS = 1e9
+"""A job that takes longer has no end that is worth telling."""
 _SHORTEST_SECONDS = 1e-3
 """Intervals below this length say nothing."""
 _T_90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372, 1.363)
@@ -44,9 +48,9 @@ class PredictedRate(msgspec.Struct, frozen=True):
 class ExpectedEnd(msgspec.Struct, frozen=True):
     """When a job will have gone through the samples that it trains on."""
 
-    at: float
+    at: Timestamp
     """Seconds since the epoch."""
-    error_seconds: float | None
+    error_seconds: Seconds | None
     """Half the width of the 80% band around ``at``; None: too little is known to say."""
 
 
@@ -112,9 +116,9 @@ def expected_end(
         training = left / (samples / seconds if samples > 0 else recent)
     else:
         return None
-    if left < 0 or not math.isfinite(training):
+    if left < 0 or not training < _LONGEST_SECONDS:
         return None
-    return ExpectedEnd(now + training + pause_seconds, error)
+    return ExpectedEnd(now + training + pause_seconds, None if error is None else min(error, _LONGEST_SECONDS))
 
 
 def _by_intervals(intervals: Sequence[TrainedInterval], left: float) -> tuple[float, float]:

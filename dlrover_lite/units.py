@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from dlrover_lite.bounds import Bytes, Cores
+
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 LEAST_CORES, MOST_CORES = 0.01, 100_000.0
@@ -32,8 +34,8 @@ _MEMORY = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)\s*\Z")
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a node is given: ``cores`` of CPU (a share of one is allowed) and ``memory`` in bytes."""
 
-    cores: float
-    memory: int
+    cores: Cores
+    memory: Bytes
 
 
 def parse_memory(text: str | int) -> int:

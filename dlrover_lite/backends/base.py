@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from dlrover_lite.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
 from dlrover_lite.units import Resources
 
 Role = Literal["master", "ps", "worker"]
@@ -22,66 +23,66 @@ limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM
 class NodeSpec(msgspec.Struct, frozen=True):
     """A node as the master wants it. ``id`` is unique within the job for all time: a relaunch gets a new one."""
 
-    id: str
+    id: Name
     role: Role
     resources: Resources
-    master_endpoint: str
-    follows: str = ""
+    master_endpoint: Url
+    follows: Name = ""
     """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
     """One thing that happened to a node. ``number`` grows by one from 1 for each event of the job."""
 
-    number: int
-    node: str
+    number: Count
+    node: Name
     kind: Literal["started", "exited"]
-    at: float
+    at: Timestamp
     """Seconds since the epoch."""
     reason: ExitReason | None = None
-    exit_code: int | None = None
-    detail: str = ""
+    exit_code: ExitCode | None = None
+    detail: Text = ""
 
 
 class Usage(msgspec.Struct, frozen=True):
     """What one node has used since it started, itself and whatever it has started; bytes of memory."""
 
-    cpu_seconds: float
-    memory: int
+    cpu_seconds: Seconds
+    memory: Bytes
     """Working set: all it is charged for but file pages that may be dropped; shared memory included."""
-    peak_memory: int
-    shared_memory: int = 0
-    throttled_seconds: float = 0.0
+    peak_memory: Bytes
+    shared_memory: Bytes = 0
+    throttled_seconds: Seconds = 0.0
     """It was ready to run and held back by its CPU limit."""
 
 
 class HostUsage(msgspec.Struct, frozen=True):
     """A machine that nodes run on."""
 
-    host: str
-    cores: float
+    host: Name
+    cores: Cores
     """That this job's nodes and whoever shares them can use there."""
-    cpu_seconds: float
+    cpu_seconds: Seconds
     """That everything has taken of these cores since some moment: this job, others, the system."""
 
 
 class Readings(msgspec.Struct, frozen=True):
     """The usage of all that runs, as of one moment."""
 
-    nodes: dict[str, Usage]
-    on: dict[str, str]
+    nodes: ByKey[Name, Usage]
+    on: ByKey[Name, Name]
     """Host of each of these nodes."""
-    hosts: list[HostUsage]
+    hosts: Items[HostUsage]
 
 
 class Enforcement(msgspec.Struct, frozen=True):
     """How limits are enforced here."""
 
-    kind: str
+    kind: Text
     """``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
-    cannot: list[str] = []
+    cannot: Items[Text] = []
     """What isn't enforced, a phrase each: "fractions of a core"."""
-    why: str = ""
+    why: Text = ""
     """Why nothing better is in force, and what to do about it; empty for the best there is."""
 
 

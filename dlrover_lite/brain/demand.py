@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from dlrover_lite.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
 from dlrover_lite.units import Resources
@@ -30,9 +31,9 @@ _STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
 class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the recipe says of all the job's tables, so that their measurements needn't be asked for it."""
 
-    state_parts: int | None = None
+    state_parts: Count | None = None
     """Floats of optimizer state per value; None: not known."""
-    most_ids: float | None = None
+    most_ids: Rate | None = None
     """That any table can come to have; None: not known."""
 
 
@@ -46,9 +47,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ps: RolePlan | None = None
     """As the recipe fixes it; None: left open."""
     worker: RolePlan | None = None
-    total_samples: float | None = None
+    total_samples: Rate | None = None
     """To train on, over all epochs."""
-    epoch_samples: float | None = None
+    epoch_samples: Rate | None = None
     autoscale: Autoscale = "on"
     facts: TableFacts = TableFacts()
     checkpoints: bool = False
@@ -58,11 +59,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 class StandingNode(msgspec.Struct, frozen=True):
     """A node that runs, is up, and isn't about to leave."""
 
-    node: str
+    node: Name
     role: Literal["ps", "worker"]
-    host: str
+    host: Name
     resources: Resources
-    used: int = 0
+    used: Bytes = 0
     """Bytes that it has used at most, as far as was seen; 0: not known."""
 
 
@@ -70,29 +71,29 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands, as of one moment."""
 
     plan: Plan
-    nodes: tuple[StandingNode, ...] = ()
-    paused: str = ""
+    nodes: Row[StandingNode] = ()
+    paused: Text = ""
     """Why its plan isn't to be changed for now; empty: it may be."""
     busy: bool = False
     """A change is under way, or waits to be accepted."""
-    worker_peak: int = 0
+    worker_peak: Bytes = 0
     """Bytes that any worker has used at most."""
-    heard: int = 0
+    heard: Count = 0
     """The newest decision that has arrived."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a decision that arrived."""
 
-    job: str
-    number: int
-    at: float
+    job: Name
+    number: Count
+    at: Timestamp
     """When, seconds since the epoch."""
     state: Literal["done", "given up", "rejected", "superseded"]
-    why: str = ""
-    seconds: float = 0.0
+    why: Text = ""
+    seconds: Seconds = 0.0
     """From its arrival on."""
-    samples: int = 0
+    samples: Count = 0
     """Trained on in that time."""
 
 

@@ -7,23 +7,25 @@ from typing import Any
 
 import msgspec
 
+from dlrover_lite.bounds import ByKey, Bytes, Count, Name, Number, Rate, Seconds
+
 __all__ = ["JobOutcome", "outcome_of"]
 
 
 class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is known of what is 0 or None."""
 
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """From its beginning to its end."""
-    samples_per_second: float = 0.0
+    samples_per_second: Rate = 0.0
     """Over all that time."""
-    auc: float | None = None
+    auc: Number | None = None
     """Of the last evaluation, or of training while there is none."""
-    peak_memory: dict[str, int] = {}
+    peak_memory: ByKey[Name, Bytes] = {}
     """Role -> bytes: the most that any one of its nodes has used."""
-    nodes: dict[str, int] = {}
+    nodes: ByKey[Name, Count] = {}
     """Role -> nodes that it has had, those that took another's place included."""
-    oom_kills: int = 0
+    oom_kills: Count = 0
     """Nodes that were killed for memory."""
 
 

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from dlrover_lite.bounds import Count
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
 from dlrover_lite.units import Resources, format_bytes
 
@@ -20,7 +21,7 @@ _WORKER_SHARE_OF_MEMORY = 0.25
 class RolePlan(msgspec.Struct, frozen=True):
     """``count`` nodes of ``each``."""
 
-    count: int
+    count: Count
     each: Resources
 
 

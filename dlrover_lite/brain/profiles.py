@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from dlrover_lite.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
+
 __all__ = [
     "HostUse",
     "Level",
@@ -34,62 +36,62 @@ _LEAST_FREE_CORES = 0.05
 class WorkerUse(msgspec.Struct, frozen=True):
     """A worker over the interval."""
 
-    node: str
-    host: str
-    cores: float
+    node: Name
+    host: Name
+    cores: Cores
     """That it may use."""
-    minibatches: int
+    minibatches: Count
     """Consumed."""
-    cpu_seconds: float
-    throttled_seconds: float = 0.0
+    cpu_seconds: Seconds
+    throttled_seconds: Seconds = 0.0
     """Ready to run, and held back by its limit."""
-    phase_seconds: dict[str, float] = {}
+    phase_seconds: ByKey[Name, Seconds] = {}
     """Wall time by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
-    phase_cpu_seconds: dict[str, float] = {}
+    phase_cpu_seconds: ByKey[Name, Seconds] = {}
     """CPU by phase: read, pull, compute, push; what else ``cpu_seconds`` has is of none."""
 
 
 class PsUse(msgspec.Struct, frozen=True):
     """A parameter server over the interval."""
 
-    node: str
-    host: str
-    cores: float
-    minibatches: int
+    node: Name
+    host: Name
+    cores: Cores
+    minibatches: Count
     """Whose pull and push it has answered: with all its slots in use, as many as the job has consumed."""
-    cpu_seconds: float
-    busy_seconds: float = 0.0
+    cpu_seconds: Seconds
+    busy_seconds: Seconds = 0.0
     """In which it worked on requests, wall time."""
-    queue_seconds: float = 0.0
+    queue_seconds: Seconds = 0.0
     """That requests waited before it began with them, summed over requests."""
-    throttled_seconds: float = 0.0
-    rows: int = 0
+    throttled_seconds: Seconds = 0.0
+    rows: Count = 0
     """Of embeddings, at the end."""
-    row_bytes: int = 0
+    row_bytes: Bytes = 0
     """Memory that rows and index take, at the end."""
-    used_bytes: int = 0
+    used_bytes: Bytes = 0
     """Memory that it can't give back, at the end."""
-    peak_bytes: int = 0
-    requests: int = 0
+    peak_bytes: Bytes = 0
+    requests: Count = 0
     """Pulls and pushes that it has answered."""
 
 
 class HostUse(msgspec.Struct, frozen=True):
     """A machine over the interval."""
 
-    host: str
-    cores: float
+    host: Name
+    cores: Cores
     """That nodes may use there."""
-    other_cores: float = 0.0
+    other_cores: Number = 0.0
     """CPU seconds per second that anything but this job's workers and PS took: its master and keeper, other jobs, strangers."""
 
 
 class TableUse(msgspec.Struct, frozen=True):
     """An embedding table at the end of the interval."""
 
-    table: str
-    dim: int
-    rows: dict[str, int]
+    table: Name
+    dim: Count
+    rows: ByKey[Name, Count]
     """By PS."""
 
     @property
@@ -104,22 +106,22 @@ class TableUse(msgspec.Struct, frozen=True):
 class Profile(msgspec.Struct, frozen=True):
     """An interval in which the plan didn't change and nothing was starting, moving or ending."""
 
-    job: str
-    at: float
+    job: Name
+    at: Timestamp
     """Seconds since the epoch at its end."""
-    seconds: float
+    seconds: Seconds
     """Its length."""
-    batch_size: int
-    samples: int
+    batch_size: Count
+    samples: Count
     """Consumed in it."""
-    samples_so_far: int
+    samples_so_far: Count
     """Of training since the job began, over all epochs."""
-    workers: tuple[WorkerUse, ...]
-    ps: tuple[PsUse, ...]
-    hosts: tuple[HostUse, ...]
-    relative_sd: float = 0.0
+    workers: Row[WorkerUse]
+    ps: Row[PsUse]
+    hosts: Row[HostUse]
+    relative_sd: Number = 0.0
     """Standard error of the mean throughput over its mean, from the parts of the interval."""
-    tables: tuple[TableUse, ...] = ()
+    tables: Row[TableUse] = ()
 
     @property
     def makes_sense(self) -> bool:
@@ -146,22 +148,22 @@ class Profile(msgspec.Struct, frozen=True):
 class PsLevel(msgspec.Struct, frozen=True):
     """What a parameter server holds at one moment. Fields as of ``PsUse``."""
 
-    node: str
-    rows: int
-    row_bytes: int
-    used_bytes: int
+    node: Name
+    rows: Count
+    row_bytes: Bytes
+    used_bytes: Bytes
 
 
 class Level(msgspec.Struct, frozen=True):
     """What a job's PS hold at one moment: known sooner, and oftener, than a profile is measured, whatever else goes on in the job."""
 
-    at: float
+    at: Timestamp
     """Seconds since the epoch."""
-    samples_so_far: int
-    samples_per_second: float
+    samples_so_far: Count
+    samples_per_second: Rate
     """Of the last seconds before."""
-    ps: tuple[PsLevel, ...]
-    tables: tuple[TableUse, ...] = ()
+    ps: Row[PsLevel]
+    tables: Row[TableUse] = ()
 
     @staticmethod
     def of(profile: Profile) -> Level:

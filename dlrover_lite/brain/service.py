@@ -155,21 +155,25 @@ class Service:
 
     def _answer(self, requests: list[Request]) -> None:
         """Apply all, commit once, reply."""
-        answers = [self._handle(request.body) for request in requests]
+        answers = [self._attempt(request) for request in requests]
         try:
             if not self._commit():
                 answers = [
                     self._instead(answer, request.body) for answer, request in zip(answers, requests, strict=True)
                 ]
         except RowRefused:  # one of them must not keep the others from being written
-            answers = [self._alone(request.body) for request in requests]
+            answers = [self._alone(request) for request in requests]
         for request, answer in zip(requests, answers, strict=True):
             body = answer
             if isinstance(answer, BrainAck) and isinstance(request.body, RegisterJob | Report | EndJob):
-                body = self._is_written(request.body) or answer
+                body = self._follow(request)
             self._server.reply(request, body)
             if not isinstance(request.body, BrainStatusRequest):  # who only looks doesn't keep it up
                 self._idle_since = self._clock()
+
+    def _follow(self, request: Request) -> msgspec.Struct:
+        """Answer what is written."""
+        return self._server.attempt(request, lambda one: self._is_written(one.body) or BrainAck()) or BrainAck()
 
     def _is_written(self, body: RegisterJob | Report | EndJob) -> Advice | None:
         """What follows from it."""
@@ -185,10 +189,10 @@ class Service:
             known.samples = body.samples
         return self._advice(body.job)
 
-    def _alone(self, body: msgspec.Struct) -> msgspec.Struct:
-        answer = self._handle(body)
+    def _alone(self, request: Request) -> msgspec.Struct:
+        answer = self._attempt(request)
         try:
-            return answer if self._commit() else self._instead(answer, body)
+            return answer if self._commit() else self._instead(answer, request.body)
         except RowRefused as error:
             self._say(error.message)
             return Failure(REFUSED, error.message)
@@ -199,6 +203,14 @@ class Service:
             return answer
         problem = self._problem
         return Failure(UNWRITTEN, problem.message if problem else "", problem.hint if problem else "")
+
+    def _attempt(self, request: Request) -> msgspec.Struct:
+        """Answer one request, but for the commit."""
+        try:
+            answer = self._server.attempt(request, lambda one: self._handle(one.body))
+        except DlroverLiteError as error:
+            answer = Failure(REFUSED, error.message, error.hint)
+        return answer or Failure(REFUSED, f"{type(request.body).__name__} makes no sense")
 
     def _handle(self, body: msgspec.Struct) -> msgspec.Struct:
         match body:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -132,10 +133,16 @@ class Thinking:
             action()
             return True
         except DlroverLiteError as error:
-            if error.message != self._complained:
-                self._say(f"a decision can't be made: {error}")
-            self._complained = error.message
-            return False
+            self._complain(error.message, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever one job has reported, others are to be decided about as long as there is a brain
+            self._complain(repr(error), traceback.format_exc().rstrip())
+        return False
+
+    def _complain(self, what: str, text: str) -> None:
+        """Say it once, until something else is wrong."""
+        if what != self._complained:
+            self._say(f"a decision can't be made: {text}")
+        self._complained = what
 
     def _take(self, adviser: Adviser, body: Told) -> None:
         from dlrover_lite.brain.adviser import Arrival

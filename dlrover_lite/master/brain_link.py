@@ -36,7 +36,7 @@ from dlrover_lite.wire.brain_messages import (
     understand_each_other,
 )
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Failure, Reply
+from dlrover_lite.wire.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
 
@@ -384,7 +384,7 @@ class BrainLink:
     def _take_failure(self, failure: Failure, asked: _Asked, now: float) -> None:
         if failure.code == UNKNOWN_JOB:
             self.state, self._next_at = "registering", now
-        elif failure.code == REFUSED:
+        elif failure.code in (REFUSED, NOT_UNDERSTOOD, INTERNAL):
             self._say(f"the brain doesn't take what it was told, which is dropped: {failure.message}")
             self._arrived(asked, now)
         else:

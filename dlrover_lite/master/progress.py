@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 
 import msgspec
@@ -12,7 +13,7 @@ from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import EvaluationResult, WorkReport
 
-__all__ = ["Counters", "Evaluations", "Progress", "metrics_of"]
+__all__ = ["Counters", "Evaluations", "Progress", "finite", "metrics_of"]
 
 RATE_SECONDS = 10.0
 _LINES_TO_JUDGE = 1000
@@ -156,9 +157,14 @@ class Evaluations:
     def close(self, index: int, *, at_samples: int) -> EvaluationResult:
         metrics = self._open.pop(index, None) or BinaryMetrics()
         loss = metrics.log_loss
-        result = EvaluationResult(at_samples, metrics.samples, float("nan") if loss is None else loss, metrics.auc)
+        result = EvaluationResult(at_samples, metrics.samples, finite(loss), metrics.auc)
         self.results.append(result)
         return result
+
+
+def finite(value: float | None) -> float | None:
+    """Return ``value``; None for one that isn't finite."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def metrics_of(report: WorkReport | None) -> BinaryMetrics | None:

@@ -32,9 +32,10 @@ from dlrover_lite.master.shards import Answer, ShardService
 from dlrover_lite.master.slot_control import SlotControl, Wish
 from dlrover_lite.master.status import describe
 from dlrover_lite.master.story import StoryLog
+from dlrover_lite.master.strangers import Strangers
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.frames import MalformedMessage, Request
+from dlrover_lite.wire.frames import NOT_UNDERSTOOD, Failure, Request
 from dlrover_lite.wire.messages import (
     Ack,
     AutoscaleRequest,
@@ -116,6 +117,7 @@ class Master:
         self.go_back = go_back
         self.brain = brain
         self._waiting: dict[int, Request] = {}
+        self._strangers = Strangers(story)
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
         window = max(20_000, shards.plan.samples * shards.plan.epochs // 20)
@@ -257,14 +259,12 @@ class Master:
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def _try(self, request: Request) -> msgspec.Struct | None:
-        try:
-            return self._handle(request)
-        except MalformedMessage:
-            self._server.malformed += 1
-            return None
+        return self._server.attempt(request, self._handle)
 
     def _handle(self, request: Request) -> msgspec.Struct | None:
         """The reply, to be sent after the commit; None when there is none yet."""
+        if (refused := self._strangers.refuse(request.body, self.fleet)) is not None:
+            return None if isinstance(request.body, Heartbeat) else refused
         match request.body:
             case LeaseRequest() as body:
                 return self._lease(body)
@@ -309,7 +309,7 @@ class Master:
                     self._begin_to_stop(reason)
                 return Ack()
             case other:
-                raise JobError(f"no answer is known to {type(other).__name__}")
+                return Failure(NOT_UNDERSTOOD, f"no answer is known to {type(other).__name__}")
 
     def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
         self.reconciler.heard(report.node)

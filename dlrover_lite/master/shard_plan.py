@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -74,7 +73,7 @@ class RoundResult(msgspec.Struct, frozen=True):
     auc: float | None
 
     def message(self) -> EvaluationResult:
-        return EvaluationResult(self.at_samples, self.samples, math.nan if self.loss is None else self.loss, self.auc)
+        return EvaluationResult(self.at_samples, self.samples, self.loss, self.auc)
 
 
 class JobData(NamedTuple):

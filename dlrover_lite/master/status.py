@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 from dlrover_lite.backends.base import Usage
@@ -10,6 +9,7 @@ from dlrover_lite.master.fleet import describe_end
 from dlrover_lite.master.job_end import job_end
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.master.next_look import next_look
+from dlrover_lite.master.progress import finite
 from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, Status
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def describe(master: Master) -> Status:
         samples=shards.consumed_samples,
         total_samples=shards.plan.samples * shards.plan.epochs,
         samples_per_second=progress.rate(now=now),
-        loss=None if loss is None or math.isnan(loss) else loss,
+        loss=finite(loss),
         auc=recent.auc,
         elapsed_seconds=now - progress.began,
         nodes=[

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.errors import DlroverLiteError, UsageError
+from dlrover_lite.errors import UsageError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.hashing import SLOT_SHIFT
 from dlrover_lite.ps.layout import BLOCK, GroupSpec, groups_of, hashes_of
@@ -237,7 +237,7 @@ class Engine:
                 self._update(g, of_group, learning_rate_factor)
                 self._state.journal.begin(g + 1)
                 failpoint("ps.push.group")
-        except DlroverLiteError:
+        except Exception:
             self._end_interrupted()
             raise
         failpoint("ps.push.applied")

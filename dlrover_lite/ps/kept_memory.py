@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dlrover_lite.bounds import Items, Name, Text
 from dlrover_lite.errors import BackendError
 from dlrover_lite.files import make_private
 
@@ -50,14 +51,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 class Keep(msgspec.Struct, frozen=True, tag=True):
     """With one descriptor: hold it for ``node``, in place of an earlier one of this name. Answer Kept, or Refused."""
 
-    node: str
-    name: str
+    node: Name
+    name: Name
 
 
 class Fetch(msgspec.Struct, frozen=True, tag=True):
     """Answer Left, more than one if need be, or Refused."""
 
-    node: str
+    node: Name
 
 
 class Kept(msgspec.Struct, frozen=True, tag=True):
@@ -67,12 +68,12 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
 class Left(msgspec.Struct, frozen=True, tag=True):
     """With a descriptor for each name."""
 
-    names: list[str]
+    names: Items[Name]
     more: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    why: str
+    why: Text
 
 
 KeeperRequest = Keep | Fetch

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dlrover_lite.bounds import Bytes, Count, Items, Name, SlotBits, Text, Url
 from dlrover_lite.ps.spill import GroupCut
 
 __all__ = [
@@ -38,14 +39,14 @@ class Files(msgspec.Struct, frozen=True, tag=True):
 class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Write the part. Answers: Writing now and then; Written or Failed, unless it is released before."""
 
-    cut: int
-    job: str
-    url: str
-    ps: int
-    owned: bytes
-    whole: bytes
-    groups: list[GroupCut]
-    spill_bytes: int
+    cut: Count
+    job: Name
+    url: Url
+    ps: Count
+    owned: SlotBits
+    whole: SlotBits
+    groups: Items[GroupCut]
+    spill_bytes: Bytes
     """That may be in the spill, but for groups that may have all their rows there."""
     compress: bool
 
@@ -53,7 +54,7 @@ class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Release(msgspec.Struct, frozen=True, tag=True):
     """Done with this cut: if it is still being written, stop and leave nothing there; give back the memory of its spill. Answer Ended."""
 
-    cut: int
+    cut: Count
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -61,30 +62,30 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Writing(msgspec.Struct, frozen=True, tag=True):
-    cut: int
-    rows: int
-    bytes: int
+    cut: Count
+    rows: Count
+    bytes: Bytes
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
     """``part``: a ``PartEntry``, as JSON, without clocks and marks."""
 
-    cut: int
-    rows: int
-    bytes: int
-    part: str
+    cut: Count
+    rows: Count
+    bytes: Bytes
+    part: Text
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    cut: int
-    why: str
-    hint: str
+    cut: Count
+    why: Text
+    hint: Text
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """Nothing is left of ``Persist``: the next one may come."""
 
-    cut: int
+    cut: Count
 
 
 ToPersister = Files | Persist | Release

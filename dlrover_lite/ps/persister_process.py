@@ -27,6 +27,7 @@ from dlrover_lite.ps.persist_messages import (
     Release,
     send,
 )
+from dlrover_lite.wire.frames import UNREADABLE
 
 __all__ = ["PersisterEnded", "PersisterProcess"]
 
@@ -143,7 +144,11 @@ class PersisterProcess:
             data = b""
         if not data:
             raise self._ended()
-        message: FromPersister = msgspec.msgpack.decode(data, type=FromPersister)
+        try:
+            message: FromPersister = msgspec.msgpack.decode(data, type=FromPersister)
+        except UNREADABLE:  # it is out of its mind: another one is started
+            self._process.kill()
+            raise self._ended() from None
         return message
 
     def _ended(self) -> PersisterEnded:

@@ -25,7 +25,7 @@ from dlrover_lite.ps.moving import Outgoing, Tidying
 from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.frames import Failure, Request
 from dlrover_lite.wire.messages import Ack, PsCounters, PsOrders, PsReport, RestoreOrder, TableCount
 from dlrover_lite.wire.ps_messages import (
     Configure,
@@ -125,21 +125,28 @@ class PsService:
     def answer(self, request: Request) -> None:
         """Do what ``request`` asks and reply; a request that can't be done is answered with the reason."""
         began = self._clock()
+        answer = self._server.attempt(request, self._answered)
+        if isinstance(answer, Failure):
+            self._server.reply(request, answer)
+        elif answer is not None:
+            self._server.reply(request, *answer)
+            if isinstance(answer[0], Pulled | Pushed):
+                self.meter.answered(began)
+
+    def _answered(self, request: Request) -> tuple[Any, list[Any]] | None:
+        """Return the reply with its frames; None for a request that is held back."""
         try:
-            body, frames = self._handle(request)
+            return self._handle(request)
         except NotOwned:
-            self._server.reply(request, Moved(self.orders.version))
+            return Moved(self.orders.version), []
         except Frozen:
             self._hold(request)
+            return None
         except DlroverLiteError as error:
-            self._server.fail(request, "refused", error.message, error.hint)
+            return Failure("refused", error.message, error.hint), []
         except (ValueError, IndexError, OverflowError) as error:
             # frames of the wrong number or length: the header was ours, the rest was not
-            self._server.fail(request, "bad-request", f"{type(request.body).__name__}: {error}")
-        else:
-            self._server.reply(request, body, frames)
-            if isinstance(request.body, Pull | Push):
-                self.meter.answered(began)
+            return Failure("bad-request", f"{type(request.body).__name__}: {error}"), []
 
     def _hold(self, request: Request) -> None:
         name = request.session, request.sequence

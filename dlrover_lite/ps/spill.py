@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.bounds import Blob, Count
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
 from dlrover_lite.ps.rows import META_WORDS
@@ -50,17 +51,17 @@ ENTRY_HEAD_WORDS = 2 + META_WORDS
 class GroupCut(msgspec.Struct, frozen=True):
     """What a snapshot is of a group of tables, at its beginning."""
 
-    dim: int
-    state: int
+    dim: Count
+    state: Count
     """Floats of a row's optimizer state."""
-    used: int
+    used: Count
     """Row numbers in use."""
-    clock: int
-    salts: bytes
+    clock: Count
+    salts: Blob
     """Of the tables: uint64."""
-    capacity: int
+    capacity: Count
     """Entries in the spill."""
-    since: int | None = None
+    since: Count | None = None
     """Rows changed after this clock are wanted; None: all."""
 
     @property

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from dlrover_lite.bounds import Text
 from dlrover_lite.errors import DataError
 
 __all__ = [
@@ -41,7 +42,7 @@ class IdKind(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: Literal["integer", "text"]
     """``integer``: the key is the number plus 1; ``text``: the key is a hash of the bytes."""
-    source: str = ""
+    source: Text = ""
     """Type or format, and the file it was seen in: ``int64 in day-1.parquet``."""
     reads_as: Literal["", "integers", "floats"] = ""
     """Form of all text values looked at: ``1267`` or ``1267.0``; "": another one, or several."""

@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dlrover_lite.bounds import (
+    ByKey,
+    Bytes,
+    Cores,
+    Count,
+    Items,
+    Name,
+    Number,
+    Rate,
+    Seconds,
+    SlotBits,
+    Text,
+    Timestamp,
+)
 from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.wire.message import Message
 
@@ -49,7 +63,7 @@ class StatusRequest(Message, frozen=True):
 
 
 class StopRequest(Message, frozen=True):
-    reason: str = "stopped by request"
+    reason: Text = "stopped by request"
     now: bool = False
     """Without a last checkpoint."""
 
@@ -61,21 +75,21 @@ class CheckpointRequest(Message, frozen=True):
 class CheckpointPromise(Message, frozen=True):
     """The checkpoint with this number, or the next one that is complete, will hold everything acknowledged so far."""
 
-    number: int
+    number: Count
 
 
 class ScaleRequest(Message, frozen=True):
     """Have so many nodes of a role from now on; None leaves a role as it is. Answer Scaled, or Failure with the reason."""
 
-    workers: int | None = None
-    ps: int | None = None
+    workers: Count | None = None
+    ps: Count | None = None
 
 
 class MoveRequest(Message, frozen=True):
     """Move these slots (512 bytes: ``slots.pack``) to the PS ``target``, wherever they are now. Answer Scaled, or Failure."""
 
-    slots: bytes
-    target: str
+    slots: SlotBits
+    target: Name
 
 
 class CancelMovesRequest(Message, frozen=True):
@@ -85,45 +99,45 @@ class CancelMovesRequest(Message, frozen=True):
 class DrainRequest(Message, frozen=True):
     """Move everything off a PS and end it; with ``replace``, to a new one that is started first. Answer Scaled, or Failure."""
 
-    node: str
+    node: Name
     replace: bool = False
 
 
 class KillRequest(Message, frozen=True):
     """End a node at once; another one takes its place. Answer Scaled, or Failure."""
 
-    node: str
+    node: Name
 
 
 class ResizeRequest(Message, frozen=True):
     """Change the limits of one node that runs; None leaves cores or bytes of memory as they are. Answer Scaled, or Failure."""
 
-    node: str
-    cores: float | None = None
-    memory: int | None = None
+    node: Name
+    cores: Cores | None = None
+    memory: Bytes | None = None
 
 
 class Scaled(Message, frozen=True):
     """What follows from it, in words: ``worker-3 is started``; empty: there are that many already."""
 
-    actions: list[str] = []
+    actions: Items[Text] = []
 
 
 class AutoscaleRequest(Message, frozen=True):
     """Answer AutoscaleStatus, or Failure with the reason."""
 
     what: Literal["status", "pause", "resume", "accept", "reject"] = "status"
-    decision: int | None = None
+    decision: Count | None = None
     """Accept or reject this one only; None: whichever there is."""
 
 
 class AutoscaleStatus(Message, frozen=True):
     mode: Literal["off", "suggest", "on"]
-    paused: str = ""
+    paused: Text = ""
     """Why; empty: it isn't."""
-    decision: int | None = None
+    decision: Count | None = None
     """That is under way, or waits to be accepted."""
-    what: str = ""
+    what: Text = ""
     """The same in words."""
     under_way: bool = False
 
@@ -131,7 +145,7 @@ class AutoscaleStatus(Message, frozen=True):
 class SlotsRequest(Message, frozen=True):
     """What is measured of parameter servers and their slots. Answer SlotsReport."""
 
-    hottest: int = 10
+    hottest: Count = 10
     """How many slots at most."""
 
 
@@ -139,162 +153,163 @@ class StoryRequest(Message, frozen=True):
     """What has happened to ``subject``: a node's id, or minibatches as ``EPOCH/K`` or ``EPOCH/FIRST-LAST``; "" is everything kept.
     Answer Story, or Failure for a subject that never was."""
 
-    subject: str = ""
+    subject: Name = ""
 
 
 class StoryEntry(Message, frozen=True):
-    at: float
+    at: Timestamp
     """Seconds since the epoch."""
-    subject: str
+    subject: Name
     """A node's id, or minibatches as ``EPOCH/FIRST-LAST``, evaluation as ``eval ROUND/FIRST-LAST``."""
-    text: str
-    node: str = ""
+    text: Text
+    node: Name = ""
     """For minibatches: the worker it happened with."""
 
 
 class Story(Message, frozen=True):
-    entries: list[StoryEntry] = []
+    entries: Items[StoryEntry] = []
     """The oldest first."""
-    forgotten: int = 0
+    forgotten: Count = 0
     """Older entries that are no longer kept."""
 
 
 class NodeStatus(Message, frozen=True):
-    id: str
-    role: str
-    state: str
-    cores: float
-    memory: int
-    samples_per_second: float = 0.0
-    cpu_seconds: float = 0.0
-    used_memory: int = 0
-    throttled_seconds: float = 0.0
-    peak_memory: int = 0
-    slots: int | None = None
+    id: Name
+    role: Name
+    state: Text
+    cores: Cores
+    memory: Bytes
+    samples_per_second: Rate = 0.0
+    cpu_seconds: Seconds = 0.0
+    used_memory: Bytes = 0
+    throttled_seconds: Seconds = 0.0
+    peak_memory: Bytes = 0
+    slots: Count | None = None
     """How many a PS owns; None for others."""
-    wanted_cores: float | None = None
-    wanted_memory: int | None = None
+    wanted_cores: Cores | None = None
+    wanted_memory: Bytes | None = None
     """While it is to be resized: what it is to have; ``cores`` and ``memory`` are what it has."""
-    waits_for: str = ""
+    waits_for: Text = ""
     """Why it hasn't been resized yet, in words."""
 
 
 class ShardsStatus(Message, frozen=True):
     """Minibatches of training, over all epochs."""
 
-    done: int
-    leased: int
+    done: Count
+    leased: Count
     """To workers, which are at them or about to be."""
-    left: int
+    left: Count
     """Neither done nor leased."""
-    quarantined: int = 0
+    quarantined: Count = 0
     """Failed twice, and left out."""
-    workers: dict[str, int] = {}
+    workers: ByKey[Name, Count] = {}
     """Leased, by worker."""
 
 
 class MoveStatus(Message, frozen=True):
-    id: int
-    source: str
-    target: str
-    slots: int
+    id: Count
+    source: Name
+    target: Name
+    slots: Count
     state: Literal["queued", "copying", "committed", "cancelled"]
     """``committed`` and ``cancelled``: until both PS have tidied up."""
-    rows: int = 0
+    rows: Count = 0
     """Received so far."""
 
 
 class PsSlots(Message, frozen=True):
     """A parameter server's slots. What is measured is of the last seconds, and None before there are measurements."""
 
-    node: str
-    slots: int
-    bytes: int | None = None
+    node: Name
+    slots: Count
+    bytes: Bytes | None = None
     """Of the rows in them."""
-    requests_per_second: float | None = None
+    requests_per_second: Rate | None = None
     """Pulls and pushes."""
-    rows_per_second: float | None = None
+    rows_per_second: Rate | None = None
     """Looked up and updated."""
-    busy: float | None = None
+    busy: Rate | None = None
     """Seconds/s: how much of one core the work on rows takes."""
-    measured_seconds_ago: float | None = None
+    measured_seconds_ago: Seconds | None = None
 
 
 class HotSlot(Message, frozen=True):
-    slot: int
-    node: str
+    slot: Count
+    node: Name
     """Its owner."""
-    requests_per_second: float
+    requests_per_second: Rate
     """Pulls and pushes with at least one row in this slot."""
-    rows_per_second: float
-    busy: float
+    rows_per_second: Rate
+    busy: Rate
     """Seconds/s."""
-    bytes: int
+    bytes: Bytes
 
 
 class SlotsReport(Message, frozen=True):
-    slot_map_version: int
+    slot_map_version: Count
     """0: there is no map yet, and nothing else to tell."""
-    servers: list[PsSlots] = []
+    servers: Items[PsSlots] = []
     """All that run, the oldest first."""
-    hottest: list[HotSlot] = []
+    hottest: Items[HotSlot] = []
     """Of the slots that were asked for in the last seconds: those that keep a PS busy the longest, in that order."""
-    moves: list[MoveStatus] = []
+    moves: Items[MoveStatus] = []
     """Those that are not over."""
 
 
 class EvaluationResult(Message, frozen=True):
-    at_samples: int
-    samples: int
-    loss: float
-    auc: float | None
+    at_samples: Count
+    samples: Count
+    loss: Number | None
+    """Mean log loss; None: it isn't finite."""
+    auc: Number | None
 
 
 class CheckpointStatus(Message, frozen=True):
     """The newest that is complete."""
 
-    number: int
-    at: float
+    number: Count
+    at: Timestamp
     """When it was taken: seconds since the epoch."""
-    samples: int
+    samples: Count
     """Consumed by then."""
-    rows: int
+    rows: Count
     """Written, as are the bytes: of an increment, those that have changed."""
-    bytes: int
-    seconds: float
+    bytes: Bytes
+    seconds: Seconds
     """From its beginning until it was durable."""
-    stall_seconds: float | None = None
+    stall_seconds: Seconds | None = None
     """The longest step of a worker meanwhile, over its usual one; None: not known (yet)."""
-    usual_stall_seconds: float | None = None
+    usual_stall_seconds: Seconds | None = None
     """The same of as much time before it, without a checkpoint."""
 
 
 class CheckpointStall(Message, frozen=True):
     """What a checkpoint took. Fields as of ``CheckpointStatus``."""
 
-    number: int
-    seconds: float
-    stall_seconds: float
-    usual_stall_seconds: float | None = None
+    number: Count
+    seconds: Seconds
+    stall_seconds: Seconds
+    usual_stall_seconds: Seconds | None = None
 
 
 class CheckpointUnderWay(Message, frozen=True):
-    number: int
+    number: Count
     state: Literal["opening", "waiting", "taking", "committing"]
     """``waiting``: for slots on their way, or parameter servers that aren't ready; ``taking``: they write."""
-    rows: int = 0
+    rows: Count = 0
     """Written so far."""
-    bytes: int = 0
+    bytes: Bytes = 0
 
 
 class CheckpointProblem(Message, frozen=True):
     """Why a checkpoint came to nothing. It is over when there is a newer one that is complete."""
 
-    number: int
-    at: float
-    why: str
-    hint: str = ""
-    failures: int = 0
+    number: Count
+    at: Timestamp
+    why: Text
+    hint: Text = ""
+    failures: Count = 0
     """So many in a row couldn't be written; 0: it was given up for another reason, and is tried again at once or in a few seconds."""
 
 
@@ -303,63 +318,63 @@ class CheckpointsStatus(Message, frozen=True):
     under_way: CheckpointUnderWay | None = None
     problem: CheckpointProblem | None = None
     """The last one."""
-    stalls: list[CheckpointStall] = []
+    stalls: Items[CheckpointStall] = []
     """Of the last ones, the oldest first."""
 
 
 class NextLook(Message, frozen=True):
     """When the brain is asked next whether something is to be done about a job."""
 
-    at: float | None = None
+    at: Timestamp | None = None
     """Seconds since the epoch: about then; None: not for now."""
-    why: str = ""
+    why: Text = ""
     """Why not; or what it waits for until then, where that is something special."""
 
 
 class Status(Message, frozen=True):
-    job: str
+    job: Name
     state: Literal[
         "starting", "queued", "training", "evaluating", "exporting", "succeeded", "failed", "stopped", "lost"
     ]
     """``queued``: it has no nodes, and waits for a plan. ``lost`` comes from no master: the job's keeper was killed, and the master with
     it."""
-    epoch: int
-    epochs: int
-    samples: int
+    epoch: Count
+    epochs: Count
+    samples: Count
     """Samples consumed over all epochs, and the number to consume in the whole job."""
-    total_samples: int
-    samples_per_second: float
-    loss: float | None
-    auc: float | None
+    total_samples: Count
+    samples_per_second: Rate
+    loss: Number | None
+    auc: Number | None
     """Of the recent training samples, predicted before the update."""
-    elapsed_seconds: float
-    nodes: list[NodeStatus]
-    evaluations: list[EvaluationResult]
-    bad_lines: int
-    quarantined: int
-    staleness_p99: int | None
-    staleness_max: int | None
-    rows: int
-    message: str = ""
+    elapsed_seconds: Seconds
+    nodes: Items[NodeStatus]
+    evaluations: Items[EvaluationResult]
+    bad_lines: Count
+    quarantined: Count
+    staleness_p99: Count | None
+    staleness_max: Count | None
+    rows: Count
+    message: Text = ""
     """Why the job failed or was stopped, or what it waits for."""
-    bad_examples: list[str] = []
+    bad_examples: Items[Text] = []
     """Of the bad lines: ``file:line: why``, at most a few."""
-    enforcement: str = ""
+    enforcement: Text = ""
     """How limits are enforced: ``cgroup v1``."""
-    not_enforced: list[str] = []
-    generation: int = 0
+    not_enforced: Items[Text] = []
+    generation: Count = 0
     """How often it has begun with a checkpoint."""
-    begun: str = ""
+    begun: Text = ""
     """With which one the last time, in words: "went back to checkpoint 12 (…): 3,000 minibatches are done again"."""
-    master_restarts: int = 0
-    moves: list[MoveStatus] = []
+    master_restarts: Count = 0
+    moves: Items[MoveStatus] = []
     """Of slots, those under way and those to come."""
-    slot_map_version: int = 0
+    slot_map_version: Count = 0
     slots_settled: bool = True
     """No slot moves or is going to: nothing is left of what was wanted of the parameter servers."""
     checkpoints: CheckpointsStatus | None = None
     """None: there are none to be taken."""
-    plan: str = ""
+    plan: Text = ""
     """With which plan it began, or went on last, and why, in words; empty: it has none yet."""
     shards: ShardsStatus | None = None
     """None: it has begun with nothing yet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dlrover_lite.bounds import ByKey, Count, Items, Name, Pid, Rate, Seconds, Text, Timestamp, Url
 from dlrover_lite.brain.demand import Demand, Done, Standing
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
@@ -54,24 +55,24 @@ this brain hands over to newer ones only."""
 class BrainHello(Message, frozen=True):
     """First of all. This, HandOver and their answers never change: versions that know nothing else of each other understand them."""
 
-    version: str
-    protocol: int = PROTOCOL
-    oldest: int = OLDEST
+    version: Name
+    protocol: Count = PROTOCOL
+    oldest: Count = OLDEST
 
 
 class BrainWelcome(Message, frozen=True):
-    version: str
-    protocol: int
-    oldest: int
-    pid: int
-    started_at: float
+    version: Name
+    protocol: Count
+    oldest: Count
+    pid: Pid
+    started_at: Timestamp
 
 
 class HandOver(Message, frozen=True):
     """End once what is under way is committed: a brain of this newer version follows. Answer BrainAck, or Failure."""
 
-    version: str
-    protocol: int = PROTOCOL
+    version: Name
+    protocol: Count = PROTOCOL
 
 
 class BrainAck(Message, frozen=True):
@@ -81,61 +82,61 @@ class BrainAck(Message, frozen=True):
 class RegisterJob(Message, frozen=True):
     """A job runs, and its master is going to report. Answer BrainAck, or Advice."""
 
-    job: str
-    name: str
-    owner: str
-    model: str
-    directory: str
-    created_at: float
-    started_at: float | None
-    features: dict[str, Any]
+    job: Name
+    name: Name
+    owner: Name
+    model: Url
+    directory: Url
+    created_at: Timestamp
+    started_at: Timestamp | None
+    features: ByKey[Name, Any]
     """``JobFeatures`` by field names."""
-    samples: int = 0
+    samples: Count = 0
     """Consumed so far."""
-    priority: float = 1.0
+    priority: Rate = 1.0
     demand: Demand | None = None
     """None: it wants no advice."""
     plan: Plan | None = None
     """That it runs with; None: it waits for one."""
-    waits_since: float | None = None
+    waits_since: Timestamp | None = None
     """Without a plan: it has run, and gave way to others then (seconds since the epoch); None: it waits for its first one."""
 
 
 class Report(Message, frozen=True):
     """What has happened since the last report that was answered. Answer BrainAck, Advice, or Failure."""
 
-    job: str
-    samples: int
+    job: Name
+    samples: Count
     """Consumed so far."""
-    profiles: list[Profile] = []
-    events: list[NodeEvent] = []
-    plans: list[PlanRecord] = []
+    profiles: Items[Profile] = []
+    events: Items[NodeEvent] = []
+    plans: Items[PlanRecord] = []
     """What the job has been given (``granted``), and what it was to have (``desired``)."""
     standing: Standing | None = None
     """How it stands now; None: it hasn't begun."""
-    done: list[Done] = []
+    done: Items[Done] = []
     """What became of decisions."""
-    levels: list[Level] = []
+    levels: Items[Level] = []
     """What the PS have held since; some may be missing."""
 
 
 class EndJob(Message, frozen=True):
     """The job has ended, and its master is about to. Answer BrainAck, or Failure."""
 
-    job: str
-    state: str
-    at: float
-    samples: int
-    message: str = ""
+    job: Name
+    state: Name
+    at: Timestamp
+    samples: Count
+    message: Text = ""
     outcome: JobOutcome = JobOutcome()
 
 
 class Advice(Message, frozen=True):
     """What the brain wants to be done about the job that was registered or reported."""
 
-    number: int
+    number: Count
     """Of the decision, within its job."""
-    decision: dict[str, Any]
+    decision: ByKey[Name, Any]
     """A ``brain.decision.Decision``, by field names: ``msgspec.convert(advice.decision, Decision)``."""
 
 
@@ -146,25 +147,25 @@ class BrainStatusRequest(Message, frozen=True):
 class BrainJob(Message, frozen=True):
     """A job that is registered."""
 
-    job: str
-    samples: int
-    silent_seconds: float
+    job: Name
+    samples: Count
+    silent_seconds: Seconds
     """Since its master's last word."""
 
 
 class BrainStatus(Message, frozen=True):
-    version: str
-    pid: int
-    started_at: float
+    version: Name
+    pid: Pid
+    started_at: Timestamp
     embedded: bool
-    database: str
-    jobs: list[BrainJob]
-    idle_exit_seconds: float | None
+    database: Url
+    jobs: Items[BrainJob]
+    idle_exit_seconds: Seconds | None
     """Until it ends for want of jobs; None while there are any, and for one that stays."""
-    problem: str = ""
+    problem: Text = ""
     """Why what is reported can't be written, or empty."""
-    hint: str = ""
-    malformed: int = 0
+    hint: Text = ""
+    malformed: Count = 0
     """Messages that couldn't be understood."""
 
 

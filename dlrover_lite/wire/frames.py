@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 import msgspec
 import zmq
 
+from dlrover_lite.bounds import IdBits, Name, Text
+
 WIRE_VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
 """ZeroMQ closes a connection that announces a longer frame."""
 MAX_FRAMES = 256
+MAX_HEADER_BYTES = 1 << 26
+"""Of a longer one nothing is decoded."""
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no message: malformed, text that is no UTF-8, nested too deeply."""
 
 Frames = list[Any]
@@ -26,13 +30,17 @@ Frames = list[Any]
 class Failure(msgspec.Struct, frozen=True, tag="!", array_like=True):
     """What a peer answers when it can't do what was asked. ``code`` is stable, the message is for people."""
 
-    code: str
-    message: str
-    hint: str = ""
+    code: Name
+    message: Text
+    hint: Text = ""
 
 
 UNUSABLE = "unusable"
 """``Failure.code`` for what is the asker's to mend: a node that never was, more workers than there may be."""
+NOT_UNDERSTOOD = "not understood"
+"""``Failure.code`` for a request whose body makes no sense, or has values beyond their bounds: don't repeat it."""
+INTERNAL = "internal error"
+"""``Failure.code`` for a request that something unforeseen has happened with. Nobody knows how far it has got."""
 
 
 class Request(NamedTuple):
@@ -57,24 +65,38 @@ class Reply(NamedTuple):
 
 
 class MalformedMessage(Exception):
-    """Bytes that are no message of ours: dropped and counted, never raised out of a server loop."""
+    """Bytes that are no message of ours: dropped and counted, never raised out of a server loop. ``sequence``: that of a request of which
+    only the body can't be understood."""
+
+    def __init__(self, message: str, sequence: int | None = None) -> None:
+        super().__init__(message)
+        self.sequence = sequence
 
 
 class RequestCodec:
     """Encodes replies and decodes requests of one protocol (a union of tagged structs)."""
 
     def __init__(self, requests: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(tuple[int, int, int, requests])
+        self._decoder = msgspec.msgpack.Decoder(tuple[IdBits, IdBits, IdBits, requests])
+        self._envelope = msgspec.msgpack.Decoder(tuple[IdBits, IdBits, IdBits, msgspec.Raw])
         self._encoder = msgspec.msgpack.Encoder()
 
     def decode(self, peer: bytes, header: bytes, frames: list[zmq.Frame]) -> Request:
         try:
             version, session, sequence, body = self._decoder.decode(header)
-        except _UNREADABLE as error:
-            raise MalformedMessage(str(error)) from error
+        except UNREADABLE as error:
+            raise MalformedMessage(str(error), self._sequence(header)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
         return Request(peer, session, sequence, body, frames)
+
+    def _sequence(self, header: bytes) -> int | None:
+        """Return the number of a request whose body can't be understood; None if nothing else can."""
+        try:
+            version, _, sequence, _ = self._envelope.decode(header)
+        except UNREADABLE:
+            return None
+        return sequence if version == WIRE_VERSION else None
 
     def encode(self, sequence: int, body: Any) -> bytes:
         return self._encoder.encode((WIRE_VERSION, sequence, body))
@@ -93,7 +115,7 @@ class ReplyCodec:
     def decode(self, header: bytes, frames: list[zmq.Frame]) -> Reply:
         try:
             version, sequence, body = self._decoder.decode(header)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise MalformedMessage(str(error)) from error
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
@@ -118,6 +140,8 @@ def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes]
             more = frame.more
     if len(heads) < copied or len(frames) >= MAX_FRAMES:
         raise MalformedMessage(f"{len(heads) + len(frames)} frames")
+    if max(map(len, heads)) > MAX_HEADER_BYTES:
+        raise MalformedMessage(f"a header of {max(map(len, heads))} bytes")
     return heads, frames
 
 

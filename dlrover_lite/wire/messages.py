@@ -9,6 +9,22 @@ from typing import Any, Literal
 
 import msgspec
 
+from dlrover_lite.bounds import (
+    Blob,
+    ByKey,
+    Bytes,
+    Cores,
+    Count,
+    IdBits,
+    Items,
+    Name,
+    Owners,
+    Rate,
+    Seconds,
+    SlotBits,
+    Text,
+    Url,
+)
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.wire.asking import (
@@ -120,100 +136,100 @@ class Ack(Message, frozen=True):
 class Hello(Message, frozen=True):
     """A node is up. A PS names the endpoint it serves."""
 
-    node: str
+    node: Name
     role: Literal["ps", "worker"]
-    endpoint: str = ""
+    endpoint: Url = ""
 
 
 class Welcome(Message, frozen=True):
-    job: str
+    job: Name
     recipe: Recipe
 
 
 class TopologyRequest(Message, frozen=True):
-    node: str
+    node: Name
 
 
 class Topology(Message, frozen=True):
     """The slot map: those PS that own slots, ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each
     slot's owner. ``version`` rises with every change. The answer waits until all of them are up."""
 
-    version: int
-    ps: list[tuple[str, str]] = []
-    slots: bytes = b""
+    version: Count
+    ps: Items[tuple[Name, Url]] = []
+    slots: Owners = b""
 
 
 class WorkReport(Message, frozen=True):
     """What a worker has done since its last report."""
 
-    samples: int = 0
-    minibatches: int = 0
-    bad_lines: int = 0
-    bad_examples: list[str] = []
+    samples: Count = 0
+    minibatches: Count = 0
+    bad_lines: Count = 0
+    bad_examples: Items[Text] = []
     """``file:line: why``, at most a few."""
-    metrics: bytes = b""
+    metrics: Blob = b""
     """``Metrics.to_bytes()`` of these samples' predictions before the update (train) or of the evaluation shard."""
-    staleness: dict[int, int] = {}
+    staleness: ByKey[Count, Count] = {}
     """Pushes applied between a pull and its push, the worker's own ones included -> number of minibatches."""
-    seconds: dict[str, float] = {}
+    seconds: ByKey[Name, Seconds] = {}
     """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
     others; ``wait`` is time in which there was nothing to compute."""
-    cpu_seconds: dict[str, float] = {}
+    cpu_seconds: ByKey[Name, Seconds] = {}
     """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
-    samples_per_second: float = 0.0
-    longest_step_seconds: float = 0.0
+    samples_per_second: Rate = 0.0
+    longest_step_seconds: Seconds = 0.0
     """From one acknowledged push to the next, where the worker had something to do all the while."""
 
 
 class LeaseRequest(Message, frozen=True):
     """Reports on lease ``token`` and, with ``want``, asks for the next one. A report without ``want`` is answered by Ack or Finished."""
 
-    node: str
-    token: int | None = None
-    consumed: list[tuple[int, int]] = []
+    node: Name
+    token: Count | None = None
+    consumed: Items[tuple[Count, Count]] = []
     """Half-open ranges of minibatch numbers that every PS they touched has acknowledged."""
-    failed: int | None = None
+    failed: Count | None = None
     """Minibatch that raised; ``error`` holds the traceback."""
-    error: str = ""
+    error: Text = ""
     give_back: bool = False
     want: bool = True
     report: WorkReport | None = None
-    holding: list[int] = []
+    holding: Items[Count] = []
     """Tokens of all leases this worker knows of: what it doesn't was granted in an answer that got lost."""
 
 
 class Lease(Message, frozen=True):
     """Minibatches [start, stop) of a pass: ``kind`` train (``index`` = epoch) or eval (``index`` = evaluation round)."""
 
-    token: int
+    token: Count
     kind: Literal["train", "eval"]
-    index: int
-    start: int
-    stop: int
-    cores: float = 0.0
+    index: Count
+    start: Count
+    stop: Count
+    cores: Cores = 0.0
     """That the worker has now; 0: those it was started with."""
 
 
 class Wait(Message, frozen=True):
     """Nothing to lease right now: all that is left is leased to others."""
 
-    seconds: float
+    seconds: Seconds
 
 
 class Export(Message, frozen=True):
     """All training and evaluation is done: write the model to ``destination``, then send Exported."""
 
-    destination: str
+    destination: Url
     format: Literal["npz", "parquet"]
-    id_kinds: dict[str, IdKind] = {}
+    id_kinds: ByKey[Name, IdKind] = {}
     """By categorical column, for the model's ``Manifest``, as is ``unknown_ids``."""
-    unknown_ids: dict[str, float] = {}
+    unknown_ids: ByKey[Name, Rate] = {}
 
 
 class Exported(Message, frozen=True):
-    node: str
-    rows: int
-    bytes: int
+    node: Name
+    rows: Count
+    bytes: Bytes
 
 
 class Finished(Message, frozen=True):
@@ -223,10 +239,10 @@ class Finished(Message, frozen=True):
 class NodeFailed(Message, frozen=True):
     """A node can't go on; ``user_error`` when the person's own code or data is at fault."""
 
-    node: str
+    node: Name
     user_error: bool
-    message: str
-    traceback: str = ""
+    message: Text
+    traceback: Text = ""
     because: Literal["", "lost", "damaged"] = ""
     """What else could help: ``lost``, a PS has found nothing of the parameters it was to take up; ``damaged``, it can't restore the cut it
     was ordered to."""
@@ -235,78 +251,78 @@ class NodeFailed(Message, frozen=True):
 class Heartbeat(Message, frozen=True):
     """A worker is alive, whatever it is busy with."""
 
-    node: str
-    doing: str = ""
+    node: Name
+    doing: Text = ""
     """In words: ``minibatch 17 of epoch 0``."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """For so long already."""
 
 
 class SnapshotReport(Message, frozen=True):
     """How far a PS is with its part of a cut."""
 
-    cut: int
+    cut: Count
     state: Literal["taking", "written", "failed"]
     """``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
-    rows: int = 0
+    rows: Count = 0
     """Written so far."""
-    bytes: int = 0
-    part: _Bytes = b""
+    bytes: Bytes = 0
+    part: Blob = b""
     """When ``written``: the ``PartEntry`` of the manifest, as JSON."""
-    why: str = ""
+    why: Text = ""
     """When ``failed``; this PS does nothing more for the cut."""
-    hint: str = ""
-    layout: _Bytes = b""
+    hint: Text = ""
+    layout: Blob = b""
     """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
 
 
 class TableCount(Message, frozen=True):
     """Rows of an embedding table, as one PS has it."""
 
-    name: str
-    dim: int
-    rows: int
+    name: Name
+    dim: Count
+    rows: Count
 
 
 class PsCounters(Message, frozen=True):
     """For the profile of the job. What is counted is counted since the PS started."""
 
-    busy_seconds: float
+    busy_seconds: Seconds
     """In which it answered pulls and pushes; wall time."""
-    queue_seconds: float
+    queue_seconds: Seconds
     """That these waited before, all together."""
-    requests: int
+    requests: Count
     """Pulls and pushes answered."""
-    row_bytes: int
+    row_bytes: Bytes
     """Memory that rows of embeddings and their index take, free rows included."""
-    tables: list[TableCount] = []
+    tables: Items[TableCount] = []
 
 
 class PsReport(Message, frozen=True):
     """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
-    node: str
-    rows: int
+    node: Name
+    rows: Count
     """Of embeddings, in the slots it owns."""
-    bytes: int
+    bytes: Bytes
     """Memory that rows and index take, free rows included."""
-    pushes: int
-    version: int = 0
+    pushes: Count
+    version: Count = 0
     """Of the newest orders it follows; 0: none yet."""
     tidy: bool = True
     """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
-    ready: list[int] = []
+    ready: Items[Count] = []
     """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
-    received: dict[int, int] = {}
+    received: ByKey[Count, Count] = {}
     """Rows received so far, by move."""
-    loads: _Bytes = b""
+    loads: Blob = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
-    requests_per_second: float = 0.0
+    requests_per_second: Rate = 0.0
     """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
     snapshot: SnapshotReport | None = None
     """Of the newest cut that it was ordered to take part in."""
-    restored: int = 0
+    restored: Count = 0
     """The generation whose cut it holds: see RestoreOrder."""
     counters: PsCounters | None = None
     """Twice a second."""
@@ -319,16 +335,16 @@ class SnapshotOrder(Message, frozen=True):
     memory. An order that is no longer listed has ended: what isn't written by then is abandoned.
     """
 
-    cut: int
-    job: str
-    url: str
+    cut: Count
+    job: Name
+    url: Url
     """``CheckpointStore(url).join(cut)`` writes the part."""
-    since: list[int] = []
+    since: Items[Count] = []
     """The clock of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
-    whole: bytes = b""
+    whole: SlotBits = b""
     """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
     compress: bool = False
-    spill_bytes: int = 0
+    spill_bytes: Bytes = 0
     """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
     16 MiB). 0: only the latter."""
 
@@ -336,7 +352,7 @@ class SnapshotOrder(Message, frozen=True):
 class TrainingSettings(Message, frozen=True):
     """Seed and optimizers of a recipe."""
 
-    seed: int
+    seed: IdBits
     optimizer: Optimizer
     embedding_optimizer: Optimizer
 
@@ -345,9 +361,9 @@ class RestoreOrder(Message, frozen=True):
     """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
     say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
 
-    url: str
-    cut: int
-    generation: int
+    url: Url
+    cut: Count
+    generation: Count
     """From 1; each restore has a new one."""
     marks: bool = True
     """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
@@ -358,11 +374,11 @@ class RestoreOrder(Message, frozen=True):
 class MoveOrder(Message, frozen=True):
     """A move of slots under way, as both its PS are told: the target asks the source for the rows."""
 
-    move: int
-    source: str
-    source_endpoint: str
-    target: str
-    slots: bytes
+    move: Count
+    source: Name
+    source_endpoint: Url
+    target: Name
+    slots: SlotBits
     """512 bytes: ``slots.pack``."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
@@ -376,15 +392,15 @@ class PsOrders(Message, frozen=True):
     A move no longer listed has ended: committed if its slots are now the target's, else cancelled.
     """
 
-    version: int
+    version: Count
     """0: no map yet."""
-    owned: bytes = b""
+    owned: SlotBits = b""
     """512 bytes: ``slots.pack``."""
-    moves: list[MoveOrder] = []
+    moves: Items[MoveOrder] = []
     """Under way, with this PS as source or target."""
-    consumed_below: int = 0
+    consumed_below: Count = 0
     """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
-    consumed: list[tuple[int, list[tuple[int, int]]]] = []
+    consumed: Items[tuple[Count, Items[tuple[Count, Count]]]] = []
     """Of later epochs: (epoch, half-open ranges of minibatches)."""
     snapshot: SnapshotOrder | None = None
     """It doesn't wait for a new ``version``, nor does it need one."""

@@ -3,6 +3,7 @@ each docstring; all arrays are little-endian and contiguous."""
 
 from __future__ import annotations
 
+from dlrover_lite.bounds import Bytes, Count, IdBits, Items, Name, Number, OptionalIndex, Pid, Rate, Seconds
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import Ack, Message
 
@@ -31,17 +32,17 @@ __all__ = [
 class TableSpec(Message, frozen=True):
     """An embedding table; tables of the same dim form a group, in the order listed."""
 
-    name: str
-    dim: int
-    init_scale: float
+    name: Name
+    dim: Count
+    init_scale: Number
 
 
 class DenseSpec(Message, frozen=True):
     """The dense vector in blocks of 4,096 float32, all of them: parameters first, then buffers, which a push is subtracted from as it is,
     without the optimizer. Each kind is padded to whole blocks; a block lives in the slot of its number (``ps.layout``)."""
 
-    parameter_blocks: int
-    buffer_blocks: int
+    parameter_blocks: Count
+    buffer_blocks: Count
 
 
 class Configure(Message, frozen=True):
@@ -49,8 +50,8 @@ class Configure(Message, frozen=True):
     as they are, the others get the values given. Frames: the slots that are meant (``slots.pack``); then for each dense group that
     has blocks uint64 numbers of its blocks in those slots, and float32 values [blocks, 4096]. Answer Ack, or Moved."""
 
-    seed: int
-    tables: list[TableSpec]
+    seed: IdBits
+    tables: Items[TableSpec]
     dense: DenseSpec
     optimizer: Optimizer
     embedding_optimizer: Optimizer
@@ -61,11 +62,11 @@ class Pull(Message, frozen=True):
     any; groups at the end may be left out. ``counts[g][t]``: number of keys of the t-th table of group g. Frames: uint64 keys of each
     group, table after table. Answer Pulled, with float32 rows [keys, dim] of each group as frames, or Moved."""
 
-    counts: list[list[int]]
+    counts: Items[Items[Count]]
 
 
 class Pulled(Message, frozen=True):
-    version: int
+    version: Count
     """Pushes applied so far."""
 
 
@@ -73,7 +74,7 @@ class Moved(Message, frozen=True):
     """The request touches slots that this PS doesn't own: nothing was done. Ask the master for the map and try again; at once if it is
     newer than the one that was followed, else a few milliseconds later."""
 
-    version: int
+    version: Count
     """Of the PS's orders."""
 
 
@@ -83,16 +84,16 @@ class Push(Message, frozen=True):
     uint64 keys and float32 gradients [keys, dim]. Slots for which (epoch, k) was applied before are left alone. Answer Pushed, or
     Moved if any slot covered isn't owned: then nothing was applied."""
 
-    epoch: int
-    k: int
-    learning_rate_factor: float
-    counts: list[list[int]]
+    epoch: Count
+    k: Count
+    learning_rate_factor: Rate
+    counts: Items[Items[Count]]
 
 
 class Pushed(Message, frozen=True):
     """``version``: pushes applied before this one; ``applied`` False: it had been applied before in all its slots, nothing changed."""
 
-    version: int
+    version: Count
     applied: bool
 
 
@@ -102,40 +103,40 @@ class Scan(Message, frozen=True):
     uint64 keys, uint16 position of the row's table within the group, float32 values [rows, dim]; with ``state`` also uint32 counts of
     updates, and float32 optimizer state [rows, dim x parts]."""
 
-    group: int
-    start: int
-    limit: int
+    group: OptionalIndex
+    start: Count
+    limit: Count
     state: bool = False
 
 
 class Rows(Message, frozen=True):
-    next_start: int | None
+    next_start: Count | None
     """None after the last row."""
-    total: int
+    total: Count
     """Row numbers in use: the end of the scan."""
 
 
 class CopyBegin(Message, frozen=True):
     """Target to source: begin, or begin anew, with a move that both have orders for. Answer Copying, or NotNow."""
 
-    move: int
+    move: Count
 
 
 class Shared(Message, frozen=True):
     """Memory of a process that another one on the same machine may map (``ps.chunk_memory``): in places, one behind the other."""
 
-    process: int
-    descriptor: int
+    process: Pid
+    descriptor: Count
     """Of an anonymous file, in that process."""
-    name: str
+    name: Name
     """The file's; no other one has it."""
-    places: int
-    place_bytes: int
+    places: Count
+    place_bytes: Bytes
 
 
 class Copying(Message, frozen=True):
-    session: int
-    rows: list[int]
+    session: IdBits
+    rows: Items[Count]
     """About so many of each group are to come."""
     configuration: Configure | None
     """None: no worker has configured the source yet."""
@@ -147,11 +148,11 @@ class CopyNext(Message, frozen=True):
     """More rows. With ``freeze`` the source takes no more pushes for these slots until the master has spoken. Answer Copied, or NotNow for
     a session that is no more."""
 
-    session: int
-    number: int
+    session: IdBits
+    number: Count
     """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
     freeze: bool = False
-    place: int = -1
+    place: OptionalIndex = -1
     """Where the source may put the rows: the target has done with what was there. -1: they are to be sent."""
 
 
@@ -159,23 +160,23 @@ class Copied(Message, frozen=True):
     """Some rows of one group. Frames, unless the rows are in a place: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages
     (pushes since the last change), float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
 
-    session: int
-    group: int
+    session: IdBits
+    group: OptionalIndex
     """-1: none, there is nothing to send right now."""
-    rows: int
-    round: int
+    rows: Count
+    round: Count
     """1: all rows there are; later ones: those changed since the one before began."""
-    left: int
+    left: Bytes
     """Bytes of the rows changed so far and not sent since."""
     complete: bool = False
     """The source is frozen and this was the last: the target holds all there is."""
     configuration: Configure | None = None
     """If it has changed since ``Copying``."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """That it took the source to gather them."""
     busy: bool = False
     """The source has been asked by workers within the last half second."""
-    place: int = -1
+    place: OptionalIndex = -1
     """Where it has put the rows, as the target said; -1: they come in frames."""
 
 

@@ -7,17 +7,21 @@ receives many, applies them, commits once, then replies.
 from __future__ import annotations
 
 import time
+import traceback
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
 
-from dlrover_lite.errors import WireError
+from dlrover_lite.errors import DlroverLiteError, WireError
 from dlrover_lite.wire.curve import Gate, JobKey, is_guarded
 from dlrover_lite.wire.frames import (
+    INTERNAL,
     MAX_FRAME_BYTES,
+    NOT_UNDERSTOOD,
     Failure,
     MalformedMessage,
     Request,
@@ -30,6 +34,14 @@ ZERO_COPY_BYTES = 1 << 16
 """Shorter frames are cheaper to copy than to track."""
 
 _REMEMBERED_SESSIONS = 4096
+
+T = TypeVar("T")
+
+
+def _print(line: str) -> None:
+    """Write to the log of the process. A full disk must not end a server."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
 
 class Server:
@@ -46,7 +58,9 @@ class Server:
         context: zmq.Context[Any],
         remember_replies: bool = False,
         key: JobKey | None = None,
+        say: Callable[[str], None] = _print,
     ) -> None:
+        """``say`` is given lines for the log."""
         self._codec = RequestCodec(requests)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 1000)
@@ -64,7 +78,10 @@ class Server:
             raise
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.malformed = 0
-        """Messages dropped because they could not be understood."""
+        """Messages that could not be understood: dropped, or answered with Failure where only the body makes no sense."""
+        self.unforeseen = 0
+        """Requests that met an exception which nobody had thought of."""
+        self._say = say
         self._remembered: OrderedDict[int, tuple[int, bytes]] | None = OrderedDict() if remember_replies else None
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
@@ -94,11 +111,15 @@ class Server:
             return []
         received: list[Request] = []
         while len(received) < limit and is_readable(self.socket):
+            peer = b""
             try:
                 (peer, header), frames = receive_frames(self.socket, copied=2)
                 request = self._codec.decode(peer, header, frames)
-            except MalformedMessage:
+            except MalformedMessage as error:
                 self.malformed += 1
+                if error.sequence is not None:  # not remembered: a sound request may have the same number
+                    failure = Failure(NOT_UNDERSTOOD, f"the request makes no sense: {error}")
+                    self._send([peer, self._codec.encode(error.sequence, failure)])
                 continue
             if not self._replayed(request):
                 received.append(request)
@@ -128,6 +149,29 @@ class Server:
         if request.sequence == known[0]:
             self._send([request.peer, known[1]])
         return True  # older than the last answered: its client has moved on
+
+    def attempt(self, request: Request, handle: Callable[[Request], T]) -> T | Failure | None:
+        """Return what ``handle`` makes of a request: None for what turns out to be malformed, a Failure for an unforeseen exception,
+        which is counted, and written to the log.
+
+        Whatever a peer sends, it must not end the loop that serves all others: a bug that one request meets is that request's alone.
+        DlroverLiteErrors pass: their meaning is known to the caller.
+        """
+        try:
+            return handle(request)
+        except MalformedMessage:
+            self.malformed += 1
+            return None
+        except DlroverLiteError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above: this is the one place for all servers
+            self.unforeseen += 1
+            what = type(request.body).__name__
+            if (
+                self.unforeseen & (self.unforeseen - 1) == 0
+            ):  # the 1st, 2nd, 4th, 8th, ...: a log must not fill the disk
+                self._say(f"{what} met a bug (number {self.unforeseen}):\n{traceback.format_exc().rstrip()}")
+            return Failure(INTERNAL, f"{what}: {type(error).__name__}: {error}", "This is a bug in dlrover-lite.")
 
     def reply(self, request: Request, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         header = self._codec.encode(request.sequence, body)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dlrover_lite.bounds import clipped
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.errors import DlroverLiteError
@@ -39,6 +40,8 @@ UNPIPELINED_MINIBATCHES = 64
 that miss the last one costs more there than all later ones together."""
 
 _IDLE_SECONDS = 0.2
+_LONGEST_EXAMPLE = 2000
+"""Characters of a bad line's description."""
 
 
 class _Read(NamedTuple):
@@ -139,7 +142,7 @@ class TrainingLoop:
             held, k = found
             began, cpu_before = self._clock(), self._cpu_clock()
             batch = self._batch(held, k)
-            held.work.add_bad([f"{bad.file}:{bad.line}: {bad.why}" for bad in batch.bad])
+            held.work.add_bad([clipped(f"{bad.file}:{bad.line}: {bad.why}", _LONGEST_EXAMPLE) for bad in batch.bad])
             if len(batch.labels):
                 self._read = _Read(held, k, batch, self._trainer.keys(batch.ids))
             else:
@@ -234,7 +237,7 @@ class TrainingLoop:
         self._journal.failed(_name(task), "".join(traceback.format_exception(error)))
         if not isinstance(error, Exception):
             raise exit_error(error, _name(task), self._code_directory) from error
-        task.held.failed(task.k, user_traceback(error, self._code_directory))
+        task.held.failed(task.k, clipped(user_traceback(error, self._code_directory)))
 
     def _collect_pushes(self, *, at_most: int) -> None:
         """Take acknowledgements; wait while more than ``at_most`` pushes are under way."""

@@ -13,6 +13,7 @@ import torch
 import zmq
 
 from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.bounds import clipped
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.errors import DataError, DeadlineExceeded, DlroverLiteError, ModelError, RecipeError
@@ -91,7 +92,7 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
                 finished = _train(spec, welcome.recipe, master, context, stop, pulse, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
-            master.call(NodeFailed(spec.id, True, str(error), own))
+            master.call(NodeFailed(spec.id, True, clipped(str(error)), clipped(own)))
             print(f"{error}\n{own}")
             journal.leaves("it can't train (see above)")
             return USER_ERROR
@@ -99,7 +100,7 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
             journal.leaves(str(error))
             return 1
         except DlroverLiteError as error:
-            master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc()))
+            master.call(NodeFailed(spec.id, False, clipped(str(error)), clipped(traceback.format_exc())))
             print(traceback.format_exc())
             journal.leaves("it has failed (see above)")
             return 1

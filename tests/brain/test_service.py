@@ -27,7 +27,7 @@ from dlrover_lite.wire.brain_messages import (
     Report,
     StopBrain,
 )
-from dlrover_lite.wire.frames import Failure
+from dlrover_lite.wire.frames import NOT_UNDERSTOOD, Failure
 from tests.brain.service_rig import PATIENCE, PLAN, Rig, event, profile, registration
 
 
@@ -145,6 +145,26 @@ def test_nonsense_of_one_job_harms_no_other(rig, bad):
         rig.ask(registration(f"ads-{i}"), client)
     for i, client in enumerate(clients):
         client.send(Report(f"ads-{i}", bad.samples if i == 1 else 7, [bad if i == 1 else profile(1.0, f"ads-{i}")]))
+    rig.service.turn(PATIENCE)
+    replies = [client.receive(PATIENCE) for client in clients]
+    assert [reply is not None and isinstance(reply.body, BrainAck) for reply in replies] == [True, False, True]
+    assert replies[1] is not None and replies[1].body.code == NOT_UNDERSTOOD
+    assert sorted(job.samples for job in queries.jobs(rig.store)) == [0, 7, 7]
+
+
+def test_a_row_that_the_database_refuses_harms_no_other(rig, monkeypatch):
+    clients = [rig.client() for _ in range(3)]
+    for i, client in enumerate(clients):
+        rig.ask(registration(f"ads-{i}"), client)
+    add = rig.store.add_profile
+    too_large = {"ads-1": 2**70}
+    monkeypatch.setattr(
+        rig.store,
+        "add_profile",
+        lambda one: add(msgspec.structs.replace(one, workers=too_large.get(one.job, one.workers))),
+    )
+    for i, client in enumerate(clients):
+        client.send(Report(f"ads-{i}", 7, [profile(1.0, f"ads-{i}")]))
     rig.service.turn(PATIENCE)
     replies = [client.receive(PATIENCE) for client in clients]
     assert [reply is not None and isinstance(reply.body, BrainAck) for reply in replies] == [True, False, True]

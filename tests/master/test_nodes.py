@@ -49,7 +49,7 @@ def test_scaling_the_workers(make: Any) -> None:
         (ScaleRequest(workers=3, ps=0), "0 parameter servers can't hold a model"),
         (ScaleRequest(ps=5000), "Ask for at most 4096"),
         (ScaleRequest(workers=0), "0 workers can't train"),
-        (ScaleRequest(workers=-1), "at least 1"),
+        (ScaleRequest(workers=-1), "Expected `int` >= 0"),
         (ScaleRequest(workers=8), "Ask for at most 7"),
     ],
 )

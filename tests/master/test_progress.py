@@ -117,4 +117,4 @@ def test_evaluations_add_up_and_close() -> None:
     assert evaluations.results == [result]
     empty = evaluations.close(2, at_samples=800)  # nothing but bad lines
     assert (empty.samples, empty.auc) == (0, None)
-    assert np.isnan(empty.loss)
+    assert empty.loss is None

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlrover_lite.errors import RemoteError
 from dlrover_lite.master.service import Outcome
+from dlrover_lite.master.strangers import UNKNOWN_NODE
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
     Exported,
     Finished,
     Heartbeat,
+    Hello,
     Lease,
     LeaseRequest,
     NodeFailed,
@@ -23,6 +26,7 @@ from dlrover_lite.wire.messages import (
     Status,
     StatusRequest,
     StopRequest,
+    StoryRequest,
     Topology,
     TopologyRequest,
     WorkReport,
@@ -64,7 +68,7 @@ def test_workers_get_the_topology_when_all_servers_are_up(make: Any) -> None:
     rig.up("ps-0", "worker-0", "worker-1")
     early = [rig.client(node) for node in ("worker-0", "worker-1")]
     for client in early:
-        client.send(TopologyRequest("worker"))
+        client.send(TopologyRequest("worker-0"))
     assert rig.ask("cli", StatusRequest()).message == "waiting for the parameter servers"
     assert all(client.receive(0.05) is None for client in early)
     rig.up("ps-1")
@@ -259,3 +263,48 @@ def test_what_servers_and_nodes_use_is_in_the_status(rig: Rig) -> None:
     assert (status.state, status.samples, status.loss is None) == ("training", 4, False)
     assert {node.id: node.state for node in status.nodes}["worker-0"] == "up"
     assert status.shards == ShardsStatus(1, left, 10 - 1 - left, 0, {"worker-0": left})
+
+
+STRANGE = [
+    LeaseRequest("worker-7"),
+    LeaseRequest("ps-0", 0, failed=0, error="no"),
+    Exported("worker-7", 1, 1),
+    NodeFailed("worker-7", True, "the end", "Traceback"),
+    NodeFailed("", False, "lost", because="lost"),
+    PsReport("ps-7", 1, 1, 1),
+    PsReport("worker-0", 1, 1, 1),
+    Hello("worker-7", "worker"),
+    Hello("worker-0", "ps", "inproc://nowhere"),
+    TopologyRequest("worker-7"),
+]
+
+
+def test_nodes_that_were_never_launched_get_nothing_and_are_not_believed(rig: Rig) -> None:
+    rig.up("ps-0", "worker-0")
+    for body in STRANGE:
+        with pytest.raises(RemoteError) as refused:
+            rig.ask("stranger", body)
+        assert refused.value.code == UNKNOWN_NODE
+    rig.client("stranger").send(Heartbeat("worker-7"))
+    status = rig.ask("cli", StatusRequest())
+    assert (status.state, status.shards.leased, status.shards.quarantined) == ("starting", 0, 0)
+    assert [node.id for node in status.nodes] == ["ps-0", "worker-0", "worker-1"]
+    told = [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+    assert sum("refuses" in line for line in told) == 5, told  # each name once
+    assert "refuses LeaseRequest of 'worker-7': no such node was ever launched" in told
+    assert "refuses PsReport of 'worker-0': it is a worker" in told
+    assert isinstance(rig.work("worker-0"), Export)
+
+
+def test_a_node_that_has_ended_says_no_hello(rig: Rig) -> None:
+    rig.up("ps-0", "worker-0", "worker-1")
+    rig.backend.ends("worker-1")
+    rig.up("worker-2")
+    with pytest.raises(RemoteError, match="it has ended"):
+        rig.ask("worker-1", Hello("worker-1", "worker"))
+    lease = rig.lease("worker-0")
+    rig.backend.ends("worker-0")
+    rig.up("worker-3")
+    answer = rig.ask("worker-0", LeaseRequest("worker-0", **done(lease)))  # believed about the past
+    assert isinstance(answer, Finished)
+    assert rig.ask("cli", StatusRequest()).samples == 4 * (lease.stop - lease.start)

@@ -95,7 +95,9 @@ def test_a_server_is_told_what_it_owns_and_what_is_consumed(make: Any) -> None:
     rig.ask("worker-0", LeaseRequest("worker-0", lease.token, [(1, lease.stop)]))
     answer = rig.report("ps-1")
     assert (answer.consumed_below, answer.consumed) == ((1, [(1, [])]) if lease.stop == 2 else (0, [(0, [(0, 1)])]))
-    assert rig.report("stranger") == rig.report("worker-0") == Ack()
+    rig.backend.ends("ps-0")
+    rig.up("ps-2")
+    assert rig.report("ps-0") == Ack()  # has ended
 
 
 def test_what_is_in_quarantine_is_not_consumed(make: Any) -> None:

@@ -14,10 +14,20 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import DeadlineExceeded, RemoteError, WireError
+from dlrover_lite.bounds import LONGEST_TEXT
+from dlrover_lite.errors import DeadlineExceeded, JobError, RemoteError, WireError
 from dlrover_lite.wire import MAX_SOCKET_PATH_BYTES, listen_endpoint
 from dlrover_lite.wire.client import RETRY_SECONDS, Client
-from dlrover_lite.wire.frames import MAX_FRAMES, WIRE_VERSION, MalformedMessage, Request, RequestCodec
+from dlrover_lite.wire.frames import (
+    INTERNAL,
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+    NOT_UNDERSTOOD,
+    WIRE_VERSION,
+    MalformedMessage,
+    Request,
+    RequestCodec,
+)
 from dlrover_lite.wire.messages import (
     Ack,
     Hello,
@@ -325,6 +335,59 @@ def test_nonsense_is_dropped_and_counted(server: Server, client: Client, context
     client.send(StatusRequest())
     server.reply(one(server), Ack())
     assert taken(client).body == Ack()
+
+
+@pytest.mark.parametrize("body", [["Reboot"], ["StopRequest", 5], ["StopRequest", "x" * (LONGEST_TEXT + 1)]])
+def test_who_asks_nonsense_is_told_so(server: Server, client: Client, body: list[Any]) -> None:
+    """Rather than left to wait: where only the body makes no sense, it is known who has asked."""
+    client.socket.send(header(WIRE_VERSION, client.session, 7, body))
+    assert server.receive(PATIENCE) == []
+    reply = taken(client)
+    assert (reply.sequence, reply.body.code) == (7, NOT_UNDERSTOOD)
+    assert "makes no sense" in reply.body.message
+    client.socket.send(header(WIRE_VERSION, client.session, 7, ["StatusRequest"]))  # the same number, and sense
+    server.reply(one(server), Ack())
+    assert taken(client).body == Ack()
+
+
+def test_a_header_beyond_all_measure_is_not_decoded(server: Server, client: Client) -> None:
+    client.socket.send(header(WIRE_VERSION, client.session, 1, ["StopRequest", "x" * MAX_HEADER_BYTES]))
+    client.send(StatusRequest())
+    while not (received := server.receive(PATIENCE)):
+        pass
+    assert (received[0].body, server.malformed) == (StatusRequest(), 1)
+
+
+def test_what_one_request_meets_is_that_requests_alone(
+    endpoint: str, context: zmq.Context[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server(endpoint, MasterRequests, context=context)
+    client = Client(server.endpoint, MasterReplies, context=context)
+    errors = iter(
+        [ZeroDivisionError("no", "way"), *[KeyError("x")] * 6, MalformedMessage("bad"), JobError("known"), None]
+    )
+
+    def handle(request: Request) -> Ack:
+        if (error := next(errors)) is not None:
+            raise error
+        return Ack()
+
+    answers: list[Any] = []
+    for _ in range(10):
+        client.send(StatusRequest())
+        try:
+            answers.append(server.attempt(one(server), handle))
+        except JobError as error:
+            answers.append(error.message)
+    assert [answer.code for answer in answers[:7]] == [INTERNAL] * 7
+    assert "StatusRequest: ZeroDivisionError" in answers[0].message
+    assert answers[7:] == [None, "known", Ack()]
+    assert (server.unforeseen, server.malformed) == (7, 1)
+    said = capsys.readouterr().out
+    assert said.count("Traceback") == 3  # the 1st, 2nd and 4th
+    assert "StatusRequest met a bug (number 4)" in said
+    client.close()
+    server.close()
 
 
 @st.composite

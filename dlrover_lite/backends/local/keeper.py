@@ -41,6 +41,7 @@ from dlrover_lite.jobs.store import Job, JobRecord, Result
 __all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
+_LONGEST_POLL_SECONDS = 3600.0
 _LAST_WORDS_MILLISECONDS = 500
 """At most, for answers that are on their way when the keeper ends."""
 _REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
@@ -128,7 +129,9 @@ class Keeper:
             self.service.next_due(),
         )
         times = [at for at in due if at is not None]
-        return max(0, int((min(times) - self._clock()) * 1000) + 1) if times else None
+        if not times:
+            return None
+        return max(0, int(min(min(times) - self._clock(), _LONGEST_POLL_SECONDS) * 1000) + 1)
 
     def _take_signals(self) -> None:
         for number in self._wakeup.recv(4096):

@@ -16,6 +16,7 @@ import msgspec
 
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.ps.kept_memory import FILES_AT_ONCE, Fetch, Keep, KeeperRequest, Kept, Left, Refused
+from dlrover_lite.wire.frames import UNREADABLE
 
 __all__ = ["MEMORY_SOCKET", "HeldMemory"]
 
@@ -112,7 +113,7 @@ class HeldMemory:
                 return
             body = msgspec.json.decode(data, type=KeeperRequest)
             self._answer(connection, body, fds, lost=bool(flags & socket.MSG_CTRUNC))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             self._drop(connection)
         finally:
             for fd in fds:  # what is kept has been taken out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,82 +12,81 @@ import msgspec
 
 from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.limits.base import Enter
+from dlrover_lite.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
 from dlrover_lite.errors import BackendError
 from dlrover_lite.files import UnsafeName, checked_name
 from dlrover_lite.units import Resources
+from dlrover_lite.wire.frames import UNREADABLE
+from dlrover_lite.wire.message import Message
 
 # --- caller and keeper, over the wire -------------------------------------------------------------------------------
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    pass
-
-
-class Launch(_Message, frozen=True):
+class Launch(Message, frozen=True):
     spec: NodeSpec
 
 
-class Resize(_Message, frozen=True):
-    node: str
+class Resize(Message, frozen=True):
+    node: Name
     resources: Resources
 
 
-class Terminate(_Message, frozen=True):
-    node: str
-    grace_seconds: float
+class Terminate(Message, frozen=True):
+    node: Name
+    grace_seconds: Seconds
     keep_memory: bool = False
 
 
-class ReadEvents(_Message, frozen=True):
-    after: int
-    timeout_seconds: float
+class ReadEvents(Message, frozen=True):
+    after: Count
+    timeout_seconds: Seconds
 
 
-class ReadUsage(_Message, frozen=True):
-    node: str
+class ReadUsage(Message, frozen=True):
+    node: Name
 
 
-class ReadAll(_Message, frozen=True):
+class ReadAll(Message, frozen=True):
     pass
 
 
-class ReadLogs(_Message, frozen=True):
-    node: str
+class ReadLogs(Message, frozen=True):
+    node: Name
 
 
-class ReadCapacity(_Message, frozen=True):
+class ReadCapacity(Message, frozen=True):
     pass
 
 
-class ReadEnforcement(_Message, frozen=True):
+class ReadEnforcement(Message, frozen=True):
     pass
 
 
-class Done(_Message, frozen=True):
+class Done(Message, frozen=True):
     pass
 
 
-class EventList(_Message, frozen=True):
-    events: list[NodeEvent]
+class EventList(Message, frozen=True):
+    events: Items[NodeEvent]
 
 
-class UsageAnswer(_Message, frozen=True):
+class UsageAnswer(Message, frozen=True):
     usage: Usage | None
 
 
-class AllAnswer(_Message, frozen=True):
+class AllAnswer(Message, frozen=True):
     readings: Readings
 
 
-class LogsAnswer(_Message, frozen=True):
-    path: str
+class LogsAnswer(Message, frozen=True):
+    path: Url
 
 
-class CapacityAnswer(_Message, frozen=True):
+class CapacityAnswer(Message, frozen=True):
     resources: Resources
 
 
-class EnforcementAnswer(_Message, frozen=True):
+class EnforcementAnswer(Message, frozen=True):
     enforcement: Enforcement
 
 
@@ -100,42 +100,42 @@ KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | LogsAnswer | Capaci
 
 
 class TemplateOptions(msgspec.Struct, frozen=True):
-    channel: int
+    channel: Count
     """Descriptor of the template's end of the socket pair."""
-    job_directory: str
-    imports: list[str]
+    job_directory: Url
+    imports: Items[Name]
 
 
-class Fork(_Message, frozen=True):
+class Fork(Message, frozen=True):
     spec: NodeSpec
-    entry: str
+    entry: Name
     """``module:function``."""
     enter: Enter = Enter()
     """How the node gets within its limits."""
-    memory: str = ""
+    memory: Url = ""
     """Where its memory is kept: ``ps.kept_memory``."""
 
 
-class Signal(_Message, frozen=True):
-    node: str
-    number: int
+class Signal(Message, frozen=True):
+    node: Name
+    number: SignalNumber
 
 
-class Ready(_Message, frozen=True):
+class Ready(Message, frozen=True):
     """Everything is imported."""
 
 
-class Forked(_Message, frozen=True):
-    node: str
-    pid: int
+class Forked(Message, frozen=True):
+    node: Name
+    pid: Pid
 
 
-class Ended(_Message, frozen=True):
+class Ended(Message, frozen=True):
     """``exit_code``: minus the signal's number if a signal ended it; None if it could not be started (``detail`` says why)."""
 
-    node: str
-    exit_code: int | None
-    detail: str = ""
+    node: Name
+    exit_code: ExitCode | None
+    detail: Text = ""
 
 
 ToTemplate = Fork | Signal
@@ -151,6 +151,8 @@ class Channel(Generic[M]):
         self.socket = end
         self._decoder: msgspec.json.Decoder[M] = msgspec.json.Decoder(incoming)
         self._buffer = b""
+        self.malformed = 0
+        """Lines that were no message."""
         self.open = True
 
     def send(self, message: msgspec.Struct) -> None:
@@ -168,7 +170,18 @@ class Channel(Generic[M]):
             self.open = False
             return []
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return [self._decoder.decode(line) for line in lines]
+        found = []
+        for line in lines:
+            try:
+                found.append(self._decoder.decode(line))
+            except UNREADABLE as error:
+                self.malformed += 1
+                print(
+                    f"a message of {len(line)} bytes makes no sense, and is dropped: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        return found
 
 
 def node_log(job_directory: Path, node: str) -> Path:

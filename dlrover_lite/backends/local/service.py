@@ -37,13 +37,16 @@ from dlrover_lite.backends.local.protocol import (
     UsageAnswer,
     node_log,
 )
-from dlrover_lite.errors import BackendError
+from dlrover_lite.errors import BackendError, DlroverLiteError
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.frames import Request
 from dlrover_lite.wire.server import Server
 
 __all__ = ["KeeperService"]
+
+LONGEST_WAIT_SECONDS = 60.0
+"""A question for events is answered after that at the latest, if only with none."""
 
 
 class Supervisor(Protocol):
@@ -82,7 +85,7 @@ class KeeperService:
         while requests := self._server.receive(0):
             for request in requests:
                 if isinstance(request.body, ReadEvents):
-                    until = now + request.body.timeout_seconds
+                    until = now + min(request.body.timeout_seconds, LONGEST_WAIT_SECONDS)
                     waiter = self._waiters.get(request.session)
                     if waiter is not None and waiter.request.sequence == request.sequence:
                         until = waiter.until
@@ -100,10 +103,11 @@ class KeeperService:
 
     def _answer(self, request: Request) -> None:
         try:
-            answer = self._do(request.body)
-        except BackendError as error:
+            answer = self._server.attempt(request, lambda one: self._do(one.body))
+        except DlroverLiteError as error:
             self._server.fail(request, "refused", error.message, error.hint)
-        else:
+            return
+        if answer is not None:
             self._server.reply(request, answer)
 
     def _do(self, body: msgspec.Struct) -> msgspec.Struct:

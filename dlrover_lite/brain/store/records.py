@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from dlrover_lite.bounds import ByKey, Count, Name, Text, Timestamp
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.errors import HistoryError
@@ -93,22 +94,22 @@ def profile_of(record: ProfileRecord) -> Profile:
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    job: str
-    at: float
+    job: Name
+    at: Timestamp
     kind: Literal["desired", "granted"]
     plan: Plan
-    decision: int | None = None
+    decision: Count | None = None
     """Number of the decision that it follows from."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    job: str
-    at: float
-    node: str
+    job: Name
+    at: Timestamp
+    node: Name
     event: Literal["launched", "up", "resized", "ended"]
     """All but ``resized`` happen to a node once."""
-    reason: str = ""
-    data: dict[str, Any] = {}
+    reason: Text = ""
+    data: ByKey[Name, Any] = {}
 
 
 class FitRecord(msgspec.Struct, frozen=True, kw_only=True):

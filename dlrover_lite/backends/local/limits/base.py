@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from dlrover_lite.backends.base import Enforcement, Usage
+from dlrover_lite.bounds import Bytes, Count, Items, Nice, Url
 from dlrover_lite.errors import BackendError
 from dlrover_lite.units import Resources
 
@@ -22,13 +23,13 @@ class LimiterUnavailable(BackendError):
 class Enter(msgspec.Struct, frozen=True):
     """What a process does to be within a fence, before it runs anything of the node; what it starts later is within too."""
 
-    groups: list[str] = []
+    groups: Items[Url] = []
     """``cgroup.procs`` files to write itself to."""
-    cpus: list[int] = []
+    cpus: Items[Count] = []
     """The only CPUs it runs on; empty: as it is."""
-    nice: int = 0
+    nice: Nice = 0
     """Added to its nice value."""
-    more_data: int | None = None
+    more_data: Bytes | None = None
     """It may allocate so many bytes beyond what it has when it enters; None: no bound."""
 
 
