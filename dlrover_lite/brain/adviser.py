@@ -14,7 +14,7 @@ import msgspec
 
 from dlrover_lite.brain.decision import Decision, Round, decide
 from dlrover_lite.brain.demand import Demand, Done, Standing
-from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.features import JobFeatures
 from dlrover_lite.brain.health import heal
 from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs, index_of
@@ -173,9 +173,8 @@ class Adviser:
                 known.refused(done, one.decision)
             predicted = one.decision.predicted
             if done.state == "done" and predicted is not None and one.decision.action != "start":
-                rate = self._rate_before(known, one)
-                if rate:
-                    known.scale_costs.append(min(done.seconds, max(0.0, done.seconds - done.samples / rate)))
+                if before := self._rate_before(known, one):
+                    known.scale_costs.append(cost_of_change(done, before, predicted.throughput.expected))
                 if one.decision.action == "explore":
                     known.explored_seconds += done.seconds + self._policy.exploration_seconds
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from dlrover_lite.brain.decision import Decision
+from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.errors import UsageError
 
-__all__ = ["Effect", "doubt_after", "judge"]
+__all__ = ["Effect", "cost_of_change", "doubt_after", "judge"]
 
 MUCH = 0.25
 """A prediction that is off by more than this share, and outside of its own band, missed by much."""
@@ -63,6 +64,14 @@ def judge(decision: Decision, measured: Band, *, windows: int, at: float, scale_
         missed=missed,
         text=text,
     )
+
+
+def cost_of_change(done: Done, before: float, predicted: float) -> float:
+    """Compute what a change has cost, in seconds: what was not trained while it went on, at the better of the rates ``before`` and
+    ``predicted`` after it (samples/s). By the rate before alone, a change to a faster plan would seem to be free as soon as the new nodes
+    make up for what was lost."""
+    trained = done.samples / max(before, predicted)
+    return min(done.seconds, max(0.0, done.seconds - trained))
 
 
 def doubt_after(effects: Sequence[tuple[Decision, Effect]], *, newest: int = 5) -> float:

@@ -92,7 +92,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     measured: Band | None = None
     """Samples/s with ``now``; None: not measured yet, the model's word is taken."""
     scale_seconds: NonNegative = 0.0
-    """What a change of its plan costs, as seconds of training at the present rate."""
+    """What a change of its plan costs, as seconds of training (``effect.cost_of_change``)."""
     waited_seconds: NonNegative = 0.0
     """In the queue."""
     ran_seconds: NonNegative = 0.0

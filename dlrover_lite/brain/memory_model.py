@@ -218,5 +218,5 @@ def decayed_quantile(
 
 
 def _normal(z: Floats) -> Floats:
-    """The normal distribution, to 1%: a logistic curve."""
-    return 1 / (1 + np.exp(-1.702 * np.clip(z, -40, 40)))
+    """Compute the cumulative distribution of the standard normal, element by element."""
+    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in z.flat]).reshape(z.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,27 @@ def test_a_job_that_would_be_faster_is_changed_and_what_that_brought_is_stored(o
     predicted = change.decision.predicted
     assert predicted is not None
     assert effect.error == pytest.approx(effect.measured.expected / predicted.throughput.expected - 1)
+
+
+def test_a_change_to_a_faster_plan_is_not_free_and_a_prediction_that_missed_is_remembered(office: Office) -> None:
+    """While it went on the job trained as much as it would have with the old plan, and afterwards far less than was predicted."""
+    office.arrives()
+    office.turn()
+    job = office.begins(plan=Candidate(1, 1, 1.0, 0.5))
+    office.trains(windows=4)
+    office.turn()
+    change = office.adviser.waiting()["ads-1"]
+    assert change.decision.predicted is not None and change.decision.choice is not None
+    before = office.adviser.inputs(office.now).jobs[0]
+    assert before.measured is not None and before.doubt == 1.0
+    job.plan = change.decision.choice
+    job.costs = replace(job.costs, worker=8 * job.costs.worker, ps=8 * job.costs.ps)
+    trained = int(10.0 * before.measured.expected)
+    office.trains(windows=3, done=(done("ads-1", change.number, office.now, seconds=10.0, samples=trained),))
+    after = office.adviser.inputs(office.now).jobs[0]
+    faster = change.decision.predicted.throughput.expected / before.measured.expected
+    assert after.scale_seconds == pytest.approx(10.0 - 10.0 / faster, rel=0.2) and faster > 1.5
+    assert after.doubt > 1.5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.decision import Decision, Predicted
-from dlrover_lite.brain.effect import Effect, doubt_after, judge
+from dlrover_lite.brain.demand import Done
+from dlrover_lite.brain.effect import Effect, cost_of_change, doubt_after, judge
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.errors import UsageError
 
@@ -72,6 +73,21 @@ def test_a_miss_makes_the_next_ones_less_sure_until_enough_came_true() -> None:
 
 def test_one_small_miss_changes_little() -> None:
     assert doubt_after([(PREDICTED, measured(113.0))]) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("samples", "before", "predicted", "cost"),
+    [
+        (0, 100.0, 100.0, 10.0),  # all stood still
+        (600, 100.0, 100.0, 4.0),
+        (1500, 100.0, 300.0, 5.0),  # by the rate before it would be free
+        (600, 100.0, 50.0, 4.0),  # to a smaller plan: what is slower afterwards is no cost of the change
+        (5000, 100.0, 300.0, 0.0),
+    ],
+)
+def test_what_a_change_has_cost(samples: int, before: float, predicted: float, cost: float) -> None:
+    done = Done(job="ads-1", number=1, at=20.0, state="done", seconds=10.0, samples=samples)
+    assert cost_of_change(done, before, predicted) == pytest.approx(cost)
 
 
 @given(st.lists(st.floats(0.0, 1e4), max_size=8))

@@ -119,6 +119,22 @@ def test_a_running_job_as_it_was_measured() -> None:
     assert observed_view(base_view("job"), [], free_cores=16.0) == base_view("job")
 
 
+def test_a_model_is_fitted_to_what_was_measured_last() -> None:
+    """For 70 intervals it took twice as long for everything as in the 64 since."""
+    job = Job(Candidate(2, 1, 1.0, 0.5), Costs(worker=0.06), seed=3)
+    profiles = job.windows(70)
+    job.costs = Costs(worker=0.03)
+    newest = job.windows(64)
+    now, before = (
+        load_model(observed_view(base_view("job"), seen, free_cores=16.0).model)
+        for seen in ([*profiles, *newest], profiles)
+    )
+    work = [model.fit.coefficients["worker_sample"] for model in (now, before)]
+    assert work[0] < 0.7 * work[1]
+    alone = load_model(observed_view(base_view("job"), newest, free_cores=16.0).model)
+    assert now.fit.coefficients == pytest.approx(alone.fit.coefficients)
+
+
 def test_brain_alone_scales_a_job_to_near_what_is_best() -> None:
     """Cold, with eight cores and two decisions."""
     capacity, small = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from dlrover_lite.brain.decision import decide
 from dlrover_lite.brain.fitted_model import load_model, model_data
 from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
+from dlrover_lite.brain.options import options_of
 from dlrover_lite.brain.pareto import Band
 from dlrover_lite.brain.throughput import fit
 from dlrover_lite.units import Resources
@@ -35,6 +37,23 @@ def test_what_surely_pays_is_done():
 
 def test_a_change_that_costs_more_than_it_saves_is_not_made():
     assert decided(view(now=SMALLEST, remaining_samples=1e5, scale_seconds=50.0)).action == "stay"
+
+
+def test_what_a_change_costs_is_taken_from_all_it_brings():
+    """From the gain, its band and its value; staying costs nothing."""
+    job = view(now=SMALLEST, priority=2.0)
+    free, dear = (
+        options_of(msgspec.structs.replace(job, scale_seconds=seconds), load(job.model), CAPACITY, Policy())
+        for seconds in (0.0, 7.0)
+    )
+    others = np.arange(len(free.gain)) != free.now
+    for name in ("gain", "least_gain", "most_gain"):
+        lost = getattr(free, name) - getattr(dear, name)
+        assert lost[others] == pytest.approx(7.0) and lost[free.now] == 0
+    assert (free.value - dear.value)[others] == pytest.approx(2.0 * 7.0 / free.stay_seconds)
+    assert dear.value[dear.now] == 0
+    starts = options_of(view(scale_seconds=7.0), load(job.model), CAPACITY, Policy())
+    assert starts.gain[starts.minimum] == 0  # what doesn't run yet isn't changed
 
 
 def test_a_gain_that_is_not_certain_is_not_enough():
