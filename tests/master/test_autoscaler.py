@@ -290,6 +290,40 @@ def test_a_newer_decision_takes_the_place_of_an_older_one_and_a_person_can_rejec
     assert not machine.state.busy and machine.turn() is None
 
 
+@pytest.mark.parametrize("answer", ["accept", "reject"])
+def test_a_suggestion_that_was_answered_or_superseded_is_not_taken_again(answer: str) -> None:
+    """Its master is told of it again, as the answer to an earlier report was late."""
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck, "suggest")
+    machine.advise(plan(2, 0.5, 1, 0.5), number=1)
+    machine.advise(plan(3, 0.5, 1, 0.5), number=2)
+    for number in (1, 2):
+        machine.advise(plan(4, 0.5, 1, 0.5), number=number)
+        assert machine.state.suggestion is not None and machine.state.suggestion.number == 2
+    if answer == "accept":
+        machine.state = machine.state.accept(machine.now, 0)
+    else:
+        machine.state, _ = machine.state.reject("by request", machine.now, 0)
+    before = machine.state
+    for number in (1, 2):
+        machine.advise(plan(4, 0.5, 1, 0.5), number=number)
+        assert machine.state == before and machine.state.suggestion is None
+
+
+@pytest.mark.parametrize(
+    ("heard", "by_itself", "stays"), [(0, True, True), (0, False, False), (2, True, False), (9, True, False)]
+)
+def test_a_suggestion_of_an_earlier_generation(heard: int, by_itself: bool, stays: bool) -> None:
+    """It stays where the job goes on by itself as it was; not once it had ended, nor where another decision has begun the next one."""
+    machine = Machine(plan(1, 0.5, 1, 0.5), no_luck, "suggest")
+    machine.advise(plan(2, 0.5, 1, 0.5), number=3)
+    machine.state = machine.state.goes_on(heard, "", by_itself=by_itself)
+    assert (machine.state.suggestion is not None) is stays
+    assert machine.state.heard == max(3, heard)
+    before = machine.state
+    machine.advise(plan(2, 0.5, 1, 0.5), number=3)
+    assert machine.state == before
+
+
 def test_steps_without_a_target_are_done_in_their_order() -> None:
     machine = Machine(plan(2, 0.5, 1, 0.5), no_luck)
     steps = (Resize("ps-0", Resources(1.0, GIB)), Replace("worker-1", Resources(0.5, GIB)))
