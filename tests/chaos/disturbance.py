@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,20 +28,25 @@ LONGEST_PAUSE_SECONDS = 4.0
 
 
 class Disturbance:
-    """Of one job. What was done is in ``told``. A seed fixes what is tried, not how fast the machine is meanwhile."""
+    """Of one job. What was tried is in ``told``, and what came to pass in ``harm``. A seed fixes what is tried, not how fast the machine is
+    meanwhile."""
 
     def __init__(self, job: ChaosJob, rng: random.Random) -> None:
         self.job = job
         self.rng = rng
         self.told: list[str] = []
+        self.harm: Counter[str] = Counter()
+        """Signals that were delivered, by what was hit: ``kill worker``, ``stop master``."""
         self._wishes = ThreadPoolExecutor(1)
         """A master that is stopped answers late, and isn't waited for."""
         self._timers: list[threading.Timer] = []
 
     def go_on(self, seconds: float, pause_seconds: float = 0.25) -> None:
-        """For so long, or until the job has ended; then all that was stopped or slowed down goes on."""
+        """For so long, or until the job has ended; then all that was stopped or slowed down goes on. A node is killed first."""
         end = time.monotonic() + seconds
         try:
+            while not self._kill_a_node() and self.job.handle.result() is None:
+                time.sleep(0.01)
             while time.monotonic() < end and self.job.handle.result() is None:
                 self._do_something()
                 time.sleep(self.rng.uniform(0, 2 * pause_seconds))
@@ -48,7 +54,7 @@ class Disturbance:
             for timer in self._timers:
                 timer.join()
             self._wishes.shutdown()
-            print("\n".join(self.told))
+            print("\n".join([*self.told, *(f"{count} x {what}" for what, count in sorted(self.harm.items()))]))
 
     def _do_something(self) -> None:
         actions = [self._kill, self._kill_two, self._stop, self._stop, self._slow, self._scale, self._move, self._drain]
@@ -69,18 +75,33 @@ class Disturbance:
         name = self.rng.choice(found)
         return name, there[name]
 
+    def _kill_a_node(self) -> bool:
+        """A worker or a parameter server, whichever is there; whether one was."""
+        there = processes(self.job.handle)
+        nodes = sorted(name for name in there if name.startswith(("ps-", "worker-")))
+        if not nodes:
+            return False
+        name = self.rng.choice(nodes)
+        with suppress(psutil.NoSuchProcess):
+            self._end(name, there[name])
+            return True
+        return False
+
+    def _end(self, name: str, process: psutil.Process) -> None:
+        self.told.append(f"kill -9 {name}")
+        process.kill()
+        self.harm[f"kill {_role(name)}"] += 1
+
     def _kill(self) -> None:
         if (victim := self._victim()) is not None:
-            self.told.append(f"kill -9 {victim[0]}")
-            victim[1].kill()
+            self._end(*victim)
 
     def _kill_two(self) -> None:
         """At the same instant."""
         there = processes(self.job.handle)
         for name in self.rng.sample(sorted(there), min(2, len(there))):
-            self.told.append(f"kill -9 {name}, with another one")
             with suppress(psutil.NoSuchProcess):
-                there[name].kill()
+                self._end(name, there[name])
 
     def _stop(self) -> None:
         if (victim := self._victim()) is None:
@@ -90,6 +111,7 @@ class Disturbance:
         seconds = self.rng.uniform(0.05, longest)
         self.told.append(f"SIGSTOP {name} for {seconds:.2f} s")
         process.send_signal(signal.SIGSTOP)
+        self.harm[f"stop {_role(name)}"] += 1
 
         def go_on() -> None:
             with suppress(psutil.NoSuchProcess):  # given up meanwhile, and killed
@@ -136,3 +158,7 @@ class Disturbance:
     def _in(self, seconds: float, undo: Callable[[], object]) -> None:
         self._timers.append(threading.Timer(seconds, undo))
         self._timers[-1].start()
+
+
+def _role(name: str) -> str:
+    return name.partition("-")[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dlrover_lite.jobs.store import Result
 from tests.chaos.disturbance import Disturbance
 from tests.chaos.extent import LONG, OPTIMIZERS, SECONDS, SEEDS
 from tests.chaos.support import BATCH_SIZE, recipe, start
@@ -34,8 +35,9 @@ def test_a_census_that_is_disturbed(tmp_path: Path, seed: int) -> None:
     slow_seconds = rng.choice([0.02, 0.0])  # without, it may come to its end, and write its model, meanwhile
     job = start(tmp_path, plain, slow_seconds=slow_seconds)
     until_trained(job.handle, BATCH_SIZE)
-    Disturbance(job, rng).go_on(SECONDS)
-    job.finish(300)
+    disturbance = Disturbance(job, rng)
+    disturbance.go_on(SECONDS)
+    assert_harmed(disturbance, job.finish(300))
 
 
 def test_a_census_whose_server_is_out_of_memory(tmp_path: Path) -> None:
@@ -57,12 +59,22 @@ def test_a_model_that_is_disturbed_learns_as_much(tmp_path: Path, seed: int, und
     print(f"CHAOS_SEED={seed}")
     job = start(tmp_path, quality(), slow_seconds=0.02)
     until_trained(job.handle, BATCH_SIZE)
-    Disturbance(job, random.Random(seed)).go_on(SECONDS)
-    status = job.finish(300).status
+    disturbance = Disturbance(job, random.Random(seed))
+    disturbance.go_on(SECONDS)
+    result = job.finish(300)
+    assert_harmed(disturbance, result)
+    status = result.status
     assert status is not None
     auc = status["evaluations"][-1]["auc"]
     print(f"AUC {auc:.5f}, undisturbed {undisturbed_auc:.5f}")
     assert abs(auc - undisturbed_auc) <= MOST_LOST
+
+
+def assert_harmed(disturbance: Disturbance, result: Result) -> None:
+    """By what was done, and by what the job itself says of its nodes."""
+    assert disturbance.harm["kill worker"] + disturbance.harm["kill ps"] > 0
+    assert result.status is not None
+    assert any("Killed" in node["state"] for node in result.status["nodes"]), result.status["nodes"]
 
 
 @pytest.fixture(scope="module")

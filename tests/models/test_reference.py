@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +80,22 @@ def test_zipf_draws_are_as_frequent_as_their_rank_says(reference):
     counts = np.sort(np.bincount(drawn, minlength=1000))[::-1]
     assert counts[0] / counts[1] == pytest.approx(2**1.2, rel=0.1)
     assert drawn.min() >= 0 and drawn.max() < 1000
+
+
+def test_each_part_of_a_step_is_measured_once(reference, monkeypatch):
+    """What is done twice makes the baseline slower than plain PyTorch is."""
+    model = reference.PlainWideDeep(rows_per_feature=10)
+    optimizers = model.optimizers()
+    counts = Counter()
+
+    def counted(where, name):
+        real = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *given, **named: (counts.update([name]), real(*given, **named))[1])
+
+    counted(model, "zero_grad")
+    counted(model, "forward")
+    counted(torch.Tensor, "backward")
+    for optimizer in optimizers:
+        counted(optimizer, "step")
+    assert reference.samples_per_second(model, optimizers, reference.wide_deep_batches(3, batch_size=8, ids=10)) > 0
+    assert counts == {"zero_grad": 3, "forward": 3, "backward": 3, "step": 3 * len(optimizers)}
