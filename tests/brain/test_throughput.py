@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.nnls import nnls
@@ -80,11 +81,16 @@ def test_least_squares_without_negative_coefficients(seed: int, k: int) -> None:
 # --- fitting --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 1000), st.floats(0.3, 3.0), st.floats(0.3, 3.0), st.floats(0.3, 3.0))
-@example(528, 3.0, 3.0, 0.3)
-def test_known_costs_are_found_again(seed: int, workers: float, servers: float, requests: float) -> None:
-    factors = {"worker": workers, "ps_sample": servers, "ps_request": requests, "latency": 1.0}
+SEEDS = {(3.0, 3.0, 0.3): 528}
+"""Of the errors, for factors on the costs of workers, of servers by sample, and by request: all corners of 0.3 to 3 and some between, one
+set of errors each and always the same. (Any errors at all may be such that no fit comes near enough: 1 in 4,000.)"""
+SEEDS |= {corner: at for at, corner in enumerate(itertools.product((0.3, 3.0), repeat=3)) if corner not in SEEDS}
+SEEDS |= {tuple(0.3 * 10 ** np.random.default_rng(at).random(3)): at for at in range(8, 32)}
+
+
+@pytest.mark.parametrize(("times", "seed"), SEEDS.items())
+def test_known_costs_are_found_again(times: tuple[float, float, float], seed: int) -> None:
+    factors = {**dict(zip(("worker", "ps_sample", "ps_request"), times, strict=True)), "latency": 1.0}
     known = {
         name: value * next(f for prefix, f in factors.items() if name.startswith(prefix))
         for name, value in TRUE.items()
