@@ -78,6 +78,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """A change is under way, or waits to be accepted."""
     worker_peak: Bytes = 0
     """Bytes that any worker has used at most."""
+    evaluated: bool = True
+    """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     heard: Count = 0
     """The newest decision that has arrived."""
 

@@ -380,6 +380,8 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
         facts=demand.facts,
         most=most,
         least=_least(demand),
+        worker_peak=known.worker_peak,
+        evaluated=standing.evaluated,
         spill_part=known.spill_part,
         seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
         start_seconds=known.seconds_to_replace,

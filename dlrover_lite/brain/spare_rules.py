@@ -142,14 +142,16 @@ def _of_server(inputs: HealInputs, one: _Lower) -> str:
 
 
 def _workers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
-    """All do the same, so each may come to need as much as any."""
+    """All do the same, so each may come to need as much as any has. An evaluation may take more than training: before the first one
+    nobody knows."""
     used = [node.used_bytes for node in inputs.nodes if node.role == "worker"]
-    if not used or not all(used):
+    if not inputs.evaluated or not used or not all(used):
         return
-    limit = max(worker_limit(max(used)), inputs.least.get("worker", 0))
+    most = max(*used, inputs.worker_peak)
+    limit = max(worker_limit(most), inputs.least.get("worker", 0))
     for node in nodes:
         if _is_worth_it(inputs, node, limit):
-            yield _Lower(node, limit, MemoryBand(node.used_bytes, node.used_bytes, max(used), limit))
+            yield _Lower(node, limit, MemoryBand(node.used_bytes, node.used_bytes, most, limit))
 
 
 def _of_workers(workers: Sequence[_Lower]) -> str:

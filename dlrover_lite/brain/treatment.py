@@ -220,6 +220,10 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     """That all nodes of the job may have together: its recipe's ceiling, or all there is; None: not known."""
     least: dict[WorkRole, int] = {}
     """By role: bytes that the recipe gives each node, which aren't taken from it."""
+    worker_peak: int = 0
+    """Bytes that any worker of the job has used at most, those that have ended included; 0: not known."""
+    evaluated: bool = True
+    """As ``Standing.evaluated``."""
     seconds_to_act: float = 10.0
     """What a relief of memory takes, as measured."""
     start_seconds: float = 15.0

@@ -141,6 +141,7 @@ class Executor:
             worker_peak=0
             if self._shards.trained
             else max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
+            evaluated=self._shards.has_evaluated,
             heard=self.state.heard,
         )
 

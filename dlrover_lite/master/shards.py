@@ -173,6 +173,13 @@ class ShardService:
     def quarantined(self) -> list[tuple[Pass, Failure]]:
         return [(of, failure) for of, failure in self.ledger.failures() if failure.quarantined]
 
+    @property
+    def has_evaluated(self) -> bool:
+        """Whether an evaluation round is through, or there is none to come."""
+        if not self.plan.eval_samples:
+            return True
+        return any(of.kind == "eval" and self.ledger.finished(of) for of in self.ledger.passes())
+
     def round_began_at(self, index: int) -> int:
         """Consumed samples when evaluation round ``index`` was opened."""
         return self._round_began_at[index]

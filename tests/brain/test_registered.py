@@ -197,6 +197,11 @@ def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     assert inputs is not None
     assert {node.node for node in inputs.nodes} == {"worker-0", "worker-1", "ps-0"}
     assert inputs.free == {"a": Resources(1.0, GIB)}
+    assert inputs.evaluated and inputs.worker_peak == known.worker_peak
+    known.standing = standing(job, evaluated=False, worker_peak=7 * GIB)
+    known.stands(known.standing)
+    waits = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    assert waits is not None and not waits.evaluated and waits.worker_peak == 7 * GIB
     new = StandingNode("worker-2", "worker", "a", Resources(1.0, GIB))
     known.standing = standing(job, nodes=(*nodes_of(job), new))
     memory_alone = heal_inputs(known, Resources(1.0, GIB), at=START)

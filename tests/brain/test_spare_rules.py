@@ -149,6 +149,14 @@ def test_workers_are_all_to_have_what_any_has_used_and_those_of_which_nothing_is
     }
 
 
+def test_a_worker_keeps_what_it_has_until_an_evaluation_has_shown_what_that_takes() -> None:
+    job = job_of()
+    inputs = inputs_of(job)
+    assert sorted(lowered(msgspec.structs.replace(inputs, evaluated=False))) == ["ps-0", "ps-1"]
+    evaluated = msgspec.structs.replace(inputs, worker_peak=2 * USED)  # by one that has ended since
+    assert {lowered(evaluated)[f"worker-{at}"] for at in range(3)} == {worker_limit(2 * USED)}
+
+
 def _safe(inputs: HealInputs) -> dict[str, int]:
     """With PS that have all they may need."""
     nodes = tuple(

@@ -62,7 +62,7 @@ class Job:
             loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),
         )
         self.shards = SimpleNamespace(
-            consumed_samples=0, trained=False, lease_less=lambda *less: self.less.append(less)
+            consumed_samples=0, trained=False, has_evaluated=False, lease_less=lambda *less: self.less.append(less)
         )
         self.all_up()
         self.executor: Any = Executor(
@@ -363,6 +363,13 @@ def test_what_is_accepted_during_a_pause_begins_after_it() -> None:
     assert job.wishes == []
     job.ask("resume")
     assert job.until_done().state == "done"
+
+
+def test_the_brain_is_told_whether_an_evaluation_is_through() -> None:
+    job = Job()
+    assert job.executor.standing().evaluated is False
+    job.shards.has_evaluated = True
+    assert job.executor.standing().evaluated is True
 
 
 def test_a_node_that_is_killed_by_hand_changes_no_plan() -> None:

@@ -136,6 +136,21 @@ def test_a_worker_that_joins_again_under_its_name_has_lost_its_leases(store):
     assert name(Worker(service, "a").ask().work) == "train 0:0-1"
 
 
+def test_whether_an_evaluation_is_through_is_known(store):
+    service = ShardService(store, plan(2, eval_samples=8), policy=ONE_AT_A_TIME)
+    worker = Worker(service, "a")
+    seen = []
+    while name(worker.finish().work) != "Finished":
+        seen.append(service.has_evaluated)
+    assert (len(seen), any(seen)) == (4, False) and service.has_evaluated
+    service.commit()
+    assert ShardService(store, service.plan).has_evaluated, "a restarted master doesn't know"
+
+
+def test_where_nothing_is_evaluated_no_evaluation_is_waited_for(store):
+    assert ShardService(store, plan(2), policy=ONE_AT_A_TIME).has_evaluated
+
+
 def test_a_late_evaluation_report_does_not_count(store):
     service = ShardService(store, plan(1, eval_samples=4))
     a, b = Worker(service, "a"), Worker(service, "b")
