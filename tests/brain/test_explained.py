@@ -162,13 +162,13 @@ def test_a_hot_server_is_shown_beside_its_peers() -> None:
 
 def test_memory_that_will_run_out_is_shown_with_its_forecast_and_both_limits() -> None:
     windows = tuple(window(number, growth=0.4) for number in range(5))
-    inputs = heal_inputs(windows, limit=400 * MIB, total_samples=2e7, free={"a": Resources(2.0, 4 * GIB)})
+    inputs = heal_inputs(windows, limit=350 * MIB, total_samples=2e7, free={"a": Resources(2.0, 4 * GIB)})
     decision, shown = healed(inputs)
     assert decision.treatment is not None and decision.treatment.cause == "memory ahead"
     (curve,) = shown.memory
     assert curve.node == decision.treatment.node
-    assert curve.limits[0].bytes == 400 * MIB
-    assert curve.limit > 400 * MIB
+    assert curve.limits[0].bytes == 350 * MIB
+    assert curve.limit > 350 * MIB
     assert curve.most is not None and curve.most.expected > curve.now
     assert {one.node for one in shown.peers} == {"ps-0", "ps-1"}
     assert "could still be given" in facts(shown)["room"]
