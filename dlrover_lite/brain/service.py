@@ -353,16 +353,17 @@ class Service:
                 self._settle(job, one, ended)
 
     def _settle(self, job: str, one: _Registered, ended: Ended) -> None:
-        samples = ended.status.get("samples")
+        known = ended.status.get("samples")
+        samples = known if isinstance(known, int) else one.samples
         self._store.end_job(
             job,
             ended.state,
             at=ended.at,
-            samples=samples if isinstance(samples, int) else one.samples,
+            samples=samples,
             message=ended.message,
             outcome=outcome_of(ended.status) if ended.status else JobOutcome(),
         )
         if self._commit():
             self._say(f"{job} has ended without a word: {ended.state}")
             del self._jobs[job]
-            self._tell(EndJob(job, ended.state, ended.at, one.samples, ended.message))
+            self._tell(EndJob(job, ended.state, ended.at, samples, ended.message))

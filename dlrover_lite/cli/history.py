@@ -91,7 +91,7 @@ def _entries(store: ConfigStore, conditions: tuple[str, ...], limit: int | None)
 
 
 def _as_it_is(entry: JobEntry) -> JobEntry:
-    """A job may have ended without anybody to tell."""
+    """A job may have got on, or ended, without anybody to tell: its files say so."""
     import msgspec
 
     if entry.state not in ("starting", "running", "queued"):
@@ -101,10 +101,30 @@ def _as_it_is(entry: JobEntry) -> JobEntry:
 
     ended = look_at(entry.directory)
     if ended is None:
-        return entry
+        return msgspec.structs.replace(entry, samples=max(entry.samples, _samples_by_files(entry.directory)))
+    samples = ended.status.get("samples")
     return msgspec.structs.replace(
-        entry, state=ended.state, ended_at=ended.at, message=ended.message, outcome=outcome_of(ended.status)
+        entry,
+        state=ended.state,
+        ended_at=ended.at,
+        samples=samples if isinstance(samples, int) else entry.samples,
+        message=ended.message,
+        outcome=outcome_of(ended.status),
     )
+
+
+def _samples_by_files(directory: str) -> int:
+    """Read how many samples a job that runs has gone through; 0 where its files don't say."""
+    from pathlib import Path
+
+    from dlrover_lite.jobs.store import Job
+
+    try:
+        status = Job(Path(directory)).status() if directory else None
+    except JobError:
+        return 0
+    samples = (status or {}).get("samples")
+    return samples if isinstance(samples, int) else 0
 
 
 def find_entry(store: ConfigStore, reference: str) -> JobEntry:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.store.news import JobNews
 from dlrover_lite.brain.store.watch import Watch
 from dlrover_lite.errors import JobError
@@ -49,10 +52,10 @@ class LiveSource:
             self._written.clear()
             self._strays.clear()
         self._fold.take(news)
-        if news.anew or now - self._looked_around >= _LOOK_AROUND_SECONDS:
-            self._looked_around = now
-            self._look_around(now)
         self._read_statuses()
+        if news.anew or now - self._looked_around >= _LOOK_AROUND_SECONDS:
+            first, self._looked_around = news.anew or not self._looked_around, now
+            self._look_around(now, first=first)
         rows = self._fold.rows(now)
         view = JobsView(rows, self._brain(rows))
         if rows is not self._view.jobs or view.brain != self._view.brain:
@@ -99,14 +102,16 @@ class LiveSource:
             self._written[job] = written
             self._fold.hear(job, status, written / 1e9)
 
-    def _look_around(self, now: float) -> None:
-        """Jobs without a brain, and those that have ended with nobody to tell."""
+    def _look_around(self, now: float, *, first: bool) -> None:
+        """Look for jobs without a brain, and for those that have ended with nobody to tell: at all at ``first``, as there may have been no
+        brain for long; later at those that say nothing any more or have left a result."""
         for job in list_jobs():
             if job.id in self._strays or not self._fold.knows(job.id):
                 self._put_stray(job)
-        for name in self._fold.silent(now):
+        silent = set(self._fold.silent(now))
+        for name, directory in self._fold.live():
             known = self._fold.news_of(name)
-            if known is not None and known.directory:
+            if known is not None and (first or name in silent or os.path.exists(f"{directory}/result.json")):  # noqa: PTH110 - as above
                 self._put_ended(known)
 
     def _put_stray(self, job: Job) -> None:
@@ -134,19 +139,22 @@ class LiveSource:
         )
         if state in OVER:
             self._strays.discard(job.id)
+            if result is not None:
+                self._hear_last(job.id, result.status or {}, result.ended_at)
         else:
             self._strays.add(job.id)
 
     def _put_ended(self, known: JobNews) -> None:
-        job = Job(Path(known.directory))
-        try:
-            state, result = job.state(), job.result()
-        except JobError:
+        if not Path(known.directory).is_dir() or (ended := look_at(known.directory)) is None:
             return
-        if state in OVER:
-            ended = result.ended_at if result else self._clock()
-            message = result.message if result else "its supervisor was killed"
-            self._fold.put(msgspec.structs.replace(known, state=state, ended_at=ended, message=message))
+        self._fold.put(msgspec.structs.replace(known, state=ended.state, ended_at=ended.at, message=ended.message))
+        self._hear_last(known.id, ended.status, ended.at)
+
+    def _hear_last(self, job: str, status: Mapping[str, Any], at: float) -> None:
+        """What its master has said last, as its files have it."""
+        with suppress(msgspec.ValidationError):  # of another version
+            if status:
+                self._fold.hear(job, msgspec.convert(status, LocalStatus), max(at, self._clock()))
 
     def _brain(self, rows: Mapping[str, JobRow]) -> str:
         """In words; that none runs is no news where no job does."""

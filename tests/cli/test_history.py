@@ -23,10 +23,13 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.jobs import brains
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.wire.messages import to_builtins
 from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, start, write_recipe
 from tests.cli.documented import check
+from tests.cli.scripted_master import make_job, status_of
 
 Capture = pytest.CaptureFixture[str]
 SMALL = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(1, Resources(0.5, GIB)))
@@ -249,3 +252,31 @@ def test_numbers_of_a_band_are_kept(past: None, capsys: Capture) -> None:
     assert one["effect"]["error"] == pytest.approx(0.04)
     assert main(["history", "news-1"]) == 0
     assert "decision 1 brought 104 samples/s measured, 100 predicted (+4%)" in capsys.readouterr().out
+
+
+def _stale(home: Path, **status: Any) -> Job:
+    """A job that its brain heard of last after 20 samples."""
+    files = BrainFiles()
+    files.make()
+    job = make_job()
+    job.write_status(to_builtins(status_of(job, samples=70, total_samples=100, **status)))
+    with ConfigStore(files.database) as store:
+        known = {"created_at": 1e9, "started_at": 1e9, "samples": 20, "directory": str(job.directory)}
+        store.put_job(JobEntry(id=job.id, name="told", state="running", **known))  # type: ignore[arg-type]
+        store.commit()
+    return job
+
+
+@pytest.mark.parametrize("reference", [[], ["last"]])
+def test_without_a_brain_the_files_say_how_far_a_job_has_come(
+    home: Path, capsys: Capture, reference: list[str]
+) -> None:
+    def entry() -> dict[str, Any]:
+        assert main(["history", *reference, "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found if reference else found["jobs"][0]
+
+    job = _stale(home)
+    assert (entry()["state"], entry()["samples"]) == ("running", 70)
+    job.write_result(Result("stopped", 2e9, "by hand", status={**(job.status() or {}), "samples": 90}))
+    assert (entry()["state"], entry()["samples"], entry()["ended_at"]) == ("stopped", 90, 2e9)

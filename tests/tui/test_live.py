@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dlrover_lite.jobs.statuses import starting
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.tui.live import LiveSource
 from dlrover_lite.tui.model import Rate
+from dlrover_lite.tui.once import frame
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, to_builtins
 from tests.backends.support import recipe
@@ -120,6 +122,50 @@ def test_a_job_that_ended_with_nobody_to_tell_the_brain_has_ended(
     clock.now += 10
     row = source.jobs().jobs[job.id]
     assert (row.state, row.message, row.silent_since) == ("stopped", "by hand", None)
+
+
+def _is_killed(job: Job) -> None:
+    """With its keeper, and without a word."""
+    record = json.loads((job.directory / "job.json").read_text())
+    record["launcher"]["pid"] = 2**22 + 1
+    (job.directory / "job.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("how", ["stopped", "lost"])
+def test_the_first_look_tells_of_jobs_that_ended_while_there_was_no_brain(
+    source: LiveSource, files: BrainFiles, how: str
+) -> None:
+    """As ``tui --once`` has no other. Its files tell the truth, to the last sample."""
+    job = create_job(recipe(), "")
+    _write_status(job, samples=40 if how == "stopped" else 70)
+    _commit(files, _entry(job, samples=20))
+    if how == "stopped":
+        job.write_result(Result("stopped", NOW, "by hand", status={**(job.status() or {}), "samples": 70}))
+    else:
+        _is_killed(job)
+    row = source.jobs().jobs[job.id]
+    assert (row.state, row.samples, row.total_samples) == (how, 70, 100)
+    assert how in frame(source, job=None, width=120, now=NOW)
+
+
+def test_a_job_that_leaves_its_result_has_ended_at_once(source: LiveSource, files: BrainFiles, clock: Clock) -> None:
+    """Without having been silent for a while."""
+    job = create_job(recipe(), "")
+    _write_status(job)
+    _commit(files, _entry(job))
+    assert source.jobs().jobs[job.id].state == "training"
+    job.write_result(Result("stopped", NOW + 1, "by hand"))
+    clock.now += 3
+    assert source.jobs().jobs[job.id].state == "stopped"
+
+
+def test_a_job_that_no_brain_ever_knew_and_is_over_has_its_samples(source: LiveSource) -> None:
+    job = create_job(recipe(), "")
+    assert source.jobs().jobs[job.id].state == "starting"
+    status = {**to_builtins(starting(job)), "state": "succeeded", "samples": 100, "total_samples": 100}
+    job.write_result(Result("succeeded", NOW, status=status))
+    row = LiveSource(source._files, clock=lambda: NOW).jobs().jobs[job.id]
+    assert (row.state, row.samples, row.total_samples) == ("succeeded", 100, 100)
 
 
 def test_a_job_whose_files_are_gone_is_told_of_by_the_brain(source: LiveSource, files: BrainFiles) -> None:
