@@ -52,14 +52,14 @@ def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
     )
 
 
-def more_than_there_is(plan: Plan, machine: Resources) -> list[str]:
-    """What of a plan this machine can't give, though it can be tried: a phrase each."""
+def more_than_there_is(limits: ResourceLimits, machine: Resources) -> list[str]:
+    """What a recipe fixes and this machine can't give, though it can be tried: a phrase each. What it leaves open is made to fit."""
     found = []
-    roles = (("parameter server", plan.ps), ("worker", plan.worker))
+    roles = [(name, role) for name, role in (("parameter server", limits.ps), ("worker", limits.worker)) if role]
     for name, role in roles:
-        if role.each.cores > machine.cores:
-            found.append(f"a {name} is to have {role.each.cores:g} cores, and this machine has {machine.cores:g}")
-    memory = sum(role.count * role.each.memory for _, role in roles)
+        if role.cores > machine.cores:
+            found.append(f"a {name} is to have {role.cores:g} cores, and this machine has {machine.cores:g}")
+    memory = sum(role.count * role.memory for _, role in roles)
     if memory > machine.memory:
         who = " and ".join(f"{role.count} {name}{'s' * (role.count != 1)}" for name, role in roles)
         found.append(

@@ -15,6 +15,7 @@ from dlrover_lite.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.plan import Plan, RolePlan
+    from dlrover_lite.jobs.foresight import FirstPlan
     from dlrover_lite.models.trial import Found
     from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
 
@@ -36,7 +37,8 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
     """
     from dlrover_lite.cli.summary import warnings
-    from dlrover_lite.jobs.handle import planned, this_machine
+    from dlrover_lite.jobs.foresight import first_plan
+    from dlrover_lite.jobs.handle import this_machine
     from dlrover_lite.jobs.trial import problems_of, try_recipe, warnings_of
     from dlrover_lite.recipe.load import load_recipe
 
@@ -53,15 +55,14 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
 
         emit_json({"ok": False, "errors": [_error(problem) for problem in error.problems], "hint": error.hint})
         raise click.exceptions.Exit(error.exit_code) from None
+    first = first_plan(loaded, found.samples)
     if as_json:
         from dlrover_lite.cli.output import emit_json
 
         said = [*warnings(loaded), *warnings_of(found, loaded)]
-        emit_json(
-            {"ok": True, "recipe": loaded, "plan": planned(loaded), "warnings": said, "tried": _tried_json(found)}
-        )
+        emit_json({"ok": True, "recipe": loaded, "plan": first.plan, "warnings": said, "tried": _tried_json(found)})
         return
-    for name, text in [*_summary(loaded, planned(loaded)), *_tried(found)]:
+    for name, text in [*_summary(loaded, first, found), *_tried(found)]:
         click.echo(f"{name:<10} {text}")
     for warning in [*warnings(loaded), *warnings_of(found, loaded)]:
         click.echo(f"Warning: {warning}", err=True)
@@ -101,7 +102,7 @@ def _error(problem: Any) -> dict[str, Any]:
     return {"file": written, "line": place.line or None, "key": problem.key, "message": problem.message}
 
 
-def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
+def _summary(recipe: Recipe, first: FirstPlan, found: Found) -> list[tuple[str, str]]:
     """What a run of this recipe does, as (subject, text)."""
     training = recipe.training
     order = "shuffled" if training.shuffle else "in order"
@@ -121,7 +122,8 @@ def _summary(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         ("data", _data(recipe.data)),
         ("training", steps),
         ("optimizer", optimizer),
-        ("resources", _resources(recipe.resources, plan)),
+        ("resources", _resources(recipe.resources, first.plan)),
+        *[("", text) for text in _chosen(first, found)],
         ("export", recipe.export.format + (", with optimizer state" if recipe.export.optimizer_state else "")),
     ]
 
@@ -149,6 +151,15 @@ def _resources(limits: ResourceLimits, plan: Plan) -> str:
     if limits.total is not None:
         parts.append(f"together at most {limits.total.cores:g} cores, {format_bytes(limits.total.memory)}")
     return "; ".join(parts)
+
+
+def _chosen(first: FirstPlan, found: Found) -> list[str]:
+    """Who chooses what the recipe leaves open, and by what."""
+    if first.by_brain:
+        samples = f"about {found.samples:,} samples, by the files' sizes" if found.estimated else ""
+        by = f", for {samples}" if samples else ""
+        return [f"auto: as the brain would begin now{by} (dlrover-lite plan); it takes back memory that isn't used"]
+    return [f"auto: by a rule of thumb, since {first.why}"] if first.why else []
 
 
 def _role(role: RolePlan, name: str, fixed: RoleResources | None) -> str:

@@ -158,11 +158,11 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 def warnings(recipe: Recipe) -> list[str]:
     """What a job of this recipe asks for and this machine doesn't have, and what is odd about the ids of its data."""
     from dlrover_lite.brain.plan import more_than_there_is
-    from dlrover_lite.jobs.handle import planned, this_machine
+    from dlrover_lite.jobs.handle import this_machine
     from dlrover_lite.recipe.id_heads import look_at_recipe
 
     odd = look_at_recipe(recipe.data, Path(recipe.directory)).warnings
-    return [*more_than_there_is(planned(recipe), this_machine()), *odd]
+    return [*more_than_there_is(recipe.resources, this_machine()), *odd]
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:
@@ -170,11 +170,15 @@ def what_runs(recipe: Recipe, samples: int) -> str:
     from dlrover_lite.brain.demand import autoscale_of
     from dlrover_lite.jobs.handle import planned
 
-    plan = planned(recipe)
-    workers = plural(plan.worker.count, "worker")
-    if autoscale_of(recipe) != "off" and recipe.resources.ps is None and recipe.resources.worker is None:
-        nodes = "the brain chooses the plan"
+    plan, limits = planned(recipe), recipe.resources
+    servers = f"{plan.ps.count} PS x {plan.ps.each.cores:g}"
+    workers = f"{plural(plan.worker.count, 'worker')} x {plan.worker.each.cores:g} cores"
+    if autoscale_of(recipe) == "off" or (limits.ps and limits.worker):
+        nodes = f"{servers}, {workers}"
+    elif limits.ps or limits.worker:
+        known, other = (f"{servers} cores", "workers") if limits.ps else (workers, "parameter servers")
+        nodes = f"{known}, and the brain chooses the {other}"
     else:
-        nodes = f"{plan.ps.count} PS x {plan.ps.each.cores:g}, {workers} x {plan.worker.each.cores:g} cores"
+        nodes = "the brain chooses the plan"
     model = recipe.model.use if ":" not in recipe.model.use else Path(recipe.model.use).name
     return f"{model} on {plural(samples, 'sample')}, {plural(recipe.training.epochs, 'epoch')}; {nodes}"

@@ -21,9 +21,11 @@ from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, Pa
 if TYPE_CHECKING:
     from dlrover_lite.data.text import Head, LineParser
 
-__all__ = ["Description", "View", "describe", "index_data", "open_data", "read_heads"]
+__all__ = ["Description", "View", "describe", "estimate_samples", "index_data", "open_data", "read_heads"]
 
 _MOST_HEADS = 100
+_UNPACKED_TIMES = 3.0
+"""What gzip saves of logs of clicks, usually."""
 FileData = CriteoData | CsvData | ParquetData
 
 
@@ -143,6 +145,15 @@ def read_heads(data: FileData, directory: Path) -> list[Head]:
 
     parser = _parser(data, files)
     return [check_head(path, number, parser) for number, path in enumerate(files)]
+
+
+def estimate_samples(data: CriteoData | CsvData, directory: Path, heads: Sequence[Head]) -> int:
+    """About how many samples there are to train on in an epoch, by the files' sizes and the lines of their ``heads``. Raises DataError."""
+    files = resolve(data.train, directory)
+    line_bytes = sum(head.bytes for head in heads) / max(1, sum(head.lines for head in heads))
+    size = sum(path.stat().st_size * (_UNPACKED_TIMES if path.suffix == ".gz" else 1) for path in files)
+    share = 1.0 if data.eval else 1.0 - data.eval_share
+    return max(1, round(size / line_bytes * share))
 
 
 def _open_synthetic(data: SyntheticData, part: str) -> Dataset | None:

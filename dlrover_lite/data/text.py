@@ -102,6 +102,8 @@ class Head(NamedTuple):
     """How many were read, bad ones included."""
     whole: bool
     """These are all that the file has."""
+    bytes: int = 0
+    """Their length, with their ends; 0 where lines have none."""
 
 
 def check_head(path: Path, file: int, parser: LineParser) -> Head:
@@ -140,7 +142,7 @@ def check_head(path: Path, file: int, parser: LineParser) -> Head:
             f"none of the first {count} lines of {path} can be used; line {bad[0].line}: {bad[0].why}",
             hint="Check that it is the right file. Its format is the recipe's data.format; evaluate reads files as training did.",
         )
-    return Head(keep_good(out, bad), count, whole)
+    return Head(keep_good(out, bad), count, whole, int(starts[-1] - starts[0]))
 
 
 class TextDataset:

@@ -13,11 +13,11 @@ import msgspec
 from dlrover_lite.brain.adviser import Adviser, Arrival, readable
 from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.demand import Standing, demand_of
+from dlrover_lite.brain.demand import Standing, autoscale_of, demand_of, fixed
 from dlrover_lite.brain.explain import explain
 from dlrover_lite.brain.features import features_of
 from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.plan import Plan, initial_plan
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.data.open import index_data
 from dlrover_lite.errors import DlroverLiteError
@@ -27,7 +27,16 @@ from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.words import at_time, cleaned
 
-__all__ = ["Foreseen", "foresee", "plan"]
+__all__ = ["FirstPlan", "Foreseen", "first_plan", "foresee", "plan"]
+
+
+class FirstPlan(NamedTuple):
+    """The nodes that a job would begin with, and who chooses them."""
+
+    plan: Plan
+    by_brain: bool
+    why: str = ""
+    """The brain would have chosen it, but has none."""
 
 
 class Foreseen(NamedTuple):
@@ -66,6 +75,23 @@ def plan(recipe: Recipes, **overrides: Any) -> Foreseen:
     return foresee(resolved, index_data(resolved.data, Path(resolved.directory)))
 
 
+def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
+    """As a job's master finds it (``master.first_plan``): by the brain where the recipe leaves that open, as `plan` shows; else by the
+    recipe, with a rule of thumb. ``samples``: of one epoch; None: not known, so that there is nothing to decide by."""
+    ours = initial_plan(recipe.resources, this_machine())
+    if autoscale_of(recipe) == "off":
+        return FirstPlan(ours, False)
+    if samples is None:
+        return FirstPlan(ours, False, "the number of samples isn't known yet")
+    try:
+        decision = foresee(recipe, samples).decision
+    except DlroverLiteError as error:
+        return FirstPlan(ours, False, error.message)
+    if decision.plan is None:
+        return FirstPlan(ours, False, decision.reason)
+    return FirstPlan(decision.plan, True)
+
+
 def foresee(recipe: Recipe, samples: int) -> Foreseen:
     """``samples``: of one epoch. Raises HistoryError when the history can't be read."""
     at, files = time.time(), BrainFiles()
@@ -90,7 +116,12 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
             ),
             at,
         )
-        return Foreseen(*adviser.first(name, at))
+        decision, inputs = adviser.first(name, at)
+        if decision.plan is not None:  # memory of a role that the recipe fixes is the recipe's, as for the job's master
+            limits, found = recipe.resources, decision.plan
+            as_fixed = Plan(ps=fixed(limits.ps) or found.ps, worker=fixed(limits.worker) or found.worker)
+            decision = msgspec.structs.replace(decision, plan=as_fixed)
+        return Foreseen(decision, inputs)
 
 
 def _standing(directory: Path, plan: Plan) -> Standing | None:

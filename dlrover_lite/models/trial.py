@@ -39,6 +39,10 @@ class Found(msgspec.Struct, kw_only=True):
     """``file:line: why``, a few."""
     whole: bool = False
     """These are all lines that there are."""
+    samples: int | None = None
+    """To train on in an epoch; None: the data can't be read."""
+    estimated: bool = False
+    """``samples`` follows from the files' sizes and the lines read, since they have not been indexed yet."""
     dense_parameters: int | None = None
     """Values in the model's own parameters; None: it could not be built."""
     embedding_values: int = 0
@@ -65,13 +69,13 @@ def try_recipe(recipe: Recipe) -> Found:
 def _try(recipe: Recipe, found: Found) -> None:
     import torch
 
-    from dlrover_lite.data.open import describe, read_heads
+    from dlrover_lite.data.open import describe, estimate_samples, read_heads
     from dlrover_lite.models.check import check_samples, fields_of_model
     from dlrover_lite.models.registry import build_model
     from dlrover_lite.models.user import exits_as_errors, split_use
 
     directory = Path(recipe.directory)
-    first = None
+    first, heads = None, []
     if isinstance(recipe.data, CriteoData | CsvData | ParquetData):
         heads = read_heads(recipe.data, directory)
         bad = [line for head in heads for line in head.batch.bad]
@@ -79,7 +83,10 @@ def _try(recipe: Recipe, found: Found) -> None:
         found.bad_examples = [f"{line.file}:{line.line}: {line.why}" for line in bad[:_MOST_EXAMPLES]]
         found.whole = all(head.whole for head in heads)
         first = heads[0].batch
-    schema = describe(recipe.data, directory).schema
+    description = describe(recipe.data, directory)
+    schema, found.samples = description.schema, description.train_samples
+    if found.samples is None and isinstance(recipe.data, CriteoData | CsvData):
+        found.samples, found.estimated = estimate_samples(recipe.data, directory, heads), True
     named = split_use(recipe.model.use)
     code_directory = (directory / named[0]).resolve().parent if named else Path(__file__).parent
     with exits_as_errors(lambda: "the trial of the model", code_directory):

@@ -38,7 +38,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the seconds that a process with torch takes."""
-    found = Found(lines=9, dense_parameters=7, embedding_values=8)
+    found = Found(lines=9, samples=8, dense_parameters=7, embedding_values=8)
     monkeypatch.setattr("dlrover_lite.jobs.trial.try_recipe", lambda *_: found)
 
 
@@ -52,7 +52,9 @@ def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> Non
         "data       criteo: day.tsv; 0.1 of it held out",
         "training   2 epochs in batches of 1,024, shuffled, evaluated every 5,000 samples",
         "optimizer  adagrad, learning rate 0.02; embeddings: ftrl, learning rate 0.02; cosine schedule",
-        "resources  1 PS with 0.5 cores, 2 GiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
+        "resources  1 PS with 1 cores, 320 MiB (auto); 2 workers with 0.5 cores, 512 MiB; together at most 2 cores, 4 GiB",
+        "           auto: as the brain would begin now, for about 1 samples, by the files' sizes (dlrover-lite plan); it takes back "
+        "memory that isn't used",
         "export     npz",
         "lines      1 read, all can be used (all there are)",
         "tried      two samples through the model: 237,265 dense parameters, 208 embedding values each",
@@ -84,6 +86,20 @@ def test_validate_counts_bad_lines(directory: Path, capsys: Capture) -> None:
     assert error["key"] == "data.train" and "9 of the 10 lines read can't be used" in error["message"]
 
 
+@pytest.mark.parametrize("roles", ["{}", "{worker: {count: 1, cores: 0.5, memory: 512MiB}}"])
+def test_validate_and_plan_have_one_answer(
+    roles: str, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores and memory of what a job would begin with."""
+    monkeypatch.setattr("dlrover_lite.jobs.trial.try_recipe", lambda *_: Found(samples=900))
+    (directory / "day.tsv").write_text(CRITEO_LINE * 1000)
+    arguments = ["job.yaml", "--json", "--set", f"resources={roles}"]
+    assert main(["validate", *arguments]) == 0
+    validated = json.loads(capsys.readouterr().out)["plan"]
+    assert main(["plan", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"] == validated
+
+
 @pytest.mark.usefixtures("untried")
 def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert main(["validate", "job.yaml", "--json", "--set", "training.batch_size=64"]) == 0
@@ -91,7 +107,7 @@ def test_validate_for_programs(directory: Path, capsys: Capture) -> None:
     assert result["ok"] is True
     assert result["recipe"]["training"]["batch_size"] == 64
     assert result["recipe"]["data"]["format"] == "criteo"
-    assert result["plan"]["ps"] == {"count": 1, "each": {"cores": 0.5, "memory": 2 << 30}}
+    assert result["plan"]["worker"] == {"count": 2, "each": {"cores": 0.5, "memory": 512 << 20}}
     assert result["warnings"] == []
     assert result["tried"] == {
         "lines": 9,
@@ -174,7 +190,7 @@ def test_validate_warns_of_what_the_machine_has_not(directory: Path, capsys: Cap
     assert main(["validate", "job.yaml", "--set", "resources.total=", "--set", f"resources.worker={sizes}"]) == 0
     assert capsys.readouterr().err.splitlines() == [
         "Warning: a worker is to have 100 cores, and this machine has 2",
-        "Warning: 1 parameter server and 2 workers may take 14 GiB of memory together, and this machine has 8 GiB: the job fails "
+        "Warning: 2 workers may take 10 GiB of memory together, and this machine has 8 GiB: the job fails "
         "if they use it",
     ]
 

@@ -11,14 +11,14 @@ import pytest
 from dlrover_lite.brain.demand import demand_of
 from dlrover_lite.brain.features import features_of
 from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.plan import Plan, RolePlan, initial_plan
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, PlanRecord, profile_record
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.jobs import foresight
 from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.foresight import foresee
+from dlrover_lite.jobs.foresight import FirstPlan, first_plan, foresee
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
 from dlrover_lite.units import GIB, Resources
 from dlrover_lite.wire.messages import AutoscaleStatus
@@ -62,6 +62,22 @@ def test_a_plan_within_the_machine_and_nothing_is_stored() -> None:
     assert found.decision.choice.cores <= MACHINE.cores and found.inputs.capacity == MACHINE
     with ConfigStore(BrainFiles().database) as store:
         assert queries.jobs(store) == [] and queries.decisions(store, "ads") == []
+
+
+def test_what_a_job_begins_with_is_what_the_brain_would_choose() -> None:
+    found = first_plan(recipe(), 1000)
+    assert found.by_brain and found.plan == foresee(recipe(), 1000).plan
+
+
+def test_what_a_job_begins_with_where_there_is_nothing_to_decide_or_decide_by() -> None:
+    role = RoleResources(count=1, cores=0.5, memory=GIB)
+    fixed = ResourceLimits(ps=role, worker=role)
+    assert first_plan(recipe(resources=fixed), 1000) == FirstPlan(initial_plan(fixed, MACHINE), False)
+    rule = initial_plan(ResourceLimits(), MACHINE)
+    assert first_plan(recipe(autoscale="off"), 1000) == FirstPlan(rule, False)
+    assert first_plan(recipe(), None) == FirstPlan(rule, False, "the number of samples isn't known yet")
+    half = first_plan(recipe(resources=ResourceLimits(worker=role)), 1000)
+    assert half.by_brain and half.plan.worker == RolePlan(1, Resources(0.5, GIB))
 
 
 def test_the_index_names_the_world_that_it_holds_for() -> None:

@@ -90,7 +90,7 @@ def directory(tmp_path: Path) -> Directory:
 def test_what_is_all_right_is_counted(directory: Directory) -> None:
     directory.model(at_import="print('hello', flush=True); os.write(2, b'x' * 300_000)")
     found = directory.found()
-    assert found == Found(lines=40, whole=True, dense_parameters=6, embedding_values=4)
+    assert found == Found(lines=40, whole=True, samples=40, estimated=True, dense_parameters=6, embedding_values=4)
     assert trial.problems_of(found, load_recipe(directory.recipe), directory.recipe, {}) is None
     assert directory.warnings(found) == []
 
