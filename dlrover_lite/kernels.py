@@ -1,4 +1,5 @@
-"""``@kernel``: numba compilation as this project uses it (GIL released, compiled code cached where a cache can be written)."""
+"""``@kernel``: numba compilation as this project uses it (GIL released, compiled code cached where a cache can be written, and checked when
+it is taken from there: ``kernel_cache``)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dlrover_lite.files import make_private
+
 _KEPT_SECONDS = 30 * 24 * 3600.0
 """Kernels that were compiled from other sources are kept for so long after they were last used: somebody may go back."""
 
@@ -22,15 +25,19 @@ def _cache_is_writable() -> bool:
     """Points numba at our own cache directory, which it reads when it is imported: to be called before. False where none can be
     written (kernels then compile in memory)."""
     if "NUMBA_CACHE_DIR" not in os.environ:
-        from dlrover_lite.jobs.paths import cache_directory
+        from dlrover_lite.jobs.paths import cache_directory, make_cache
 
         ours = cache_directory() / "kernels" / _sources()
         os.environ["NUMBA_CACHE_DIR"] = str(ours)
         with suppress(OSError):  # a cache that can't be written is found out below
+            make_cache("kernels")
             _use(ours, time.time())
     directory = Path(os.environ["NUMBA_CACHE_DIR"])
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if (
+            not directory.is_dir()
+        ):  # one of a person's may be another user's, or shared: then each kernel's own must be ours
+            make_private(directory)
         with tempfile.TemporaryFile(dir=directory):
             return True
     except OSError:
@@ -44,7 +51,7 @@ def _use(directory: Path, now: float) -> None:
     directory anew. Raises OSError where nothing can be written.
     """
     is_new = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     os.utime(directory, (now, now))
     if not is_new:
         return
@@ -69,7 +76,13 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     usable = _cache_is_writable()
     import numba
 
-    return numba.njit(nogil=True, cache=usable, error_model="numpy")(function)
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    if usable:
+        from dlrover_lite.kernel_cache import cache_of
+
+        if (cache_of_it := cache_of(function)) is not None:
+            compiled._cache = cache_of_it  # as its ``enable_caching`` does with numba's own
+    return compiled  # type: ignore[no-any-return]
 
 
 def _make_prefetch() -> Any:

@@ -36,6 +36,7 @@ from dlrover_lite.jobs.runtime import (
     remove_runtime_directory,
 )
 from dlrover_lite.jobs.store import leftovers
+from dlrover_lite.kernel_files import INDEX, damaged_files, is_ours
 from dlrover_lite.units import GIB, MIB, format_bytes
 
 __all__ = ["Check", "Level", "diagnose"]
@@ -360,8 +361,20 @@ def kernels() -> Check:
             f"can't be kept ({refusal}): every job compiles them, {COMPILE_SECONDS}",
             "Point NUMBA_CACHE_DIR or DLROVER_LITE_HOME to a directory of yours.",
         )
-    if next(directory.rglob("*.nbi"), None) is None:
+    places = sorted({index.parent for index in directory.rglob(f"*{INDEX}")})
+    if not places:
         return Check("kernels", "ok", f"{directory}; the first job compiles them, {COMPILE_SECONDS}")
+    if foreign := [place for place in places if not is_ours(place)]:
+        text = f"other users can write to {foreign[0]}: what is kept there isn't used"
+        return Check("kernels", "warning", text, f"Remove it, or point NUMBA_CACHE_DIR elsewhere: rm -r {foreign[0]}")
+    if damaged := list(damaged_files(directory)):
+        named = ", ".join(map(str, damaged[:3])) + (", …" if len(damaged) > 3 else "")
+        return Check(
+            "kernels",
+            "warning",
+            f"{len(damaged)} compiled ones are damaged: {named}",
+            "The next job that needs one compiles it anew.",
+        )
     return Check("kernels", "ok", f"compiled ones are kept in {directory}")
 
 

@@ -21,6 +21,7 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.jobs import doctor
 from dlrover_lite.jobs.doctor import Check
 from dlrover_lite.jobs.store import sweep
+from dlrover_lite.kernel_files import seal
 from dlrover_lite.units import GIB, MIB
 from tests.cli.documented import check
 
@@ -193,8 +194,18 @@ def test_kernels_that_are_there_and_that_are_not(home: Path) -> None:
     assert "the first job compiles them" in doctor.kernels().text
     place = home / "cache" / "kernels" / "0123" / "ps_1"
     place.mkdir(parents=True)
-    (place / "table.pull-1.py311.nbi").touch()
-    assert doctor.kernels().text.startswith("compiled")
+    (place / "table.pull-1.py311.nbi").touch()  # of an older version
+    assert "the first job compiles them" in doctor.kernels().text
+    index, data = place / "table.pull-1.py311.sealed.nbi", place / "table.pull-1.py311.sealed.1.nbc"
+    for path in (index, data):
+        path.write_bytes(b"compiled" + seal(b"compiled"))
+    assert doctor.kernels().text.startswith("compiled") and doctor.kernels().level == "ok"
+    data.write_bytes(b"compilee" + seal(b"compiled"))
+    assert doctor.kernels().level == "warning" and str(data) in doctor.kernels().text
+    data.write_bytes(b"")
+    assert doctor.kernels().level == "warning"
+    place.chmod(0o777)
+    assert "other users can write" in doctor.kernels().text
 
 
 def test_paths_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
