@@ -1,7 +1,7 @@
 """numba's cache of compiled kernels with files that are checked before anything is made of them (``kernel_files``).
 
 numba itself runs and unpickles whatever it finds there: a flipped bit ends the process, a file that was cut off every process that comes.
-A file that isn't as it was written is removed, which is said, and its kernel is compiled anew.
+A file that isn't as it was written is passed over, which is said, and replaced when its kernel has been compiled anew.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class _Locator(UserProvidedCacheLocator):
 
 
 class _Sealed(IndexDataCacheFile):
-    """Several processes may write and remove the same files: each appears whole, and one that is missing is compiled."""
+    """Several processes may write the same files: each appears whole, and one that is missing is compiled."""
 
     def __init__(self, cache_path: str, filename_base: str, source_stamp: Any) -> None:
         super().__init__(cache_path, filename_base + INDEX.removesuffix(".nbi"), source_stamp)
@@ -83,7 +83,8 @@ class _Sealed(IndexDataCacheFile):
         return super()._load_data(name)
 
     def _is_whole(self, name: str) -> bool:
-        """Whether it is there, and as it was written; else it isn't there any more."""
+        """Whether it is there, and as it was written. One that isn't is replaced when its kernel has been compiled; it isn't removed, since
+        another process may have replaced it by now."""
         path = Path(name)
         try:
             if is_whole(path):
@@ -93,9 +94,7 @@ class _Sealed(IndexDataCacheFile):
         except OSError as error:
             _say(f"The compiled kernel {path} can't be read ({error}): it is compiled anew")
             return False
-        _say(f"The compiled kernel {path} was damaged: it is removed, and compiled anew")
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        _say(f"The compiled kernel {path} is damaged: it is compiled anew")
         return False
 
     @contextmanager
@@ -103,6 +102,7 @@ class _Sealed(IndexDataCacheFile):
         data = io.BytesIO()
         yield data
         with super()._open_for_write(filepath) as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(data.getvalue())
             file.write(seal(data.getvalue()))
 

@@ -71,22 +71,22 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
+_cache_is_writable()
+from dlrover_lite.kernel_cache import cache_of  # noqa: E402 - it imports numba, for which the directory must be named before
+
+
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
     usable = _cache_is_writable()
     import numba
 
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    if usable:
-        from dlrover_lite.kernel_cache import cache_of
-
-        if (cache_of_it := cache_of(function)) is not None:
-            compiled._cache = cache_of_it  # as its ``enable_caching`` does with numba's own
+    if usable and (kept := cache_of(function)) is not None:
+        compiled._cache = kept  # as its ``enable_caching`` does with numba's own
     return compiled  # type: ignore[no-any-return]
 
 
 def _make_prefetch() -> Any:
-    _cache_is_writable()  # this imports numba too
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic
