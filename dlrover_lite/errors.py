@@ -8,6 +8,7 @@
     ├── DataError               training data that can't be read               exit code 1
     ├── ModelError              a model that can't be built or trained         exit code 1
     ├── JobError                a job that failed, or can't be found           exit code 1
+    │   ├── DiskFull            something of the job can't be written for want of room
     │   ├── CheckpointDamaged   a cut whose files aren't as they were written
     │   └── CheckpointForeign   a cut in a format that this version can't read
     ├── BrainError              the brain's daemon can't be started or used    exit code 1
@@ -24,6 +25,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dlrover_lite.recipe.problems import Problem
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "CheckpointForeign",
     "DataError",
     "DeadlineExceeded",
+    "DiskFull",
     "DlroverLiteError",
     "HistoryError",
     "JobError",
@@ -91,6 +95,14 @@ class ModelError(DlroverLiteError):
 
 class JobError(DlroverLiteError):
     pass
+
+
+class DiskFull(JobError):
+    """Or the quota is used up. It may be tried again: there may be room by then, in ``directory``."""
+
+    def __init__(self, message: str, *, directory: Path, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.directory = directory
 
 
 class CheckpointDamaged(JobError):

@@ -8,15 +8,17 @@
     ps.push.applied=slow:0.5        half a second, each time
     ps.push.applied=slow:0.5@/tmp/x each time until there is a file /tmp/x
     ps.push.applied=kill:3@/tmp/x   only the first process that makes the file /tmp/x: not the one that follows it
+    job.ledger=full@/tmp/x          no room on the disk as long as there is a file /tmp/x
 
 Several are divided by commas; one point may be there several times. A process reads the variable once, when it starts. Points inside
 kernels know only ``kill``, one of them in a process, and look at the file when the process starts: one that runs already dies there too.
 
-``POINTS`` names them all. ``tests/chaos`` kills a process at each.
+``POINTS`` names them all. ``tests/chaos`` kills a process at each. ``WRITES`` names those where there may be no room.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -29,10 +31,10 @@ import msgspec
 
 from dlrover_lite.errors import UsageError
 
-__all__ = ["POINTS", "FailPoint", "Point", "active", "armed", "failpoint", "parse"]
+__all__ = ["POINTS", "WRITES", "FailPoint", "Point", "active", "armed", "failpoint", "needs_room", "parse"]
 
 VARIABLE = "DLROVER_LITE_FAILPOINTS"
-_ACTIONS = ("kill", "pause", "slow", "raise")
+_ACTIONS = ("kill", "pause", "slow", "raise", "full")
 
 Process = Literal["master", "ps", "persister", "worker"]
 Scenario = Literal["training", "moves", "cuts", "restoring"]
@@ -80,6 +82,10 @@ POINTS: dict[str, Point] = {
     **_points_of("ps", "restoring", "restore.begun", "restore.rows", "restore.marked", "restore.done"),
 }
 """Each is in the source once."""
+
+
+WRITES = ("job.ledger", "job.file", "job.log", "export")
+"""What is written to a job's directory, and a model's export."""
 
 
 class Died(BaseException):
@@ -147,7 +153,9 @@ def parse(text: str) -> dict[str, FailPoint]:
         except ValueError:
             value = 0.0
         if not name or action not in _ACTIONS or value <= 0:
-            raise UsageError(f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N or =slow:S.")
+            raise UsageError(
+                f"{VARIABLE}: {piece!r} is no failpoint", hint="Write NAME=kill:N, =pause:N, =slow:S or =full@FILE."
+            )
         point = FailPoint(action, value, once)
         points.setdefault(name, point)
         if points[name] is not point:
@@ -162,6 +170,12 @@ def failpoint(name: str) -> None:
     """The process is here."""
     if _points and (point := _points.get(name)) is not None:
         point.hit()
+
+
+def needs_room(name: str) -> None:
+    """Something is about to be written. Raises OSError where a test says that the disk is full."""
+    if _points and (point := _points.get(name)) is not None and point.action == "full" and point.spent:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def active(name: str) -> FailPoint | None:

@@ -50,7 +50,7 @@ def _parts(status: Status, number: Callable[[float], str], now: float) -> list[s
     waiting = f" ({status.message})" if status.state == "starting" and status.message else ""
     end = status.expected_end
     return [
-        "" if status.state == "training" else status.state + waiting,
+        "waiting" if status.waits else "" if status.state == "training" else status.state + waiting,
         "" if status.state == "starting" else f"{math.floor(share * 100)}%",
         "" if status.state == "starting" else f"{number(status.samples)}/{number(status.total_samples)}",
         f"{number(rate)}/s" if rate > 0 else "",
@@ -160,6 +160,7 @@ class ProgressLine:
         self._ended: set[str] = set()
         self._problem: CheckpointProblem | None = None
         self._plan = self._queued = ""
+        self._waited = False
 
     def show(self, status: Status) -> None:
         """The line, and before it a line of its own for each evaluation, each ended node and each trouble with checkpoints that is new;
@@ -171,6 +172,7 @@ class ProgressLine:
             self._tell_plan(status)
             self._tell_ended(status)
             self._tell_problem(status)
+            self._tell_waits(status)
             self._draw(status)
 
     def _tell_plan(self, status: Status) -> None:
@@ -181,6 +183,11 @@ class ProgressLine:
             self.say(status.plan)
             self._plan = status.plan
         self._queued = queued
+
+    def _tell_waits(self, status: Status) -> None:
+        if bool(status.waits) != self._waited:
+            self.say(status.waits or "it goes on")
+        self._waited = bool(status.waits)
 
     def _tell_ended(self, status: Status) -> None:
         for node in status.nodes:

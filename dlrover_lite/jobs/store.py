@@ -37,7 +37,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from dlrover_lite import __version__
-from dlrover_lite.errors import JobError
+from dlrover_lite.errors import DiskFull, JobError
+from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import (
     UnsafeName,
     checked_name,
@@ -460,6 +461,7 @@ def _read(path: Path, kind: type[T]) -> T:
 def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) -> bool:
     """``files.write_whole``, whose errors become ours."""
     try:
+        needs_room("job.file")
         return write_whole(path, data, replace=replace, sync=sync)
     except OSError as error:
         raise unwritable(path, error) from error
@@ -467,8 +469,10 @@ def _write(path: Path, data: bytes, *, replace: bool = True, sync: bool = True) 
 
 def unwritable(path: Path, error: OSError) -> JobError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return JobError(
-            f"The disk is full: can't write {path}", hint="Make room there, or point DLROVER_LITE_HOME elsewhere."
+        return DiskFull(
+            f"The disk is full: can't write {path}",
+            directory=path.parent,
+            hint="Make room there, or point DLROVER_LITE_HOME elsewhere.",
         )
     return JobError(
         f"Can't write {path}: {error.strerror}",

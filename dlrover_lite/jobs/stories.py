@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import open_private
 from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.wire.messages import Story, StoryEntry
@@ -156,7 +157,7 @@ def _nearest(wanted: Subject, known: list[Subject]) -> list[str]:
 
 
 def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
-    """Add entries at the end, all in one write; what a writer before has left of a line is closed first.
+    """Add entries at the end, all in one write, or none; what a writer before has left of a line is closed first.
 
     Raises JobError when it can't be written.
     """
@@ -170,8 +171,13 @@ def append(job_directory: Path, entries: Iterable[StoryEntry]) -> None:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             data = memoryview((b"\n" if torn else b"") + b"\n".join(lines) + b"\n")
-            while data:  # more than once only where the disk is nearly full
-                data = data[os.write(descriptor, data) :]
+            try:
+                while data:  # more than once only where the disk is nearly full
+                    needs_room("job.file")
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os.ftruncate(descriptor, size)  # all of them are written again
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, brain_mode
+from dlrover_lite.jobs.log_stream import pass_over_full_disk
 from dlrover_lite.jobs.profiles import ProfileLog
 from dlrover_lite.jobs.store import Beginning, Job, Result
 from dlrover_lite.master.autoscaler import Autoscaler
@@ -29,6 +32,7 @@ from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_start import linked, tell_end
 from dlrover_lite.master.first_plan import FirstPlan, first_plan, next_plan
 from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
 from dlrover_lite.master.generations import GoingBack, begin_generation, end_generation, waiting
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
@@ -39,7 +43,8 @@ from dlrover_lite.master.waiting import WaitingRoom, blank, without_nodes
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.asking import status_of
-from dlrover_lite.wire.messages import MasterRequests, Status, to_builtins
+from dlrover_lite.wire.frames import Request
+from dlrover_lite.wire.messages import MasterRequests, Status, StatusRequest, StoryRequest, to_builtins
 from dlrover_lite.wire.server import Server
 
 
@@ -98,7 +103,41 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
             tell(nodes.words)
             for warning in data.ids.warnings:
                 tell(warning)
-        return _generations(job, server, backend, stop, nodes, capacity, data, cuts, story, brain)
+        disk = _disk(story, server, room, stop)
+        return _generations(job, server, backend, stop, nodes, capacity, data, cuts, story, brain, disk)
+
+
+def _disk(story: StoryLog, server: Server, room: WaitingRoom, stop: Callable[[], bool]) -> FullDisk:
+    """Before there is a ``Master`` to answer."""
+
+    def answer(request: Request) -> msgspec.Struct | None:
+        match request.body:
+            case StatusRequest():
+                return msgspec.structs.replace(room.status, message=disk.waits, waits=disk.waits)
+            case StoryRequest(subject):
+                return story.answer(subject, [node.id for node in room.status.nodes])
+            case _:
+                return None
+
+    def meanwhile(seconds: float) -> bool:
+        disk.asked_to_stop = serve_meanwhile(server, seconds, answer, disk.waits) or disk.asked_to_stop
+        return disk.asked_to_stop is not None or stop()
+
+    disk = FullDisk(
+        clock=time.monotonic,
+        free=lambda directory: shutil.disk_usage(directory).free,
+        tell=lambda line: story.node("master", line),
+        meanwhile=meanwhile,
+    )
+    return disk
+
+
+def _opened(job: Job, disk: FullDisk) -> LedgerStore:
+    """Raises JobError, also when the job is to end before there is room for it."""
+    found: list[LedgerStore] = []
+    if not disk.insist(lambda: found.append(LedgerStore(job.ledger()))):
+        raise JobError(f"The disk of {job.directory} is full: the job was stopped before it could begin")
+    return found[0]
 
 
 def _stopped(job: Job, room: WaitingRoom, brain: BrainLink | None, story: StoryLog) -> Outcome:
@@ -142,6 +181,7 @@ def _generations(
     cuts: str,
     story: StoryLog,
     brain: BrainLink | None,
+    disk: FullDisk,
 ) -> Outcome:
     """One after the other, until the job has ended."""
     recipe, plan = job.recipe, data.plan
@@ -153,7 +193,8 @@ def _generations(
             if room.is_over():
                 return _stopped(job, room, brain, story)
             decision = nodes.number
-        begin_generation(
+        begin = partial(
+            begin_generation,
             job,
             plan,
             nodes.plan,
@@ -166,10 +207,17 @@ def _generations(
             wall_clock=time.time,
             clock=time.monotonic,
         )
+        if not disk.insist(begin):
+            raise JobError(f"The disk of {job.directory} is full: the job was stopped before it could go on")
         decision = 0
-        with LedgerStore(job.ledger()) as store:
+        with _opened(job, disk) as store:
             shards = ShardService(
-                store, plan, slow_start_minibatches=SLOW_START_MINIBATCHES, story=story, id_kinds=data.ids.kinds
+                store,
+                plan,
+                slow_start_minibatches=SLOW_START_MINIBATCHES,
+                story=story,
+                id_kinds=data.ids.kinds,
+                insist=disk.insist,
             )
             master = Master(
                 job.id,
@@ -180,11 +228,12 @@ def _generations(
                 Fleet(nodes.plan, capacity),
                 export_directory=job.export,
                 checkpoints=cuts,
+                disk=disk,
                 story=story,
                 stop=stop,
                 show=lambda status: _show(job, status),
                 stop_reason=lambda: job.record().stop_reason or "stopped by request",
-                go_back=GoingBack(job),
+                go_back=GoingBack(job, disk.insist),
                 profiles=[ProfileLog(job.directory), *([brain] if brain is not None else [])],
                 brain=brain,
                 autoscaler=Autoscaler(
@@ -247,6 +296,7 @@ def _show(job: Job, status: Status) -> None:
 
 def main(arguments: list[str]) -> int:
     job = Job(Path(arguments[0]))
+    pass_over_full_disk()
     try:
         outcome = run(job)
     except DlroverLiteError as error:

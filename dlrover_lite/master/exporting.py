@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.messages import Export, Exported, Wait
+from dlrover_lite.wire.messages import Export, Exported, ExportFailed, Wait
 
 __all__ = ["Exporting"]
 
 _WAIT_SECONDS = 0.1
+FIRST_DELAY_SECONDS = 1.0
+LONGEST_DELAY_SECONDS = 30.0
+"""Before an export that has failed is tried again: at first, and at most."""
 
 
 class Exporting:
-    """``destination``: the directory of the model. What changes is kept in ``facts``, durable with the next commit."""
+    """``destination``: the directory of the model. What changes is kept in ``facts``, durable with the next commit.
+
+    An export that fails is tried again: all parameters are in memory, and what is in its way may be mended.
+    """
 
     def __init__(
-        self, recipe: Recipe, destination: str, shards: ShardService, servers: ParameterServers, facts: Facts
+        self,
+        recipe: Recipe,
+        destination: str,
+        shards: ShardService,
+        servers: ParameterServers,
+        facts: Facts,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self.exported: Exported | None = None
         self.begun = False
+        self.problem: ExportFailed | None = None
+        """Why it has failed last; None: it hasn't, or is done."""
+        self._clock = clock
+        self._failures = 0
+        self._not_before = 0.0
         self._wanted = recipe.export.format
         self._destination = destination
         self._shards = shards
@@ -37,6 +57,13 @@ class Exporting:
     def done(self) -> bool:
         return self.exported is not None or self._wanted == "none"
 
+    @property
+    def waits(self) -> str:
+        """What it waits for, in words; empty: it doesn't."""
+        if self.problem is None or self.exported is not None:
+            return ""
+        return f"{self.problem.message.rstrip('.')}: it is tried again, with all parameters in memory"
+
     def remember(self) -> None:
         """What an earlier master of this job knew."""
         self.exported, self._exporter = self._facts.exported(), self._facts.exporter()
@@ -50,6 +77,8 @@ class Exporting:
             return None
         if not self._servers.at_rest:
             return Wait(_WAIT_SECONDS)
+        if self._clock() < self._not_before:
+            return Wait(min(1.0, self._not_before - self._clock()))
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True
@@ -58,6 +87,15 @@ class Exporting:
     def take(self, exported: Exported) -> None:
         self.exported = exported
         self._facts.keep_exported(exported)
+
+    def failed(self, failed: ExportFailed) -> bool:
+        """It is tried again in a while that doubles. Whether that is another problem than before."""
+        known, self.problem = self.problem, failed
+        delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures, 32))
+        self._failures += 1
+        self._not_before = self._clock() + delay
+        self.gone(failed.node)
+        return known is None or known.message != failed.message
 
     def gone(self, worker: str) -> None:
         if self._exporter == worker:

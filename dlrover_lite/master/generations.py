@@ -63,8 +63,10 @@ _END_SECONDS = 60.0
 class GoingBack:
     """Decides whether a job that has lost parameters goes on from a cut, and from which."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, insist: Callable[[Callable[[], None]], object] = lambda action: action()) -> None:
+        """``insist`` does what it is given until there is room for it on the disk."""
         self._job = job
+        self._insist = insist
 
     def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
         """What is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is none, or
@@ -101,7 +103,8 @@ class GoingBack:
         noted = self._job.beginning()
         if failed.because == "damaged" and noted is not None:
             damaged.setdefault(now.url, {})[now.cut] = message
-            self._job.write_beginning(msgspec.structs.replace(noted, damaged=damaged))
+            known = msgspec.structs.replace(noted, damaged=damaged)
+            self._insist(lambda: self._job.write_beginning(known))
         return damaged
 
     def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
@@ -120,7 +123,7 @@ class GoingBack:
         return self._noted(beginning)
 
     def _noted(self, beginning: Beginning) -> Beginning:
-        self._job.write_beginning(beginning)
+        self._insist(lambda: self._job.write_beginning(beginning))
         failpoint("master.restore.noted")
         return beginning
 

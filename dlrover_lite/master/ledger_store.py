@@ -7,13 +7,17 @@ written by ``commit``: many operations cost little more than one.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dlrover_lite.errors import JobError
+from dlrover_lite.errors import DiskFull, JobError
+from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import create_private
 from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.locks import held_by
@@ -129,7 +133,7 @@ class LedgerStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise _job_error(self.path, error) from error
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -181,6 +185,7 @@ class LedgerStore:
         there = [(s.pass_number, s.start, s.stop, s.token, s.worker) for s in self._spans.values() if s is not None]
         cursor = self._cursor
         try:
+            needs_room("job.ledger")
             cursor.execute("begin")
             if gone:
                 cursor.executemany(_DELETE_SPAN, gone)
@@ -189,7 +194,7 @@ class LedgerStore:
             for statement, row in self._rest.values():
                 cursor.execute(statement, row)
             cursor.execute("commit")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if self._db.in_transaction:
                 cursor.execute("rollback")
             raise _job_error(self.path, error) from error
@@ -252,12 +257,18 @@ class LedgerStore:
         self.close()
 
 
-def _job_error(path: Path, error: sqlite3.Error) -> JobError:
+def _job_error(path: Path, error: sqlite3.Error | OSError) -> JobError:
+    if isinstance(error, OSError):
+        return unwritable(path, error)
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    if primary == sqlite3.SQLITE_FULL:
-        hint = f"Free some space (a ledger needs about {format_bytes(1 << 20)}), then run the job again."
-        return JobError(f"The disk of {path.parent} is full: the ledger {path.name} can't be written", hint=hint)
+    # SQLite calls a quota that is used up an input/output error.
+    if primary == sqlite3.SQLITE_FULL or (primary == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
+        return DiskFull(
+            f"The disk of {path.parent} is full: the ledger {path.name} can't be written",
+            directory=path.parent,
+            hint=f"Make room there: a ledger needs about {format_bytes(1 << 20)}.",
+        )
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return JobError(
             f"{path} is in use by another process{f', {by}' if (by := held_by(path)) else ''}",
@@ -278,6 +289,18 @@ def _job_error(path: Path, error: sqlite3.Error) -> JobError:
         f"The ledger {path} can't be read or written: {error}",
         hint="Look at the disk's health and free space, then run again.",
     )
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether a few more pages can't be written there now."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(64 * KIB))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def _damaged(path: Path, why: str) -> JobError:

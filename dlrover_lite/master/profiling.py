@@ -184,6 +184,8 @@ class Profiling:
         servers = master.servers
         if master.outcome is not None or master.beginning is not None or master.stopping:
             return "the job ends"
+        if master.disk.interrupted:
+            return "the disk was full"
         if master.shards.trained:
             return "training is over"
         if not servers.state.version or servers.restore is not None:

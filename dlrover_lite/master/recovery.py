@@ -16,6 +16,7 @@ from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.errors import JobError
 from dlrover_lite.files import sync_directory
 from dlrover_lite.intervals import IntervalSet
+from dlrover_lite.jobs.store import unwritable
 from dlrover_lite.master.ledger_data import Change, Failure, Pass, Span, TokensReserved
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.progress import Counters, Evaluations, Progress
@@ -222,10 +223,13 @@ def write_ledger(path: Path, ledger: NewLedger, facts: Mapping[str, str], *, blo
             store.put_fact(name, value)
         store.commit()
         store.load(block_minibatches=block_minibatches)
-    descriptor = os.open(made, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    made.replace(path)
-    sync_directory(path.parent)
+        descriptor = os.open(made, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        made.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error

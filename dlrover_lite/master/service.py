@@ -19,6 +19,7 @@ from dlrover_lite.master.executor import executor_of
 from dlrover_lite.master.exporting import Exporting
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.fleet import FailJob, Fleet
+from dlrover_lite.master.full_disk import FullDisk, serve_meanwhile
 from dlrover_lite.master.generations import GoingBack
 from dlrover_lite.master.job_end import EvaluationPauses, PlanRates, note_evaluations
 from dlrover_lite.master.outcome import Outcome, answer_in_between, answer_late, failed_by, stopped_amid
@@ -41,6 +42,7 @@ from dlrover_lite.wire.messages import (
     AutoscaleRequest,
     CheckpointRequest,
     Exported,
+    ExportFailed,
     Finished,
     Heartbeat,
     Hello,
@@ -82,6 +84,7 @@ class Master:
         *,
         export_directory: Path,
         checkpoints: str = "",
+        disk: FullDisk | None = None,
         story: StoryLog,
         stop: Callable[[], bool],
         stop_reason: Callable[[], str] = lambda: _BY_REQUEST,
@@ -96,7 +99,7 @@ class Master:
         """``fleet`` is the plan to launch; what an earlier master of the job has left in the ledger goes before it. ``checkpoints``: where
         they are kept, a directory or URL; empty: nowhere. ``stop_reason`` is asked once ``stop`` says so; ``show`` is given the status now
         and then, ``profiles`` what is measured. ``go_back`` notes with which checkpoint the job goes on when parameters are lost, or raises
-        JobError. ``autoscaler``: None: it is off."""
+        JobError. ``autoscaler``: None: it is off. ``disk``: what ``shards`` insist by."""
         self.job = job
         self.recipe = recipe
         self.shards = shards
@@ -133,7 +136,7 @@ class Master:
             restore=self.facts.restore(),
             keep_restore=self.facts.keep_restore,
         )
-        self.exporting = Exporting(recipe, str(export_directory), shards, self.servers, self.facts)
+        self.exporting = Exporting(recipe, str(export_directory), shards, self.servers, self.facts, clock=clock)
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
             backend,
@@ -165,6 +168,13 @@ class Master:
         sinks = [*(profiles or []), self.plan_rates]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock)
         self._remember()
+        self.disk = disk or FullDisk(
+            clock=clock,
+            free=lambda _: 0,
+            tell=lambda line: story.node("master", line),
+            meanwhile=self._while_disk_is_full,
+        )
+        self.disk.meanwhile = self._while_disk_is_full
 
     @property
     def fleet(self) -> Fleet:
@@ -194,6 +204,9 @@ class Master:
             self._guarded(self.reconciler.begin)
         while self.outcome is None and self.beginning is None:
             self._turn()
+            if (asked := self.disk.asked_to_stop) is not None:
+                self.disk.asked_to_stop = None
+                self._stop_for(asked)
             if self._stop() and self.outcome is None and not self.stopping:
                 self._begin_to_stop(self._stop_reason())
             self._guarded(self._stop_in_time)
@@ -212,7 +225,7 @@ class Master:
         if self._prompting is not None:
             self._prompting.close()
         self._answer_in_between()
-        self.story.flush()
+        self.disk.insist(self.story.flush)
 
     def _answer_in_between(self) -> None:
         for request in self._server.receive(0.0):
@@ -220,6 +233,13 @@ class Master:
                 self._end(Outcome("stopped", request.body.reason))
             if (body := answer_in_between(request, self._try)) is not None:
                 self._server.reply(request, body)
+
+    def _while_disk_is_full(self, seconds: float) -> bool:
+        """Whether the job is to end."""
+        asked = serve_meanwhile(self._server, seconds, self._try, self.disk.waits)
+        self.disk.asked_to_stop = asked or self.disk.asked_to_stop
+        self._show_in_time()
+        return self.disk.asked_to_stop is not None or self._stop()
 
     def _turn(self) -> None:
         requests = self._server.receive(RECONCILE_SECONDS)
@@ -301,15 +321,32 @@ class Master:
                 return self.story.answer(subject, self.fleet.by_id)
             case CheckpointRequest():
                 return self.checkpoints.request() if self.checkpoints else OFF
-            case StopRequest(reason, now):
-                self._judge_failure()
-                if now:
-                    self._end(Outcome("stopped", reason))
-                else:
-                    self._begin_to_stop(reason)
+            case ExportFailed() as failed:
+                self._export_failed(failed)
+                return Ack()
+            case StopRequest() as asked:
+                self._stop_for(asked)
                 return Ack()
             case other:
                 return Failure(NOT_UNDERSTOOD, f"no answer is known to {type(other).__name__}")
+
+    def _stop_for(self, asked: StopRequest) -> None:
+        self._judge_failure()
+        if asked.now:
+            self._end(Outcome("stopped", asked.reason))
+        else:
+            self._begin_to_stop(asked.reason)
+
+    def _export_failed(self, failed: ExportFailed) -> None:
+        """It is tried again, and what was trained is saved meanwhile, if it can be. Once it is, only a disk that is full is waited for."""
+        if self.exporting.failed(failed):
+            self.story.node("master", self.exporting.waits)
+        if self.checkpoints is None:
+            return
+        if self.checkpoints.misses(0):
+            self.checkpoints.request()
+        elif not failed.disk_is_full:
+            self._fail(Outcome("failed", failed.message, failed.hint))
 
     def _report(self, report: PsReport, request: Request) -> msgspec.Struct:
         self.reconciler.heard(report.node)
@@ -395,17 +432,21 @@ class Master:
             self.executor.turn()
             self._take_cuts()
         self.profiling.turn(self)
+        self.disk.interrupted = False
         note_evaluations(self)
         if self.brain is not None:
             self.brain.keep_level(self.profiling.level(self))
             self.brain.turn(self.fleet, self.shards.consumed_samples)
         self._judge()
-        self.story.flush()
+        self.disk.insist(self.story.flush)
         if (now := self._clock()) >= self._remember_at:
             self._remember_at = now + REMEMBER_SECONDS
             self.facts.keep_progress(self.progress)
             self.shards.commit()
-        if now >= self._show_at:
+        self._show_in_time()
+
+    def _show_in_time(self) -> None:
+        if (now := self._clock()) >= self._show_at:
             self._show_at = now + SHOW_SECONDS
             self._show(self.status())
 
@@ -495,6 +536,7 @@ class Master:
             if self.failing is not None and outcome.state == "stopped":
                 outcome = self._failed()  # before its last checkpoint was complete
             self.outcome = outcome
+            self.disk.given_up = True  # its result doesn't wait for room
             if self.checkpoints is not None:
                 self.checkpoints.end()
             self.facts.keep_outcome(outcome)

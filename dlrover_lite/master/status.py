@@ -24,9 +24,13 @@ def describe(master: Master) -> Status:
     now = master.now()
     shards, progress = master.shards, master.progress
     recent = progress.recent()
-    message = ""
+    message, waits = "", ""
+    if master.outcome is None and not master.stopping:
+        waits = master.disk.waits or master.exporting.waits
     if master.outcome is not None:
         message = master.outcome.message
+    elif waits:
+        message = waits
     elif master.stopping:
         message = f"taking a last checkpoint: {master.stopping}"
     elif master.beginning is not None and master.beginning.waits_since is not None:
@@ -81,6 +85,7 @@ def describe(master: Master) -> Status:
         plan=master.executor.state.began,
         shards=_shards(shards),
         next_look=next_look(master),
+        waits=waits,
         expected_end=job_end(master, now=master.wall_now()),
     )
 

@@ -70,9 +70,10 @@ class StoryLog:
         self._unwritten.append(entry)
 
     def flush(self) -> None:
+        """Write what isn't yet. What can't be written is kept for the next time; raises what ``write`` does."""
         if self._unwritten:
-            entries, self._unwritten = self._unwritten, []
-            self._write(entries)
+            self._write(list(self._unwritten))
+            self._unwritten.clear()
 
     def close(self) -> None:
         """Write the leases too."""

@@ -13,7 +13,16 @@ from dlrover_lite.backends.base import Role
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import Exported, Heartbeat, Hello, LeaseRequest, NodeFailed, PsReport, TopologyRequest
+from dlrover_lite.wire.messages import (
+    Exported,
+    ExportFailed,
+    Heartbeat,
+    Hello,
+    LeaseRequest,
+    NodeFailed,
+    PsReport,
+    TopologyRequest,
+)
 
 __all__ = ["UNKNOWN_NODE", "Strangers"]
 
@@ -48,7 +57,7 @@ class Strangers:
         """Who has sent it, and what is wrong with that."""
         roles: tuple[Role, ...]
         match body:
-            case LeaseRequest() | Heartbeat() | Exported():
+            case LeaseRequest() | Heartbeat() | Exported() | ExportFailed():
                 roles = ("worker",)
             case PsReport():
                 roles = ("ps",)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
 from dlrover_lite.brain.demand import Autoscale
+from dlrover_lite.errors import DiskFull
 from dlrover_lite.master.next_look import QUEUED
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import Failure, Request
@@ -62,7 +64,8 @@ class WaitingRoom:
         if (self.status.state, self.status.message) != ("queued", why):
             self.status = msgspec.structs.replace(self.status, state="queued", message=why, next_look=QUEUED)
             self.story.node("master", why)
-            self.story.flush()
+            with suppress(DiskFull):  # it is kept, and written later
+                self.story.flush()
             self._show(self.status)
 
     def turn(self) -> None:

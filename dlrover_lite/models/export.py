@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.errors import DiskFull, JobError, ModelError
+from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import sync_directory
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.fields import EmbeddingField
@@ -324,13 +325,15 @@ class ExportWriter:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
+            needs_room("export")
             yield
         except OSError as error:
             self.abort()
             where = self.directory.parent
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise JobError(
+                raise DiskFull(
                     f"The disk is full: the model can't be exported to {self.directory}.",
+                    directory=where,
                     hint=f"Make room under {where}, or {self._elsewhere}.",
                 ) from error
             raise JobError(

@@ -380,6 +380,8 @@ class Status(Message, frozen=True):
     """None: it has begun with nothing yet."""
     next_look: NextLook | None = None
     """None: it is over, or nobody says."""
+    waits: Text = ""
+    """Why nothing goes on for now, in words: the disk is full, or the model can't be exported; empty: something does."""
     expected_end: ExpectedEnd | None = None
     """When it will have gone through its samples; None: it has, or nothing is known to go by."""
 

@@ -13,7 +13,15 @@ import zmq
 
 from dlrover_lite.errors import DeadlineExceeded, RemoteError
 from dlrover_lite.wire.curve import JobKey, is_guarded, present_key
-from dlrover_lite.wire.frames import MAX_FRAME_BYTES, Failure, MalformedMessage, Reply, ReplyCodec, receive_frames
+from dlrover_lite.wire.frames import (
+    MAX_FRAME_BYTES,
+    Failure,
+    Later,
+    MalformedMessage,
+    Reply,
+    ReplyCodec,
+    receive_frames,
+)
 from dlrover_lite.wire.server import send_frames
 
 DEFAULT_DEADLINE_SECONDS = 30.0
@@ -111,6 +119,7 @@ class Client:
     ) -> Reply:
         """The reply to ``body``, asked again every two seconds until the deadline, or until the peer ``has_ended`` for good.
 
+        A peer that can't take it for now (``Later``) may take as long as it needs, as long as it says so.
         Raises DeadlineExceeded when none came, RemoteError when the peer refused. Don't mix with requests under way.
         """
         end = self._clock() + deadline_seconds
@@ -121,6 +130,8 @@ class Client:
                 if has_ended():
                     raise DeadlineExceeded(f"{self.peer} ended before it answered {type(body).__name__}")
                 self.send(body, frames, sequence=sequence)
+            elif reply.sequence == sequence and isinstance(reply.body, Later):
+                end = self._clock() + deadline_seconds
             elif reply.sequence == sequence:
                 if isinstance(reply.body, Failure):
                     raise RemoteError(reply.body.code, reply.body.message, hint=reply.body.hint)

@@ -35,6 +35,12 @@ class Failure(msgspec.Struct, frozen=True, tag="!", array_like=True):
     hint: Text = ""
 
 
+class Later(msgspec.Struct, frozen=True, tag="...", array_like=True):
+    """What a peer answers that can't take a request for now: nothing of it counts, and it is to be sent again until it is answered."""
+
+
+LATER = Later()
+
 UNUSABLE = "unusable"
 """``Failure.code`` for what is the asker's to mend: a node that never was, more workers than there may be."""
 NOT_UNDERSTOOD = "not understood"
@@ -106,7 +112,7 @@ class ReplyCodec:
     """Encodes requests and decodes replies of one protocol."""
 
     def __init__(self, replies: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(tuple[int, int, replies | Failure])
+        self._decoder = msgspec.msgpack.Decoder(tuple[int, int, replies | Failure | Later])
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, session: int, sequence: int, body: Any) -> bytes:

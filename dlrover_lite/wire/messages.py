@@ -77,6 +77,7 @@ __all__ = [
     "DrainRequest",
     "EvaluationResult",
     "Export",
+    "ExportFailed",
     "Exported",
     "Finished",
     "Heartbeat",
@@ -217,7 +218,7 @@ class Wait(Message, frozen=True):
 
 
 class Export(Message, frozen=True):
-    """All training and evaluation is done: write the model to ``destination``, then send Exported."""
+    """All training and evaluation is done: write the model to ``destination``, then send Exported, or ExportFailed."""
 
     destination: Url
     format: Literal["npz", "parquet"]
@@ -230,6 +231,15 @@ class Exported(Message, frozen=True):
     node: Name
     rows: Count
     bytes: Bytes
+
+
+class ExportFailed(Message, frozen=True):
+    """The model couldn't be written; nothing of it is there. The worker asks for work again, and may be told to write it once more."""
+
+    node: Name
+    message: Text
+    hint: Text
+    disk_is_full: bool
 
 
 class Finished(Message, frozen=True):
@@ -414,6 +424,7 @@ MasterRequests = (
     | LeaseRequest
     | Heartbeat
     | Exported
+    | ExportFailed
     | NodeFailed
     | PsReport
     | StatusRequest

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from dlrover_lite.errors import DlroverLiteError, WireError
 from dlrover_lite.wire.curve import Gate, JobKey, is_guarded
 from dlrover_lite.wire.frames import (
     INTERNAL,
+    LATER,
     MAX_FRAME_BYTES,
     NOT_UNDERSTOOD,
     Failure,
@@ -97,6 +98,17 @@ class Server:
     def unwatch(self, descriptor: int) -> None:
         self._watched.remove(descriptor)
         self._poller.unregister(descriptor)
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Within it, ``receive`` waits whatever there is to be read of what is watched."""
+        for descriptor in self._watched:
+            self._poller.unregister(descriptor)
+        try:
+            yield
+        finally:
+            for descriptor in self._watched:
+                self._poller.register(descriptor, zmq.POLLIN)
 
     def _bind(self, endpoint: str) -> None:
         try:
@@ -181,6 +193,10 @@ class Server:
             if len(self._remembered) > _REMEMBERED_SESSIONS:
                 self._remembered.popitem(last=False)
         self._send([request.peer, header, *frames])
+
+    def put_off(self, request: Request) -> None:
+        """It can't be taken for now: it will come again, and is given again then."""
+        self._send([request.peer, self._codec.encode(request.sequence, LATER)])
 
     def fail(self, request: Request, code: str, message: str, hint: str = "") -> None:
         self.reply(request, Failure(code, message, hint))

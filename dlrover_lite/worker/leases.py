@@ -17,7 +17,7 @@ from dlrover_lite.failpoints import failpoint
 from dlrover_lite.intervals import IntervalSet
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Failure, Reply
+from dlrover_lite.wire.frames import Failure, Later, Reply
 from dlrover_lite.wire.messages import (
     Ack,
     Export,
@@ -235,6 +235,9 @@ class LeaseBook:
         assert self._under_way is not None
         sequence, request, first_sent, last_sent = self._under_way
         reply = self._client.receive(timeout_seconds)
+        if reply is not None and reply.sequence == sequence and isinstance(reply.body, Later):
+            self._under_way = (sequence, request, self._clock(), last_sent)
+            return
         if reply is not None and reply.sequence == sequence:
             self._under_way = None
             if request.consumed:

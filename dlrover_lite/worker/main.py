@@ -16,13 +16,23 @@ from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.bounds import clipped
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
-from dlrover_lite.errors import DataError, DeadlineExceeded, DlroverLiteError, ModelError, RecipeError
+from dlrover_lite.errors import (
+    DataError,
+    DeadlineExceeded,
+    DiskFull,
+    DlroverLiteError,
+    JobError,
+    ModelError,
+    RecipeError,
+)
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.user import exits_as_errors
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.messages import (
+    Export,
+    ExportFailed,
     Hello,
     MasterReplies,
     NodeFailed,
@@ -145,28 +155,46 @@ def _train(
             parameters=trainer.flat.count,
         )
         book = LeaseBook(spec.id, spec.master_endpoint, context=context)
-        loop = TrainingLoop(
-            recipe,
-            trainer,
-            book,
-            train=train,
-            evaluation=evaluation,
-            stop=stop,
-            mark=pulse.mark,
-            journal=journal,
-            cores=spec.resources.cores,
-        )
-        loop.run()
-        if book.export is not None and not stop():
-            exported = export(spec.id, recipe, trainer, train.schema, book.export, mark=pulse.mark)
-            master.call(exported, deadline_seconds=60)
-            _log(f"The model is in {book.export.destination}")
-            return True
+        while True:
+            loop = TrainingLoop(
+                recipe,
+                trainer,
+                book,
+                train=train,
+                evaluation=evaluation,
+                stop=stop,
+                mark=pulse.mark,
+                journal=journal,
+                cores=spec.resources.cores,
+            )
+            loop.run()
+            task = book.export
+            if task is None or stop():
+                break
+            if _exported(spec, recipe, trainer, train.schema, task, master, pulse):
+                return True
+            book.export = None  # there may be work again: to try once more
         pulse.mark("leaving")
         book.leave(_LEAVE_SECONDS)
         return book.finished
     finally:
         _close(train, evaluation, book, ps)
+
+
+def _exported(
+    spec: NodeSpec, recipe: Recipe, trainer: Trainer, schema: Schema, task: Export, master: Client, pulse: Pulse
+) -> bool:
+    """Whether the model is there. If it isn't, the master knows why: all parameters are where they were."""
+    try:
+        exported = export(spec.id, recipe, trainer, schema, task, mark=pulse.mark)
+    except (JobError, ModelError) as error:
+        full = isinstance(error, DiskFull)
+        master.call(ExportFailed(spec.id, error.message, error.hint, full))
+        _log(f"The model couldn't be exported: {error.message}")
+        return False
+    master.call(exported, deadline_seconds=60)
+    _log(f"The model is in {task.destination}")
+    return True
 
 
 def _close(*things: Dataset | LeaseBook | PsClient | None) -> None:

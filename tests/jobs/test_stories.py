@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.errors import DiskFull, JobError, UsageError
 from dlrover_lite.jobs.stories import FILE, Minibatches, append, find, known_subjects, parse_subject, read, select
 from dlrover_lite.wire.messages import Story, StoryEntry
 
@@ -167,3 +170,26 @@ def test_where_nothing_can_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(JobError, match=r"Can't read .*story\.jsonl"):
         read(tmp_path)
+
+
+def test_entries_that_there_is_no_room_for_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that all of them can be written again."""
+    append(tmp_path, [StoryEntry(1.0, "worker-0", "is up")])
+    before = (tmp_path / FILE).read_bytes()
+    write, room = os.write, [7]
+
+    def full(descriptor: int, data: Any) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, bytes(data)[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DiskFull) as raised:
+        append(tmp_path, [StoryEntry(2.0, "worker-1", "is up")])
+    monkeypatch.undo()
+    assert raised.value.directory == tmp_path
+    assert (tmp_path / FILE).read_bytes() == before

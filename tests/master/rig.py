@@ -25,6 +25,7 @@ from dlrover_lite.jobs.store import Beginning, Job
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.full_disk import FullDisk
 from dlrover_lite.master.generations import GoingBack, begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.service import Master, Outcome
@@ -237,19 +238,26 @@ class Rig:
             wall_clock=time.time,
             clock=self.clock,
         )
+        disk = FullDisk(
+            clock=self.clock,
+            free=lambda _: 4096,
+            tell=lambda line: story.node("master", line),
+            meanwhile=lambda _: False,
+        )
         with LedgerStore(self.job.ledger()) as store:
             self.master = Master(
                 "rig-1",
                 self.recipe,
-                ShardService(store, self.shard_plan, wait_seconds=0.01, story=story),
+                ShardService(store, self.shard_plan, wait_seconds=0.01, story=story, insist=disk.insist),
                 self.server,
                 self.backend,
                 self.fleet,
                 export_directory=self.directory / "export",
                 checkpoints="" if self.recipe.checkpoint == "off" else str(self.checkpoints),
+                disk=disk,
                 story=story,
                 stop=self._stop,
-                go_back=GoingBack(self.job),
+                go_back=GoingBack(self.job, disk.insist),
                 brain=self.brain,
                 autoscaler=Autoscaler(job="rig-1", mode=self.mode),
                 profiles=[self.profiles],

@@ -305,3 +305,20 @@ def test_a_master_that_refuses(script: Script) -> None:
     script.server.fail(script.request, "refused", "who are you?", "go away")
     with pytest.raises(JobError, match="who are you"):
         script.book.pump(timeout_seconds=PATIENCE)
+
+
+def test_a_master_that_can_not_take_it_for_now_is_asked_again_for_as_long_as_it_says_so(script: Script) -> None:
+    assert script.book.next() is None
+    script.asked()
+    for _ in range(5):
+        script.now += 100.0
+        assert script.request is not None
+        script.server.put_off(script.request)
+        script.book.pump(timeout_seconds=PATIENCE)
+        script.now += 1.0
+        script.book.pump()
+        (again,) = script.server.receive(PATIENCE)
+        assert (again.session, again.sequence) == (script.request.session, script.request.sequence)
+        script.request = again
+    script.says(Lease(1, "train", 0, 0, 2))
+    assert script.book.next() is not None

@@ -34,6 +34,7 @@ from dlrover_lite.backends.local.restarts import Restarts
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE
+from dlrover_lite.jobs.log_stream import pass_over_full_disk
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
@@ -406,6 +407,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tie", type=int, help="descriptor of a pipe; the job stops at its end")
     parser.add_argument("--ready", type=int, help="descriptor to write KeeperReady to")
     parsed = parser.parse_args(arguments)
+    pass_over_full_disk()
     linux.adopt_orphans()
     linux.set_process_name("dl:keeper")
     for descriptor in (parsed.tie, parsed.ready):

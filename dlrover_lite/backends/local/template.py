@@ -37,6 +37,7 @@ from dlrover_lite.backends.local.protocol import (
 )
 from dlrover_lite.backends.local.threads import ThreadPools
 from dlrover_lite.files import open_private
+from dlrover_lite.jobs.log_stream import pass_over_full_disk
 from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE
 
 __all__ = ["main"]
@@ -181,8 +182,7 @@ def run_node(request: Fork, job_directory: Path, threads: ThreadPools | None = N
     """Run the node's entry in this process, which is the node; returns its exit code. ``threads``: if they have been looked for."""
     linux.set_process_name(f"dl:{request.spec.id}")
     keep_freed_memory()
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)
+    pass_over_full_disk()
     (threads or ThreadPools()).resize(request.spec.resources.cores)
     os.environ[MEMORY_VARIABLE] = request.memory
     # Named by what is loaded: this module doesn't import it.
@@ -220,6 +220,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--node":
         request = msgspec.json.decode(arguments[1], type=Fork)
         _leave(run_node(request, Path(arguments[2])))
+    pass_over_full_disk()
     Template(msgspec.json.decode(arguments[0], type=TemplateOptions)).serve()
 
 

@@ -1,0 +1,162 @@
+"""A job whose disk is full waits, with its parameters in memory, until there is room, or it is to end.
+
+What has to be durable is done through ``FullDisk.insist``, which returns when it is: so nothing is granted, acknowledged or launched
+meanwhile that would follow from it, and whoever called goes on as if it had just taken long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dlrover_lite.errors import DiskFull, DlroverLiteError
+from dlrover_lite.units import format_bytes
+from dlrover_lite.wire.frames import LATER, Failure, Later, Request
+from dlrover_lite.wire.messages import (
+    Ack,
+    Exported,
+    ExportFailed,
+    Heartbeat,
+    Hello,
+    LeaseRequest,
+    NodeFailed,
+    PsReport,
+    SlotsRequest,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+    TopologyRequest,
+)
+from dlrover_lite.wire.server import Server
+from dlrover_lite.words import duration
+
+__all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile"]
+
+FIRST_DELAY_SECONDS = 0.25
+LONGEST_DELAY_SECONDS = 10.0
+_TURN_SECONDS = 0.1
+AGAIN_SECONDS = 60.0
+"""A disk that is full again so soon is tried as seldom as it was."""
+
+
+def delay_seconds(tries: int) -> float:
+    """Before the next try, after so many that have failed."""
+    return min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(tries, 32))
+
+
+class FullDisk:
+    """``tell`` is given what has happened, in words; ``free`` how many bytes there are left for a directory. ``meanwhile`` is called again
+    and again while it waits, with the seconds that it may take at most, and says whether the job is to end."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        free: Callable[[Path], int],
+        tell: Callable[[str], None],
+        meanwhile: Callable[[float], bool],
+    ) -> None:
+        self.waits = ""
+        """What training waits for, in words; empty: it doesn't."""
+        self.interrupted = False
+        """It has waited since somebody has last put this back: what was measured means nothing."""
+        self.given_up = False
+        """The job ends: nothing that isn't durable is insisted on any more."""
+        self.asked_to_stop: StopRequest | None = None
+        """Somebody wants the job to end, and nobody has taken that up yet."""
+        self.meanwhile = meanwhile
+        self._clock = clock
+        self._free = free
+        self._tell = tell
+        self._tries = 0
+        self._ended_at = -math.inf
+
+    def insist(self, action: Callable[[], None]) -> bool:
+        """Do it; as long as the disk is full, again and again. Once the job is to end, it is tried once, and may come to nothing: whether
+        it is done."""
+        began: float | None = None
+        while True:
+            try:
+                action()
+                done = True
+                break
+            except DiskFull as error:
+                if self.given_up:
+                    print(error.message, flush=True)
+                    done = False
+                    break
+                if began is None:
+                    began = self._begin(error)
+                self.waits = self._words(error)
+                self._wait()
+        if began is not None:
+            self._end(self._clock() - began)
+        return done
+
+    def _begin(self, error: DiskFull) -> float:
+        now = self._clock()
+        if now - self._ended_at > AGAIN_SECONDS:
+            self._tries = 0
+        self._tell(f"{error.message}: training waits until there is room, with all parameters in memory")
+        return now
+
+    def _words(self, error: DiskFull) -> str:
+        return f"the disk of {error.directory} is full ({format_bytes(self._free(error.directory))} free): training waits for room there"
+
+    def _wait(self) -> None:
+        until = self._clock() + delay_seconds(self._tries)
+        self._tries += 1
+        while (left := until - self._clock()) > 0 and not self.given_up:
+            self.given_up = self.meanwhile(left)
+
+    def _end(self, seconds: float) -> None:
+        self.waits, self._ended_at, self.interrupted = "", self._clock(), True
+        if self.given_up:
+            self._tell(f"the job is to end: the full disk isn't waited for any longer, after {duration(seconds)}")
+        else:
+            self._tell(f"there is room on the disk again, after {duration(seconds)}: training goes on")
+
+
+def serve_meanwhile(
+    server: Server, seconds: float, answer: Callable[[Request], msgspec.Struct | None], waits: str
+) -> StopRequest | None:
+    """Answer who asks within a moment while the disk is full; who has asked for the job's end."""
+    stop = None
+    with server.undisturbed():
+        requests = server.receive(min(seconds, _TURN_SECONDS))
+    for request in requests:
+        try:
+            body = answer_meanwhile(request, answer, waits)
+        except (
+            DlroverLiteError
+        ) as error:  # of a question that can't be answered; whoever waits here has nothing to do with it
+            body = Failure("refused", error.message, error.hint)
+        if isinstance(request.body, StopRequest):
+            stop = request.body
+        if isinstance(body, Later):
+            server.put_off(request)
+        elif body is not None:
+            server.reply(request, body)
+    return stop
+
+
+def answer_meanwhile(
+    request: Request, answer: Callable[[Request], msgspec.Struct | None], waits: str
+) -> msgspec.Struct | Failure | Later | None:
+    """What is answered while the disk is full: questions by ``answer``; nodes ask again until there is room; people are told why not."""
+    match request.body:
+        case StatusRequest() | StoryRequest() | SlotsRequest() | Heartbeat():
+            return answer(request)
+        case PsReport():
+            return None  # it reports again
+        case StopRequest():
+            return Ack()
+        case LeaseRequest() | Hello() | NodeFailed() | Exported() | ExportFailed():
+            return LATER
+        case TopologyRequest() if request.body.node:  # people ask for it without a name
+            return LATER
+        case _:
+            return Failure("refused", waits, "Make room there, then ask again.")

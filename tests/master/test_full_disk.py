@@ -1,0 +1,261 @@
+"""A disk that is full: the job waits with its parameters in memory, says so, goes on by itself, and can be stopped meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrover_lite import failpoints
+from dlrover_lite.errors import DiskFull, RemoteError
+from dlrover_lite.jobs import stories
+from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
+from dlrover_lite.wire.frames import Later
+from dlrover_lite.wire.messages import (
+    Ack,
+    Export,
+    Exported,
+    ExportFailed,
+    LeaseRequest,
+    ScaleRequest,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+    Wait,
+)
+from tests.master.rig import PATIENCE, Rig, done
+from tests.master.scripted_ps import ScriptedPs, until, until_ended
+
+WHY = "The disk is full: the model can't be exported to /x."
+
+
+class Clock:
+    """``meanwhile`` lets time pass; ``ends_at``: the job is to end from then on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ends_at = float("inf")
+
+    def __call__(self) -> float:
+        return self.now
+
+    def meanwhile(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.now >= self.ends_at
+
+
+class Writer:
+    """Fails for want of room until ``room_at``."""
+
+    def __init__(self, clock: Clock, room_at: float) -> None:
+        self.clock, self.room_at = clock, room_at
+        self.tried: list[float] = []
+
+    def __call__(self) -> None:
+        self.tried.append(self.clock.now)
+        if self.clock.now < self.room_at:
+            raise DiskFull("The disk is full: can't write /jobs/x/y", directory=Path("/jobs/x"))
+
+
+def of(clock: Clock, told: list[str]) -> FullDisk:
+    return FullDisk(clock=clock, free=lambda _: 2048, tell=told.append, meanwhile=clock.meanwhile)
+
+
+def test_it_is_tried_again_ever_more_seldom_until_there_is_room() -> None:
+    clock, told = Clock(), list[str]()
+    disk, write = of(clock, told), Writer(clock, room_at=100.0)
+    assert disk.insist(write)
+    gaps = [later - before for before, later in zip(write.tried, write.tried[1:], strict=False)]
+    assert gaps == sorted(gaps) and max(gaps) == LONGEST_DELAY_SECONDS
+    assert clock.now < 100.0 + LONGEST_DELAY_SECONDS + 0.01
+    assert (disk.waits, disk.interrupted, disk.given_up) == ("", True, False)
+    assert [line.partition(":")[0] for line in told] == [
+        "The disk is full",
+        "there is room on the disk again, after 1 min 45 s",
+    ]
+    again = Writer(clock, room_at=clock.now + 5.0)  # it is full again at once: not tried four times a second
+    assert disk.insist(again)
+    assert len(again.tried) == 2
+
+
+def test_what_it_waits_for_names_the_directory_and_how_much_is_free() -> None:
+    clock, told = Clock(), list[str]()
+    disk = of(clock, told)
+    said = list[str]()
+
+    def meanwhile(seconds: float) -> bool:
+        said.append(disk.waits)
+        return clock.meanwhile(seconds)
+
+    disk.meanwhile = meanwhile
+    disk.insist(Writer(clock, room_at=1.0))
+    assert set(said) == {"the disk of /jobs/x is full (2 KiB free): training waits for room there"}
+
+
+def test_once_the_job_is_to_end_nothing_is_waited_for() -> None:
+    clock, told = Clock(), list[str]()
+    clock.ends_at = 3.0
+    disk, write = of(clock, told), Writer(clock, room_at=100.0)
+    assert not disk.insist(write)
+    assert clock.now < 3.0 + LONGEST_DELAY_SECONDS
+    assert not disk.insist(write)
+    assert len(write.tried) == len(set(write.tried)) + 1  # once more, without waiting
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """``with full():``, or ``full()(…)``: as long as it lasts nothing can be written to a job's directory."""
+    flag = tmp_path / "full"
+    points = ",".join(f"{name}=full@{flag}" for name in ("job.ledger", "job.file"))
+
+    @contextmanager
+    def lasts() -> Iterator[None]:
+        flag.touch()
+        try:
+            yield
+        finally:
+            flag.unlink(missing_ok=True)
+
+    with failpoints.armed(points):
+        yield lasts
+
+
+def until_it_waits(rig: Rig) -> str:
+    end = time.monotonic() + PATIENCE
+    while not (waits := rig.ask("cli", StatusRequest()).waits):
+        assert time.monotonic() < end
+    return str(waits)
+
+
+def answers(rig: Rig, node: str) -> list[Any]:
+    """What has come by now."""
+    found = []
+    while (reply := rig.client(node).receive(0.05)) is not None:
+        found.append(reply.body)
+    return found
+
+
+def test_nothing_is_granted_or_acknowledged_until_there_is_room(make: Any, full: Any) -> None:
+    rig = make(workers=2, samples=4000)
+    rig.up("ps-0", "worker-0", "worker-1")
+    held = rig.lease("worker-0")
+    report = LeaseRequest("worker-0", holding=[held.token], **done(held))
+    client = rig.client("worker-0")
+    with full():
+        sequence = client.send(report)
+        waits = until_it_waits(rig)
+        assert waits == f"the disk of {rig.directory} is full (4 KiB free): training waits for room there"
+        status = rig.ask("cli", StatusRequest())
+        assert status.message == waits
+        client.send(report, sequence=sequence)  # as it does when nobody answers
+        rig.client("worker-1").send(LeaseRequest("worker-1"))
+        assert {type(body) for body in [*answers(rig, "worker-0"), *answers(rig, "worker-1")]} == {Later}
+        with pytest.raises(RemoteError, match="training waits for room"):
+            rig.ask("cli", ScaleRequest(workers=3))
+        told = [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+        assert sum("training waits until there is room" in line for line in told) == 1
+    answer = rig.ask(
+        "worker-0", LeaseRequest("worker-0", want=False)
+    )  # another request: what came before is answered by then
+    assert isinstance(answer, Ack)
+    status = rig.ask("cli", StatusRequest())
+    assert (status.waits, status.samples) == ("", 4 * (held.stop - held.start))
+    written = [(entry.at, entry.subject, entry.text) for entry in stories.read(rig.directory).entries]
+    assert len(written) == len(set(written))  # nothing twice of what came to nothing at first
+    rig.kill()
+    rig.start()
+    assert rig.ask("cli", StatusRequest()).samples == status.samples
+
+
+def test_the_job_is_stopped_while_its_disk_is_full(make: Any, full: Any) -> None:
+    rig = make(workers=1, samples=4000)
+    rig.up("ps-0", "worker-0")
+    held = rig.lease("worker-0")
+    with full():
+        rig.client("worker-0").send(LeaseRequest("worker-0", **done(held)))
+        until_it_waits(rig)
+        assert rig.ask("cli", StopRequest("had enough")) == Ack()
+        outcome = rig.ended()
+    assert (outcome.state, outcome.message) == ("stopped", "had enough")
+
+
+def test_a_last_checkpoint_is_taken_elsewhere_though_the_disk_is_full(make: Any, full: Any) -> None:
+    rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0})
+    rig.up("ps-0", "worker-0")
+    servers = [ScriptedPs(rig, "ps-0")]
+    until(rig, servers, lambda status: status.slot_map_version)
+    held = rig.lease("worker-0")
+    with full():
+        rig.client("worker-0").send(LeaseRequest("worker-0", **done(held)))
+        until_it_waits(rig)
+        rig.stopping = True
+        outcome = until_ended(rig, servers)
+    assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
+    assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
+
+
+# --- the export -------------------------------------------------------------------------------------------------------
+
+
+def exports(rig: Rig) -> Export:
+    """Once it is to be tried again."""
+    answer = rig.lease("worker-0")
+    assert isinstance(answer, Export)
+    return answer
+
+
+def test_an_export_that_fails_is_tried_again_with_all_parameters_there(make: Any) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    first = rig.work("worker-0", until=Export)
+    assert rig.ask("worker-0", ExportFailed("worker-0", WHY, "Make room under /.", True)) == Ack()
+    assert isinstance(rig.ask("worker-0", LeaseRequest("worker-0")), Wait)
+    status = rig.ask("cli", StatusRequest())
+    assert status.state == "exporting"
+    assert status.waits == f"{WHY[:-1]}: it is tried again, with all parameters in memory"
+    assert exports(rig) == first
+    assert rig.backend.terminated == []
+    rig.ask("worker-0", Exported("worker-0", 10, 1000))
+    assert rig.ended().state == "succeeded"
+
+
+def test_an_export_that_nothing_mends_waits_where_no_checkpoint_holds_what_was_trained(make: Any) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    rig.work("worker-0", until=Export)
+    for _ in range(2):
+        rig.ask("worker-0", ExportFailed("worker-0", "It may not be written.", "chmod", False))
+        exports(rig)
+    assert rig.ask("cli", StopRequest("had enough")) == Ack()
+    assert rig.ended().state == "stopped"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_can_not_be_exported_is_saved(make: Any, full: bool) -> None:
+    """Then the job fails, with nothing lost; but a disk that is full is waited for all the same."""
+    rig = make(workers=1, checkpoint={"every_seconds": 3600.0})
+    rig.up("ps-0", "worker-0")
+    servers = [ScriptedPs(rig, "ps-0")]
+    until(rig, servers, lambda status: status.slot_map_version)
+    rig.work("worker-0", until=Export)
+    failed = ExportFailed("worker-0", "It may not be written.", "Make it writable.", full)
+    rig.ask("worker-0", failed)
+    until(rig, servers, lambda status: status.checkpoints.newest is not None)
+    exports(rig)
+    rig.ask("worker-0", failed)
+    if full:
+        exports(rig)
+        rig.ask("worker-0", Exported("worker-0", 10, 1000))
+        assert until_ended(rig, servers).state == "succeeded"
+    else:
+        outcome = until_ended(rig, servers)
+        assert (outcome.state, outcome.message, outcome.hint) == (
+            "failed",
+            "It may not be written.",
+            "Make it writable.",
+        )
+    assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
