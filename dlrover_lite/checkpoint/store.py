@@ -169,6 +169,8 @@ class CheckpointStore:
             if below.state != "complete":
                 why = f"it builds on cut {below.number}, which is {below.state}: {below.why}"
                 return Cut(number, below.state, why, manifest, size)
+            if below.manifest is not None and (why := _why_not_on(manifest, below.manifest)):
+                return Cut(number, "damaged", f"{self.url}/{directory_of(number)}/{MANIFEST}: {why}", manifest, size)
         return Cut(number, "complete", "", manifest, size)
 
     def manifest(self, cut: int) -> Manifest:
@@ -189,9 +191,8 @@ class CheckpointStore:
             if below >= found[-1].cut:
                 raise damaged(f"{self.url}/{directory_of(found[-1].cut)}/{MANIFEST}", f"it builds on cut {below}")
             found.append(self.manifest(below))
-            if configure(found[-1]) != configure(found[0]):
-                where = f"{self.url}/{directory_of(below)}/{MANIFEST}"
-                raise damaged(where, f"cut {cut} can't build on it: its tables are others")
+            if why := _why_not_on(found[-2], found[-1]):
+                raise damaged(f"{self.url}/{directory_of(found[-2].cut)}/{MANIFEST}", why)
         return found[::-1]
 
     def rows(
@@ -252,3 +253,13 @@ class CheckpointStore:
     def _open(self, manifest: Manifest, part: PartEntry) -> PartReader:
         file = self._destination.open(f"{directory_of(manifest.cut)}/{part.file}")
         return PartReader(file, part, manifest.groups)
+
+
+def _why_not_on(manifest: Manifest, below: Manifest) -> str:
+    """Why a cut can't build on this one; empty if it can. What has changed since it is told by clocks, which begin anew in each
+    generation: rows would be missing, and nothing else would say so. Raises CheckpointDamaged."""
+    if (manifest.job, manifest.generation) != (below.job, below.generation):
+        return f"it can't build on cut {below.cut}, which is of generation {below.generation} of {below.job}"
+    if configure(manifest) != configure(below):
+        return f"it can't build on cut {below.cut}, whose tables are others"
+    return ""

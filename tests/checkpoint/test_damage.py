@@ -271,3 +271,20 @@ def test_a_manifest_that_names_what_is_elsewhere(tmp_path: Path, name: str, kind
     for use in (store._destination.open, store._destination.writer, store._destination.make, store._destination.remove):
         with pytest.raises(JobError, match="can't hold such a file"):
             use(f"cut-00000001/{name}")
+
+
+@pytest.mark.parametrize("change", [{"generation": 1}, {"job": "job-2"}, {"configuration": {}}], ids=str)
+def test_an_increment_on_a_cut_that_it_can_not_build_on(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Of another generation or job: its clocks mean nothing there, so that rows would be missing without a word."""
+    store = CheckpointStore(str(tmp_path))
+    base = write_cut(store, 1, OLD)
+    manifest = write_cut(store, 2, CHANGED, builds_on=1)
+    if "configuration" in change:
+        change = {"configuration": {**base.configuration, "seed": 8}}
+    path = Path(store.url) / "cut-00000002" / MANIFEST
+    path.write_bytes(pack_manifest(msgspec.structs.replace(manifest, **change)))
+    assert [cut.state for cut in store.cuts()] == ["damaged", "complete"]
+    refuses(store, path)
+    # one that builds on it is no better
+    write_cut(store, 3, CHANGED, builds_on=2)
+    assert [cut.state for cut in store.cuts()] == ["damaged", "damaged", "complete"]
