@@ -94,7 +94,7 @@ def _known(export: str | None, status: Status, best: float | None) -> list[tuple
         lines.insert(3, ("", f"best reachable AUC {metric(best)}"))
     if status.staleness_max is not None:
         text = f"99% of minibatches at most {status.staleness_p99}, largest {status.staleness_max}"
-        lines.append(("staleness", f"{text} (pushes between a pull and its push)"))
+        lines.append(("staleness", f"{text} (pushes in between)"))
     if status.bad_lines:
         lines.append(("bad lines", f"{count(status.bad_lines)}, left out"))
         lines += [("", example) for example in status.bad_examples]

@@ -254,7 +254,7 @@ def test_waiting_for_a_node_to_leave(master: Master, capsys: Capture) -> None:
 
 def test_waiting_for_a_job_that_ends(master: Master, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     master.stages = [{"slots_settled": False}]
-    monkeypatch.setattr(JobHandle, "wait", lambda *_: Result("stopped", time.time()))
+    monkeypatch.setattr(JobHandle, "wait", lambda *_, **__: Result("stopped", time.time()))
     assert main(["scale", "--ps", "3", "--wait"]) == 1
     assert "has ended (stopped) before it was done" in capsys.readouterr().err
     with pytest.raises(JobError, match="has ended"):

@@ -103,7 +103,7 @@ def test_a_job_that_has_failed_goes_on_once_the_model_is_mended(tmp_path: Path) 
 def test_a_learning_rate_that_spoils_the_parameters() -> None:
     """All minibatches but the first fail from then on: the job does, as soon as one has failed twice, and says each thing once."""
     data = {**SYNTHETIC, "samples": 62_464, "eval_samples": 0}
-    handle = start(SMALL_WIDE_DEEP, data, workers=2, optimizer={"use": "sgd", "learning_rate": 1e30})
+    handle = start(SMALL_WIDE_DEEP, data, workers=2, optimizer={"use": "sgd", "learning_rate": 1e6})
     result = end(handle)
     assert result.state == "failed"
     assert "failed twice" in result.message and "learning_rate" in result.message
