@@ -384,6 +384,9 @@ class BrainLink:
     def _take_failure(self, failure: Failure, asked: _Asked, now: float) -> None:
         if failure.code == UNKNOWN_JOB:
             self.state, self._next_at = "registering", now
+        elif isinstance(asked.body, RegisterJob):
+            self._tell(f"the brain doesn't take this job: {failure.message}")
+            self._next_at = now + LATER_SECONDS
         elif failure.code in (REFUSED, NOT_UNDERSTOOD, INTERNAL):
             self._say(f"the brain doesn't take what it was told, which is dropped: {failure.message}")
             self._arrived(asked, now)

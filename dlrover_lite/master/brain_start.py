@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from dlrover_lite.jobs.brain_files import BrainFiles, BrainMode
 from dlrover_lite.jobs.processes import is_foreign
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.brain_restart import BrainRestart, start_process
 from dlrover_lite.master.embedded_brain import EmbeddedBrain
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.wire.brain_messages import EndJob, RegisterJob
@@ -43,8 +45,9 @@ def linked(
         yield None
         return
     embedded = EmbeddedBrain(context, say=log) if mode == "embedded" else None
+    restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=say, clock=time.monotonic)
     link = BrainLink(
-        registration(job, rows, demand), embedded.find if embedded else find_daemon, context=context, say=say
+        registration(job, rows, demand), embedded.find if embedded else restart.find, context=context, say=say
     )
     try:
         yield link

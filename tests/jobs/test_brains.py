@@ -29,6 +29,7 @@ from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.master.brain_link import BrainLink
+from dlrover_lite.master.brain_restart import BrainRestart, start_process
 from dlrover_lite.master.brain_start import find_daemon
 from dlrover_lite.recipe.load import parse_recipe
 from tests.brain.service_rig import PATIENCE, profile, registration
@@ -87,6 +88,40 @@ def test_those_who_start_one_at_once_get_the_same_one() -> None:
     said = [starter.communicate(timeout=100)[0].split() for starter in starters]
     assert len({pid for pid, _ in said}) == 1
     assert sum(int(started) for _, started in said) == 1
+
+
+def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    said: list[str] = []
+    first = brains.ensure()
+    restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=said.append, clock=time.monotonic)
+    link = BrainLink(registration(), restart.find, context=context, say=said.append)
+
+    def until_open() -> None:
+        end = time.monotonic() + 3 * PATIENCE
+        while link.state != "open":
+            assert time.monotonic() < end, said
+            link._serve(0.1)
+
+    try:
+        until_open()
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_for_end_of(first.pid)
+        while link.state == "open":
+            link._serve(0.1)
+        until_open()
+        now = brains.ask_status()
+        assert now is not None and now.pid != first.pid
+        assert [one.job for one in now.jobs] == ["ads-1"]
+        assert said[0] == "the brain is lost (none runs): training goes on without its advice"
+        assert "the brain is there" in said
+        end = time.monotonic() + PATIENCE
+        while not any(line.startswith(f"the brain had died: started the brain (pid {now.pid}") for line in said):
+            assert time.monotonic() < end, said  # who has started it may end a moment after it is found
+            link._serve(0.1)
+    finally:
+        link.close()
+        context.destroy(linger=0)
 
 
 def test_a_job_outlives_its_brain_and_tells_the_next() -> None:

@@ -82,10 +82,11 @@ def is_ours(pid: int) -> bool:
     return True
 
 
-def kill_all() -> list[tuple[int, int]]:
-    """Kill and reap every descendant: the children of a killed child become ours, so it goes on until there are none."""
+def kill_all(spare: int | None = None) -> list[tuple[int, int]]:
+    """Kill and reap every descendant: the children of a killed child become ours, so it goes on until there are none, but for the process
+    ``spare``."""
     ended = []
-    while pids := _child_pids():
+    while pids := [pid for pid in _child_pids() if pid != spare]:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -33,7 +33,7 @@ from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, F
 from dlrover_lite.backends.local.restarts import Restarts
 from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.errors import DlroverLiteError, JobError
-from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE
+from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, BrainFiles
 from dlrover_lite.jobs.log_stream import pass_over_full_disk
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
@@ -343,7 +343,7 @@ class Keeper:
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        for pid, exit_code in children.kill_all():
+        for pid, exit_code in children.kill_all(spare=_brain()):
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
         self.fences.close()
@@ -377,6 +377,12 @@ class Keeper:
             self.job.write_record(self.record)
         except JobError as error:
             say(error.message)
+
+
+def _brain() -> int | None:
+    """Return the process of the user's brain: one that this job's master has started was adopted here, and serves other jobs too."""
+    record = BrainFiles().record()
+    return None if record is None or identify(record.process.pid) != record.process else record.process.pid
 
 
 def describe(exit_code: int) -> str:
