@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import select
 import time
 from collections.abc import Callable
@@ -105,7 +106,11 @@ def _holder(pid: int) -> Holder:
     command = user = ""
     with suppress(OSError):
         command = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-        user = Path(f"/proc/{pid}").owner()
+        number = Path(f"/proc/{pid}").stat().st_uid
+        try:
+            user = pwd.getpwuid(number).pw_name
+        except KeyError:  # one without a name here, as of a container
+            user = str(number)
     return Holder(pid, command, user)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def test_a_history_whose_lock_is_held_says_so(tmp_path: Path) -> None:
     with held(lock) as pid, pytest.raises(HistoryError, match="locked") as refused:
         ConfigStore(path, busy_seconds=0.05)
     assert str(lock) in refused.value.message and f"process {pid} (" in refused.value.message
-    assert "End that process" in refused.value.hint
+    assert "End that process, or" in refused.value.hint and f"remove {lock}" in refused.value.hint
     ConfigStore(path, busy_seconds=0.05).close()
 
 
@@ -102,6 +103,18 @@ def test_what_the_system_says_of_locks(tmp_path: Path) -> None:
     assert str(Holder(4_194_305)) == "process 4194305"
     assert holders(path, table=tmp_path / "none") == holders(tmp_path / "none") == []
     assert held_by(tmp_path / "none") == ""
+
+
+def test_a_user_without_a_name_is_named_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of another container, or of a directory service that doesn't answer."""
+
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with Lock(tmp_path / "lock") as lock:
+        assert lock.take(0.0)
+        assert f", user {os.geteuid()})" in held_by(lock.path)
 
 
 def test_a_lock_whose_file_was_replaced_is_not_in_place(tmp_path: Path) -> None:

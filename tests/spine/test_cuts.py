@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from tests.spine.test_slots import exactly_once
 
 def test_they_are_whole_and_change_nothing(tmp_path: Path) -> None:
     often = {"every_seconds": 0.5, "full_every": 3, "keep": 100}
-    handle = census(tmp_path, ps=2, checkpoint=often)
+    before = os.umask(0)  # all that the job's processes make is their owner's alone, but for the export
+    try:
+        handle = census(tmp_path, ps=2, checkpoint=often)
+    finally:
+        os.umask(before)
     until_trained(handle, 500)
     asked = [handle.checkpoint(), handle.checkpoint(), handle.checkpoint(wait=False)]
     assert asked == sorted(set(asked))
@@ -33,6 +38,9 @@ def test_they_are_whole_and_change_nothing(tmp_path: Path) -> None:
     assert [one.samples for one in manifests] == sorted((one.samples for one in manifests), reverse=True)
     assert [problem for cut in cuts for problem in store.verify(cut.number, chain=False)] == []
     assert store.clean() == []  # nothing half-written was left
+    kept = [path for path in handle.job.directory.rglob("*") if not path.is_relative_to(handle.job.export)]
+    open_to_others = [path for path in (handle.job.directory, *kept) if path.stat().st_mode & 0o077]
+    assert len(kept) > 20 and open_to_others == []
 
 
 def test_a_last_one_before_it_stops(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["ConfigStore", "unpack_inputs"]
 
 _BUSY_SECONDS = 30.0
+_OPENING_SECONDS = 10.0
+"""For another process that opens the file just now: which takes milliseconds, or seconds where an older file is brought up to date."""
 _MOST_WAL = 16 * MIB
 _KEPT_PROFILES = 200_000
 """Not yet written, while the disk is full, say: older ones are then dropped."""
@@ -104,8 +106,9 @@ class ConfigStore:
     @contextmanager
     def _opening(self) -> Iterator[None]:
         with Lock(self.path.with_name(self.path.name + ".lock")) as lock:
-            if not lock.take(self._busy_seconds):
-                raise _locked(lock.path, lock.path)
+            if not lock.take(min(self._busy_seconds, _OPENING_SECONDS)):
+                instead = f", or, if it is another user's, remove {lock.path}: it is made anew"
+                raise _locked(lock.path, lock.path, instead=instead)
             yield
 
     def _check_whose(self) -> None:
@@ -283,12 +286,12 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _locked(path: Path, *files: Path) -> HistoryError:
-    """``files``: those that the lock may be on."""
+def _locked(path: Path, *files: Path, instead: str = "") -> HistoryError:
+    """``files``: those that the lock may be on; ``instead``: what else can be done than to end the process."""
     by = held_by(*files)
     return HistoryError(
         f"{path} is locked by another process that doesn't let go of it{f', {by}' if by else ''}",
-        hint="End that process, then try again.",
+        hint=f"End that process{instead}. Then try again.",
     )
 
 
