@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,8 +11,10 @@ from dlrover_lite.bounds import Count
 from dlrover_lite.recipe.schema import ResourceLimits, RoleResources
 from dlrover_lite.units import Resources, format_bytes
 
-__all__ = ["Plan", "RolePlan", "initial_plan", "more_than_there_is"]
+__all__ = ["Plan", "RolePlan", "ScalingRefusal", "initial_plan", "more_than_there_is", "scaling_refusal"]
 
+_WHAT = {"worker": "workers", "ps": "parameter servers"}
+_ROUNDING = 1e-9
 _WORKERS_PER_PS = 8
 _PS_SHARE_OF_CORES = 0.25
 _PS_SHARE_OF_MEMORY = 0.5
@@ -50,6 +53,56 @@ def initial_plan(limits: ResourceLimits, capacity: Resources) -> Plan:
         worker=_fixed(limits.worker)
         or RolePlan(workers, _each(workers, worker_cores, memory * _WORKER_SHARE_OF_MEMORY)),
     )
+
+
+class ScalingRefusal(NamedTuple):
+    """Why a job can't have so many nodes, and what to ask for instead."""
+
+    why: str
+    hint: str
+
+
+def scaling_refusal(
+    plan: Plan,
+    workers: int,
+    servers: int,
+    *,
+    memory: int,
+    cores: float | None,
+    allows: str = "resources.total allows",
+    no_cores: str = "Raise resources.total.",
+    more_memory: int = 0,
+) -> ScalingRefusal | None:
+    """Judge whether a job with ``plan`` can have so many nodes of its sizes; None: it can, as it always can have fewer.
+
+    ``memory``: bytes that all nodes may have together. ``cores``: the same (None: as many as it likes), which ``allows`` says in words;
+    ``no_cores``: what to do where there are none for even one. ``more_memory``: bytes that nodes have on top of the plan's.
+    """
+    counts = {"worker": workers, "ps": servers}
+    for role, other in (("worker", "ps"), ("ps", "worker")):
+        now, beside = (plan.worker, plan.ps) if role == "worker" else (plan.ps, plan.worker)
+        count, each, others = counts[role], now.each, counts[other] * beside.each.memory + more_memory
+        if count <= now.count:
+            continue
+        other_cores = counts[other] * beside.each.cores
+        most = (memory - others) // each.memory
+        if cores is not None:
+            most = min(most, math.floor((cores - other_cores) / each.cores + _ROUNDING))
+        if count <= most:
+            continue
+        if (needed := count * each.memory + others) > memory:
+            why = f"{_WHAT[role]} of {format_bytes(each.memory)} beside the {_WHAT[other]} need {format_bytes(needed)}"
+            there, otherwise = (
+                f"there are {format_bytes(memory)}",
+                f"Give each of the {_WHAT[role]} less memory in the recipe.",
+            )
+        else:
+            why = f"{_WHAT[role]} need {count * each.cores + other_cores:g} cores with the {_WHAT[other]}"
+            there, otherwise = f"{allows} {cores:g}", no_cores
+        return ScalingRefusal(
+            f"{count} {why}; {there}", f"Ask for at most {most}." if most >= max(1, now.count) else otherwise
+        )
+    return None
 
 
 def more_than_there_is(limits: ResourceLimits, machine: Resources) -> list[str]:

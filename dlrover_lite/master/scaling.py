@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlrover_lite.brain.plan import scaling_refusal
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.lifecycle import Node
 from dlrover_lite.slots import SLOTS
@@ -11,43 +12,27 @@ from dlrover_lite.wire.messages import ScaleRequest
 
 __all__ = ["newcomer_refusal", "refusal", "replacement_refusal"]
 
-_WHAT = {"worker": "workers", "ps": "parameter servers"}
 _NONE_CAN = {"worker": "workers can't train", "ps": "parameter servers can't hold a model"}
 
 
 def refusal(wish: ScaleRequest, fleet: Fleet, *, total: Resources | None) -> Failure | None:
     """Why not, and what to do instead; None if it can be. ``total``: the recipe's ceiling."""
     asked = {"worker": wish.workers, "ps": wish.ps}
-    plans = {"worker": fleet.plan.worker, "ps": fleet.plan.ps}
     for role, count in asked.items():
         if count is not None and count < 1:
             return Failure(UNUSABLE, f"{count} {_NONE_CAN[role]}", "Ask for at least 1, or stop the job.")
     if wish.ps is not None and wish.ps > SLOTS:
         return Failure(UNUSABLE, f"{wish.ps} parameter servers can't have a slot each", f"Ask for at most {SLOTS}.")
-    counts = {role: plans[role].count if count is None else count for role, count in asked.items()}
-    for role, other in (("worker", "ps"), ("ps", "worker")):
-        count, each, beside = counts[role], plans[role].each, plans[other].each
-        if count <= plans[role].count:
-            continue
-        memory, others = count * each.memory, counts[other] * beside.memory + _beyond_the_plan(fleet)
-        if memory + others > fleet.capacity.memory:
-            most = max(0, (fleet.capacity.memory - others) // each.memory)
-            return Failure(
-                UNUSABLE,
-                f"{count} {_WHAT[role]} of {format_bytes(each.memory)} beside the {_WHAT[other]} need "
-                f"{format_bytes(memory + others)}; there are {format_bytes(fleet.capacity.memory)}",
-                f"Ask for at most {most}." if most else f"Give each of the {_WHAT[role]} less memory in the recipe.",
-            )
-        cores, other_cores = count * each.cores, counts[other] * beside.cores
-        if total is not None and cores + other_cores > total.cores:
-            most = max(0, int((total.cores - other_cores) / each.cores))
-            return Failure(
-                UNUSABLE,
-                f"{count} {_WHAT[role]} need {cores + other_cores:g} cores with the {_WHAT[other]}; "
-                f"resources.total allows {total.cores:g}",
-                f"Ask for at most {most}." if most else "Raise resources.total.",
-            )
-    return None
+    plan = fleet.plan
+    found = scaling_refusal(
+        plan,
+        plan.worker.count if wish.workers is None else wish.workers,
+        plan.ps.count if wish.ps is None else wish.ps,
+        memory=fleet.capacity.memory,
+        cores=None if total is None else total.cores,
+        more_memory=_beyond_the_plan(fleet),
+    )
+    return None if found is None else Failure(UNUSABLE, found.why, found.hint)
 
 
 def _beyond_the_plan(fleet: Fleet) -> int:

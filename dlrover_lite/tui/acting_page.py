@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from dlrover_lite.brain.plan import Plan, RolePlan, scaling_refusal
 from dlrover_lite.errors import UsageError
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
-from dlrover_lite.units import format_bytes, parse_memory
+from dlrover_lite.units import Resources, format_bytes, parse_memory
 from dlrover_lite.words import plural
 
 __all__ = [
@@ -118,9 +119,13 @@ def most_nodes(room: Room, role: RoleNow, other: RoleNow) -> int | None:
     if not role.memory or not role.cores:
         return None
     most = (room.memory - other.count * other.memory) // role.memory
-    if room.cores is not None:
-        most = min(most, math.floor((room.cores - other.count * other.cores) / role.cores + 1e-9))
-    return max(0, most)
+    most = min(most, math.floor((_cores_of(room) - other.count * other.cores) / role.cores + 1e-9))
+    return max(role.count, most)
+
+
+def _cores_of(room: Room) -> float:
+    """That all nodes may have together."""
+    return room.machine_cores if room.cores is None else min(room.machine_cores, room.cores)
 
 
 SCALE_FIELDS = (Field("workers", "workers", "", ""), Field("servers", "PS", "", ""))
@@ -142,9 +147,9 @@ def _each(room: Room, role: RoleNow, other: RoleNow) -> str:
 
 
 def scale_facts(room: Room) -> str:
-    cores = f"{room.cores:g} cores and " if room.cores is not None else ""
     return (
-        f"All together may have {cores}{format_bytes(room.memory)}. Training goes on meanwhile; autoscaling is paused by it. "
+        f"All together may have {_cores_of(room):g} cores and {format_bytes(room.memory)}. Training goes on meanwhile; autoscaling is "
+        "paused by it. "
         "z on a node gives that one more or less."
     )
 
@@ -155,7 +160,34 @@ def scale_asked(room: Room, values: Mapping[str, str]) -> tuple[int | None, int 
     servers = _count("PS", values["servers"], room.servers.count)
     if workers is None and servers is None:
         raise UsageError("That is what it has: write another number, or leave with esc")
+    _check_room(room, workers, servers)
     return workers, servers
+
+
+_SHARED = "From a shell, dlrover-lite scale takes more than there are cores: nodes share them."
+
+
+def _check_room(room: Room, workers: int | None, servers: int | None) -> None:
+    """Raises UsageError for more than there is room for, in the words of a master that refuses it."""
+    worker, ps = room.workers, room.servers
+    if most_nodes(room, worker, ps) is None or most_nodes(room, ps, worker) is None:
+        return  # their sizes aren't known: the master will say
+    plan = Plan(
+        ps=RolePlan(ps.count, Resources(ps.cores, ps.memory)),
+        worker=RolePlan(worker.count, Resources(worker.cores, worker.memory)),
+    )
+    by_recipe = room.cores is not None and room.cores < room.machine_cores
+    refused = scaling_refusal(
+        plan,
+        worker.count if workers is None else workers,
+        ps.count if servers is None else servers,
+        memory=room.memory,
+        cores=_cores_of(room),
+        allows="resources.total allows" if by_recipe else "this machine has",
+        no_cores="Raise resources.total." if by_recipe else _SHARED,
+    )
+    if refused is not None:
+        raise UsageError(refused.why, hint=refused.hint)
 
 
 def _count(label: str, text: str, now: int) -> int | None:

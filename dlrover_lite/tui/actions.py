@@ -97,6 +97,8 @@ def _autoscaling(row: JobRow, detail: JobDetail | None, _node: NodeRow | None) -
 def _accept(row: JobRow, detail: JobDetail | None, node: NodeRow | None) -> str:
     if (why := _autoscaling(row, detail, node)) or detail is None or (now := detail.autoscaling) is None:
         return why
+    if now.suggests and now.paused:
+        return f"Autoscaling of {row.id} is paused: let it go on first (p), then accept what it suggests"
     if now.suggests:
         return ""
     if now.under_way:
@@ -197,11 +199,12 @@ class LocalActions:
 
         with self._handle(row) as handle:
             nodes, total = handle.status().nodes, handle.job.recipe.resources.total
-        memory = this_machine().memory
+        machine = this_machine()
         return Room(
             _of("worker", nodes),
             _of("ps", nodes),
-            min(memory, total.memory) if total is not None else memory,
+            min(machine.memory, total.memory) if total is not None else machine.memory,
+            machine.cores,
             total.cores if total is not None else None,
         )
 

@@ -192,8 +192,11 @@ def owner_of(directory: Path) -> str:
 
 
 def _autoscale(now: AutoscaleStatus) -> str:
+    one = (
+        f"{'carries out' if now.under_way else 'suggests'} {now.decision}: {now.what}"
+        if now.decision is not None
+        else ""
+    )
     if now.paused:
-        return f"paused: {now.paused}"
-    if now.decision is not None:
-        return f"{'carries out' if now.under_way else 'suggests'} {now.decision}: {now.what}"
-    return now.mode
+        return f"paused: {now.paused}" + (f"; {one}" if one else "")
+    return one or now.mode

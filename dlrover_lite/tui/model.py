@@ -300,6 +300,7 @@ class Room(msgspec.Struct, frozen=True):
     servers: RoleNow
     memory: int
     """Of the machine, or the recipe's ceiling, whichever is less."""
+    machine_cores: float
     cores: float | None = None
     """The recipe's ceiling; None: it has none."""
 

@@ -227,7 +227,7 @@ DETAIL = JobDetail(
     autoscaling=Autoscaling("on"),
 )
 SUGGESTED = Autoscaling("suggest", decision=5, what="it changes to 4 worker x 0.5, 1 ps x 0.5 cores")
-ROOM = Room(RoleNow(2, 0.5, 440 * MIB), RoleNow(1, 0.5, 151 * MIB), 4 * GIB, 4.0)
+ROOM = Room(RoleNow(2, 0.5, 440 * MIB), RoleNow(1, 0.5, 151 * MIB), 4 * GIB, 8.0, 4.0)
 
 
 def _weighed(mark: str, workers: int, each: float, rate: float, verdict: str) -> WeighedPlan:

@@ -20,7 +20,7 @@ from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.toned import Lines
 from dlrover_lite.units import GIB
-from tests.tui.driving import Acts, drive, footer, opened, the_app, told, until, write
+from tests.tui.driving import Acts, drive, footer, opened, shown, the_app, told, until, write
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, SUGGESTED, VIEW, FixedSource
 
 
@@ -116,9 +116,10 @@ def test_an_error_is_told_with_its_hint() -> None:
 
 async def _form(pilot: Pilot[None], *keys: str) -> Form:
     await pilot.press(*keys)
-    await until(pilot, lambda: isinstance(pilot.app.screen, Form))
+    await shown(pilot, Form)
     screen = pilot.app.screen
     assert isinstance(screen, Form)
+    await until(pilot, lambda: all(one.value for one in screen.query(Input)))
     return screen
 
 
@@ -137,8 +138,12 @@ def test_the_form_to_scale_has_what_there_is_and_keeps_its_errors() -> None:
         assert "✗" not in _said(pilot)
         await pilot.press("enter")
         assert "workers: x is no number of nodes" in _said(pilot)
+        workers.value = "8"
+        await pilot.press("enter")
+        assert "8 workers need 4.5 cores with the parameter servers" in _said(pilot)
+        assert "Ask for at most 7." in _said(pilot)
         acts.fails = UsageError("there is no room", hint="Ask for at most 4.")
-        workers.value = "9"
+        workers.value = "5"
         await pilot.press("enter")
         await until(pilot, lambda: "there is no room" in _said(pilot))
         assert "Ask for at most 4." in _said(pilot)

@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.errors import UsageError
+from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.scaling import refusal
 from dlrover_lite.tui import acting_page
 from dlrover_lite.tui.actions import Aim, why_not
 from dlrover_lite.tui.key_line import KeyShown, line_of, place
 from dlrover_lite.tui.keys import EVERYWHERE, JOB, JOBS, Key
 from dlrover_lite.tui.model import Autoscaling, JobRow, NodeRow, RoleNow, Room
 from dlrover_lite.tui.text import length, plain
-from dlrover_lite.units import GIB, MIB
+from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.wire.messages import ScaleRequest
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, OLD, ROOM
 
 PS, WORKER, ENDED = DETAIL.nodes[0], DETAIL.nodes[1], DETAIL.nodes[3]
@@ -78,6 +82,7 @@ def test_one_that_leaves_is_no_peer() -> None:
         (Autoscaling("on"), "", "doesn't ask", "Nothing is suggested"),
         (Autoscaling("suggest"), "", "Nothing is suggested", "Nothing is suggested"),
         (Autoscaling("suggest", decision=3), "", "", ""),
+        (Autoscaling("suggest", "by hand", decision=3), "", "is paused", ""),
         (Autoscaling("suggest", decision=3, under_way=True), "", "under way already", ""),
         (Autoscaling("on", decision=3, under_way=True), "", "under way already", ""),
         (None, "isn't known", "isn't known", "isn't known"),
@@ -115,9 +120,15 @@ def test_a_form_says_what_is_possible() -> None:
     assert (workers.value, workers.note) == ("2", "0.5 cores, 440 MiB each; at most 7")  # of 4 cores, less 0.5
     assert (servers.value, servers.note) == ("1", "0.5 cores, 151 MiB each; at most 6")
     assert "4 cores and 4 GiB" in acting_page.scale_facts(ROOM)
-    by_memory = msgspec.structs.replace(ROOM, cores=None)
+    by_machine = msgspec.structs.replace(ROOM, cores=None, machine_cores=2.0)
+    assert acting_page.scale_fields(by_machine)[0].note.endswith("at most 3")
+    assert "2 cores and 4 GiB" in acting_page.scale_facts(by_machine)
+    assert acting_page.scale_fields(msgspec.structs.replace(by_machine, machine_cores=0.5))[0].note.endswith(
+        "at most 2"
+    )
+    by_memory = msgspec.structs.replace(ROOM, cores=None, machine_cores=99.0)
     assert acting_page.most_nodes(by_memory, ROOM.workers, ROOM.servers) == (4 * GIB - 151 * MIB) // (440 * MIB)
-    nobody = Room(RoleNow(0, 0.0, 0), RoleNow(1, 0.5, MIB), GIB)
+    nobody = Room(RoleNow(0, 0.0, 0), RoleNow(1, 0.5, MIB), GIB, 8.0)
     assert acting_page.scale_fields(nobody)[0].note == ""
 
 
@@ -143,6 +154,44 @@ def test_numbers_that_can_not_be(workers: str, servers: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         acting_page.scale_asked(ROOM, {"workers": workers, "servers": servers})
     assert why in caught.value.message
+
+
+def test_more_than_there_is_room_for_is_refused_in_the_words_of_a_master() -> None:
+    def why(room: Room, workers: str, servers: str = "1") -> tuple[str, str]:
+        with pytest.raises(UsageError) as caught:
+            acting_page.scale_asked(room, {"workers": workers, "servers": servers})
+        return caught.value.message, caught.value.hint
+
+    plan = Plan(ps=RolePlan(1, Resources(0.5, 151 * MIB)), worker=RolePlan(2, Resources(0.5, 440 * MIB)))
+    fleet = Fleet(plan, Resources(8.0, 4 * GIB))
+    for room, workers in ((ROOM, 8), (ROOM, 9), (msgspec.structs.replace(ROOM, memory=GIB), 3)):
+        fleet = msgspec.structs.replace(fleet, capacity=Resources(8.0, room.memory))
+        refused = refusal(ScaleRequest(workers=workers), fleet, total=Resources(4.0, 64 * GIB))
+        assert refused is not None
+        assert why(room, str(workers)) == (refused.message, refused.hint)
+    small = msgspec.structs.replace(ROOM, cores=None, machine_cores=2.0)
+    assert why(small, "8") == (
+        "8 workers need 4.5 cores with the parameter servers; this machine has 2",
+        "Ask for at most 3.",
+    )
+    assert acting_page.scale_asked(small, {"workers": "3", "servers": "1"}) == (3, None)
+    assert "From a shell" in why(msgspec.structs.replace(small, machine_cores=0.5), "3")[1]
+    assert acting_page.scale_asked(
+        msgspec.structs.replace(small, machine_cores=0.5), {"workers": "1", "servers": "1"}
+    ) == (1, None)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.5, 64), st.integers(1, 64))
+def test_what_a_form_calls_possible_is_taken_and_one_more_is_not(
+    workers: int, servers: int, cores: float, gib: int
+) -> None:
+    room = Room(RoleNow(workers, 0.5, GIB), RoleNow(servers, 0.25, GIB), gib * GIB, cores)
+    most = acting_page.most_nodes(room, room.workers, room.servers)
+    assert most is not None
+    if most > workers:
+        assert acting_page.scale_asked(room, {"workers": str(most), "servers": ""}) == (most, None)
+    with pytest.raises(UsageError):
+        acting_page.scale_asked(room, {"workers": str(most + 1), "servers": ""})
 
 
 def test_sizes_of_a_node() -> None:

@@ -152,9 +152,10 @@ def test_a_job_that_leaves_its_result_has_ended_at_once(source: LiveSource, file
     """Without having been silent for a while."""
     job = create_job(recipe(), "")
     _write_status(job)
+    clock.now = job.directory.joinpath("status.json").stat().st_mtime
     _commit(files, _entry(job))
     assert source.jobs().jobs[job.id].state == "training"
-    job.write_result(Result("stopped", NOW + 1, "by hand"))
+    job.write_result(Result("stopped", clock.now + 1, "by hand"))
     clock.now += 3
     assert source.jobs().jobs[job.id].state == "stopped"
 

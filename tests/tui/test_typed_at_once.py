@@ -146,14 +146,14 @@ def test_a_form_is_there_at_once_and_filled_in_when_it_is_known_what_there_is() 
         await opened(pilot)
         await pilot.press("s")
         await shown(pilot, Form)
-        type_at_once(_app(pilot), *"7", "enter", "tab")
+        type_at_once(_app(pilot), *"6", "enter", "tab")
         await taken(pilot)
         assert isinstance(pilot.app.screen, Form)
         acts.told.set()
-        await until(pilot, lambda: [one.value for one in pilot.app.screen.query(Input)] == ["7", "1"])
+        await until(pilot, lambda: [one.value for one in pilot.app.screen.query(Input)] == ["6", "1"])
         assert acts.done == []
         type_at_once(_app(pilot), *"2", "enter")
-        await until(pilot, lambda: acts.done == [("scale", ADS.id, 7, 2)])
+        await until(pilot, lambda: acts.done == [("scale", ADS.id, 6, 2)])
 
     drive(steps, the_app(job=ADS.id, actions=acts))
 
