@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dlrover_lite.brain.job_view import Policy
 from dlrover_lite.brain.lattice import Candidate
 from dlrover_lite.brain.options import Options
+from dlrover_lite.words import plural
 
 __all__ = ["as_good", "floor_of", "restrained", "veto", "vetoed"]
 
@@ -78,12 +79,13 @@ def veto(one: Options, at: int, policy: Policy) -> str:
     change, wanted = one.view.last_change, one.points.candidate(at)
     now = one.points.candidate(one.now)
     if change is not None and change.fresh_windows < policy.reversal_windows and _undoes(change.left, now, wanted):
+        measured = plural(change.fresh_windows, "interval")
         return (
-            f"that would undo the last change, of which {change.fresh_windows} windows have been measured "
-            f"({policy.reversal_windows} are needed)"
+            f"{wanted.describe()} would save {one.gain[at]:.0f} s, but would undo the last change "
+            f"(it had {change.left.describe()} before), and of {policy.reversal_windows} intervals that takes {measured} {'was' if change.fresh_windows == 1 else 'were'} measured"
         )
     if wanted in one.view.declined:
-        return f"{wanted.describe()} was refused a short while ago"
+        return f"{wanted.describe()} would save {one.gain[at]:.0f} s, but was refused a short while ago"
     if one.gain[at] > 0 and one.least_gain[at] <= 0:
         return (
             f"{wanted.describe()} would save {one.gain[at]:.0f} s by the model, but that isn't certain: "

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,7 +22,8 @@ from dlrover_lite.brain.lattice import Candidate, IntArray, MemoryBand, to_milli
 from dlrover_lite.brain.options import Options, options_of
 from dlrover_lite.brain.pareto import Band, ThroughputModel
 from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.settle import Settled, Verdict, settle
+from dlrover_lite.brain.reasons import Reasons
+from dlrover_lite.brain.settle import settle
 from dlrover_lite.brain.treatment import Treatment
 from dlrover_lite.errors import JobError
 from dlrover_lite.units import Resources
@@ -34,8 +35,6 @@ Load = Callable[[ModelData], ThroughputModel]
 
 _MOST_KEPT = 48
 """Plans that a decision is stored with, about: a thousand jobs decide every few seconds."""
-_MOST_NAMED = 3
-"""Jobs that a reason names."""
 _SAME = 1e-6
 """Relative: numbers of a replay may differ by so much (another processor rounds in another way)."""
 
@@ -151,7 +150,8 @@ def decide(inputs: RoundInputs, load: Load = load_model) -> Round:
         settled = settle(inside, capacity, policy, alone=alone, forced=forced, starts=beginnings.plans)
     early = beginnings.early
     places = {job: place for place, job in enumerate([*early, *admission.queued], 1)}
-    decisions = tuple(_decision(view, inputs, options, admission.preempted, places, settled) for view in views)
+    reasons = Reasons(inputs, options, admission.preempted, settled)
+    decisions = tuple(_decision(view, inputs, places, reasons) for view in views)
     return Round(inputs, decisions, settled.free)
 
 
@@ -161,29 +161,17 @@ def _need(one: Options, *, keeps: bool = False) -> Need:
     return Need(int(one.points.milli[at]), int(one.memory[at]))
 
 
-def _decision(
-    view: JobView,
-    inputs: RoundInputs,
-    options: Mapping[str, Options],
-    preempted: Mapping[str, str],
-    places: Mapping[str, int],
-    settled: Settled,
-) -> Decision:
-    one = options.get(view.job)
+def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], reasons: Reasons) -> Decision:
+    one, settled = reasons.options.get(view.job), reasons.settled
     verdict = settled.verdicts.get(view.job)
     head: dict[str, Any] = {"job": view.job, "at": inputs.at, "before": view.now}
     if one is None:
-        reason = "its smallest plan needs more than there is: " + _too_large(view, inputs.capacity)
-        return Decision(**head, action="refuse", reason=reason)
-    if verdict is None and view.job in preempted:
-        taker = preempted[view.job]
-        why = f"{taker} has a higher priority and takes its place" if taker else "there is less than there was"
-        return Decision(**head, action="preempt", reason=f"it gives way, and waits: {why}")
+        return Decision(**head, action="refuse", reason=reasons.refusal(view))
+    if verdict is None and view.job in reasons.preempted:
+        return Decision(**head, action="preempt", reason=reasons.preemption(view))
     if verdict is None or view.job in places:
-        why = _full(view, inputs, one) if verdict is None else _makes_room(inputs.jobs, options, preempted, settled)
-        reason = f"it waits, number {places[view.job]} in the queue: {why}"
         predicted = None if verdict is None else _predicted(one, verdict.at, waits=inputs.policy.room_seconds)
-        return Decision(**head, action="queue", reason=reason, predicted=predicted)
+        return Decision(**head, action="queue", reason=reasons.waiting(view, places[view.job]), predicted=predicted)
     choice = one.points.candidate(verdict.at)
     room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
     return Decision(
@@ -191,83 +179,12 @@ def _decision(
         action=verdict.action,
         choice=choice,
         plan=view.need.plan(choice),
-        reason=_reason(one, verdict),
+        reason=reasons.plan(one, verdict),
         predicted=_predicted(one, verdict.at),
         memory=view.need.band(choice),
         candidates=_candidates(one, verdict.at),
         room=room,
     )
-
-
-def _too_large(view: JobView, capacity: Resources) -> str:
-    bounds = view.bounds
-    cores = bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
-    return (
-        f"{cores:g} cores and {view.need.of(Candidate(bounds.min_workers, bounds.min_servers, 1, 1))} bytes, "
-        f"of {capacity.cores:g} cores and {capacity.memory} bytes"
-    )
-
-
-def _full(view: JobView, inputs: RoundInputs, one: Options) -> str:
-    smallest = one.points.candidate(one.minimum)
-    ratio = inputs.policy.preempt_ratio
-    firm = [
-        f"{other.job} has less priority, but can't give way: {other.stays}"
-        for other in inputs.jobs
-        if other.now is not None and other.stays and other.priority * ratio <= view.priority
-    ]
-    full = (
-        f"its smallest plan ({smallest.cores:g} cores) doesn't fit beside what the others need at the least, "
-        f"of {inputs.capacity.cores:g} cores"
-    )
-    return "; ".join([full, *firm[:_MOST_NAMED]])
-
-
-def _makes_room(
-    views: Sequence[JobView], options: Mapping[str, Options], preempted: Mapping[str, str], settled: Settled
-) -> str:
-    """What it waits for."""
-
-    def shrinks(view: JobView) -> bool:
-        verdict = settled.verdicts.get(view.job)
-        if view.now is None or verdict is None:
-            return view.job in preempted
-        return int(options[view.job].points.milli[verdict.at]) < view.now.milli
-
-    names = sorted(view.job for view in views if shrinks(view))
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"room is made for it by {', '.join(names[:_MOST_NAMED])}{more}" if names else "room is made for it"
-
-
-def _reason(one: Options, verdict: Verdict) -> str:
-    at = verdict.at
-    choice = one.points.candidate(at).describe()
-    rate = f"{one.points.throughput[at]:,.0f} samples/s"
-    if verdict.action == "start":
-        how = "goes on" if one.view.ran_seconds else "starts"
-        text = f"it {how} with {choice}: {rate} by the model, {_time(one.seconds(at))} to go"
-    elif verdict.action == "stay":
-        text = f"it stays with {choice}"
-        if not verdict.why:
-            text += ": no other plan within reach is worth its change"
-    elif verdict.action == "explore":
-        text = (
-            f"it tries {choice}: that may save up to {_time(float(one.most_gain[at]))}, and finding out costs little "
-            f"against the {_time(one.stay_seconds)} to go"
-        )
-    else:
-        text = (
-            f"it changes to {choice}: {rate}, {_time(one.seconds(at))} to go instead of {_time(one.stay_seconds)} "
-            f"(saves {one.gain[at]:.0f} s, 80% band {one.least_gain[at]:.0f} to {one.most_gain[at]:.0f} s, "
-            f"{one.view.scale_seconds:.0f} s for the change counted)"
-        )
-    return f"{text}; {verdict.why}" if verdict.why else text
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _predicted(one: Options, at: int, *, waits: float = 0.0) -> Predicted:

@@ -105,6 +105,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Its recipe's ceiling; None: the capacity."""
     fixed: bool = False
     """Its plan is not to be changed while it runs (autoscaling is off or paused)."""
+    held: str = ""
+    """Why it is ``fixed``, in words."""
     stays: str = ""
     """Why it can't give way to another job while it runs, in words; empty: it can."""
     declined: tuple[Candidate, ...] = ()

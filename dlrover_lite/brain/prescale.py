@@ -135,10 +135,10 @@ def _known(inputs: StartInputs) -> _Known:
         return _Known(near, prior, f"warm start, by the costs of {names}")
     measured = [(distance(inputs.features, features), job) for job, features, fitted in history if fitted.observations]
     if not measured:
-        return _Known([], None, "cold start, as no past job is known: a plan of few cores that learns fast")
+        return _Known([], None, f"cold start, as no past job was measured for ten seconds, {_cold(inputs)}")
     nearest, job = min(measured)
     words = f"the one most like it, {job}, is at a distance of {nearest:.2f}, beyond {THRESHOLD:g}"
-    return _Known([], None, f"cold start, as no past job is like it ({words}): a plan of few cores that learns fast")
+    return _Known([], None, f"cold start, as no past job is like it ({words}), {_cold(inputs)}")
 
 
 def _view(inputs: StartInputs, known: _Known) -> JobView:
@@ -169,6 +169,12 @@ def _guess(features: JobFeatures) -> Prior:
 
 
 # --- cold -----------------------------------------------------------------------------------------------------------
+
+
+def _cold(inputs: StartInputs) -> str:
+    bounds = _cold_bounds(inputs)
+    cores = bounds.min_workers * bounds.worker_sizes[0] + bounds.min_servers * bounds.ps_sizes[0]
+    return f"with {cores:g} of the {inputs.capacity.cores:g} cores that it may have"
 
 
 def _cold_bounds(inputs: StartInputs) -> Bounds:

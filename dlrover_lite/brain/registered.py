@@ -213,6 +213,7 @@ class RegisteredJob:
             explored_seconds=self.explored_seconds,
             doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
             fixed=not self.may_change or not present,
+            held=self._held(),
             stays=self.stays(at),
             declined=tuple(plan for until, plan in self.declined if at < until),
         )
@@ -231,6 +232,19 @@ class RegisteredJob:
             ran_seconds=max(0.0, since - self.began),
             explored_seconds=self.explored_seconds,
         )
+
+    def _held(self) -> str:
+        """Say why its plan isn't to be changed now; "" if it may be."""
+        standing, mode = self.standing, self.demand.autoscale
+        if mode == "off":
+            return "autoscaling is off for it"
+        if standing is None:
+            return "it has only just come"
+        if standing.paused:
+            return f"autoscaling is paused for it ({standing.paused})"
+        if not self.may_change:
+            return "a change of it is under way"
+        return "" if self.present else "its present plan hasn't been measured yet"
 
     def stays(self, at: float) -> str:
         """Why it can't give way to another job now, in words; empty: it can."""

@@ -7,35 +7,39 @@ nothing yet says are better has a budget, a share of the job's expected time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dlrover_lite.brain.change_policy import as_good, floor_of, restrained, veto, vetoed
+from dlrover_lite.brain.change_policy import as_good, floor_of, restrained, vetoed
 from dlrover_lite.brain.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
 from dlrover_lite.brain.job_view import Action, Policy
 from dlrover_lite.brain.lattice import to_milli
 from dlrover_lite.brain.options import Options
 from dlrover_lite.units import Resources
 
-__all__ = ["Settled", "Verdict", "settle"]
+__all__ = ["Settled", "Verdict", "settle", "trial_seconds"]
 
-_NOT_WORTH_IT = "what some would gain by a change is less than what others would lose"
-_LESS = "others need what it had more, or there is less than there was"
+Cause = Literal["", "fixed", "spare", "exchange", "taken"]
+"""What decided, where numbers alone don't say it: the plan isn't to be changed; fewer cores do as well; an exchange between jobs that isn't
+surely worth it; others take cores, or there are fewer."""
 
 
 class Verdict(NamedTuple):
     at: int
     """Position in the job's options."""
     action: Action
-    why: str
-    """What decided, where numbers alone don't say it."""
+    cause: Cause = ""
+    better: int | None = None
+    """Position of a better plan that it may not be changed to."""
 
 
 class Settled(NamedTuple):
     verdicts: Mapping[str, Verdict]
     free: Resources
     """What is left over."""
+    rejected: Mapping[str, float]
+    """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
 
 
 def settle(
@@ -56,26 +60,19 @@ def settle(
     free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
     walk = _walk(free, capacity, pinned, _floors(free, pinned, capacity, policy), policy, alone=alone)
     _leave_alone(walk)
-    saving = _save(walk, whole, fixed.keys(), policy) if alone else {}
-    why = dict.fromkeys(fixed, "its plan is fixed: autoscaling is off for it") | saving
-    if (
-        not forced
-        and not alone
-        and not _worth_it(walk, whole, policy)
-        and (kept := _nobody_loses(free, pinned, capacity))
-    ):
+    saving = _save(walk, whole, fixed.keys(), policy) if alone else frozenset()
+    rejected: dict[str, float] = {}
+    worth_it = forced or alone or _worth_it(walk, whole, policy)
+    if not worth_it and (kept := _nobody_loses(free, pinned, capacity)):
+        rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
         walk = _walk(free, capacity, pinned, kept, policy, alone=alone)
-        why |= {
-            job: _NOT_WORTH_IT for job, one in walk.options.items() if job not in why and walk.chosen[job] == one.now
-        }
-    for job, one in whole.items():
-        if job not in why and (reason := _better_but_for(one, walk, policy)):
-            why[job] = reason
-    verdicts = {
-        one.view.job: _verdict(one, walk, why.get(one.view.job, ""), policy, saves=one.view.job in saving)
-        for one in options
+    causes: dict[str, Cause] = {
+        job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now
     }
-    return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory))
+    causes.update(dict.fromkeys(fixed, "fixed"))
+    causes.update(dict.fromkeys(saving, "spare"))
+    verdicts = {job: _verdict(one, walk, causes.get(job, ""), policy) for job, one in whole.items()}
+    return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory), rejected)
 
 
 def _walk(
@@ -123,21 +120,19 @@ def _floors(
     return floors
 
 
-def _better_but_for(one: Options, walk: Walk, policy: Policy) -> str:
-    """Why it doesn't get the best of what it could have beside the others; "" if it does."""
+def _better_but_for(one: Options, walk: Walk, policy: Policy) -> int | None:
+    """The best of what it could have beside the others, if it may not be changed to that."""
     job = one.view.job
     here = walk.chosen[job]
     room = one.points.milli <= walk.milli(job) + walk.free_milli
     room &= one.memory <= walk.memory(job) + walk.free_memory
     better = vetoed(one, policy) & room & (one.gain > one.gain[here] + policy.tie_share * one.stay_seconds)
-    if not better.any():
-        return ""
-    return veto(one, int(np.where(better, one.gain, -np.inf).argmax()), policy)
+    return int(np.where(better, one.gain, -np.inf).argmax()) if better.any() else None
 
 
-def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> dict[str, str]:
-    """Gives a job that stays as it is, and is as fast with much less, that; says why."""
-    why = {}
+def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> frozenset[str]:
+    """Give a job that stays as it is, and is as fast with much less, that; returns which ones."""
+    found = set()
     for job, one in options.items():
         if one.now is None or walk.chosen[job] != one.now or job in fixed:
             continue
@@ -145,8 +140,8 @@ def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: P
         saved = int(one.points.milli[one.now] - one.points.milli[at])
         if saved >= policy.least_saving * one.points.milli[one.now] and not vetoed(one, policy)[at]:
             walk.move(job, at)
-            why[job] = f"{saved / 1000:g} cores less make no difference"
-    return why
+            found.add(job)
+    return frozenset(found)
 
 
 def _leave_alone(walk: Walk) -> None:
@@ -184,16 +179,17 @@ def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacit
     return kept if milli >= 0 and memory >= 0 else {}
 
 
-def _verdict(one: Options, walk: Walk, why: str, policy: Policy, *, saves: bool) -> Verdict:
+def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
     at = walk.chosen[one.view.job]
+    better = None if cause else _better_but_for(one, walk, policy)
     if one.now is None:
-        return Verdict(at, "start", why)
+        return Verdict(at, "start", cause, better)
     if at != one.now:
-        return Verdict(at, "change", why if one.gain[at] > 0 or saves else _LESS)
+        return Verdict(at, "change", cause if cause or one.gain[at] > 0 else "taken", better)
     if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
         walk.move(one.view.job, trial)
-        return Verdict(trial, "explore", why)
-    return Verdict(at, "stay", why)
+        return Verdict(trial, "explore", cause, better)
+    return Verdict(at, "stay", cause, better)
 
 
 def trial_seconds(one: Options, policy: Policy) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

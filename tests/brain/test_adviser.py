@@ -43,7 +43,7 @@ def test_a_job_that_comes_is_told_its_first_plan_until_it_says_that_it_has_heard
     office.turn()
     first = office.told()
     assert first is not None and (first.action, first.stage) == ("start", "initial")
-    assert first.reason.startswith("cold start, as no past job is known")
+    assert first.reason.startswith("cold start, as no past job was measured")
     assert office.decisions() == [first]
     office.turn()
     assert office.told() == first and len(office.decisions()) == 1

@@ -158,7 +158,7 @@ def test_what_one_surely_gains_is_not_held_up_by_what_others_would_lose() -> Non
     found = decide(RoundInputs(at=0.0, capacity=Resources(11.25, 10**6), jobs=jobs), load)
     assert [one.action for one in found.decisions] == ["stay", "stay", "change"]
     assert found.of("c").predicted.gain.lower > 0
-    assert "less than what others would lose" in found.of("a").reason
+    assert "by its cores is less than what it would lose, which is up to" in found.of("a").reason
 
 
 def test_what_is_too_fresh_to_be_undone_is_not_taken_for_others() -> None:

@@ -88,7 +88,9 @@ def test_undoing_a_change_needs_new_evidence():
     bounds = msgspec.structs.replace(job.bounds, max_workers=2, max_servers=1)
     found = decided(msgspec.structs.replace(job, last_change=back, bounds=bounds))
     assert found.action == "stay"
-    assert "undo the last change, of which 1 windows" in found.reason
+    assert (
+        "undo the last change" in found.reason and "of 4 intervals that takes 1 interval was measured" in found.reason
+    )
     assert decided(msgspec.structs.replace(job, last_change=LastChange(left=wanted, fresh_windows=4))).choice == wanted
 
 
@@ -114,7 +116,7 @@ def test_what_was_measured_counts_for_more_than_what_was_predicted():
 
 
 def test_a_fixed_plan_stays_and_its_room_is_kept():
-    fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True)
+    fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True, held="autoscaling is off for it")
     other = view("other")
     found = decide(RoundInputs(at=0.0, capacity=CAPACITY, jobs=(fixed, other)), load)
     assert found.of("fixed").action == "stay"
