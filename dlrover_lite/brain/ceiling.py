@@ -14,6 +14,7 @@ from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.settings import Floats
 from dlrover_lite.brain.treatment import HealInputs, Tell, Treatment
 from dlrover_lite.units import format_bytes
+from dlrover_lite.words import duration
 
 __all__ = ["treat_ceiling"]
 
@@ -104,7 +105,7 @@ def _words(inputs: HealInputs, ahead: _Ahead, last: Level) -> str:
     return (
         f"the job's parameter servers will need {format_bytes(band.expected)} (80% band {format_bytes(band.lower)} to "
         f"{format_bytes(band.upper)}) {when}, and of the {format_bytes(whole)} that it may have {format_bytes(ahead.most)} are "
-        f"left for them beside its workers: they are full in about {seconds:.0f} s, and one that is too full is killed. Give it more "
+        f"left for them beside its workers: they are full in about {duration(seconds)}, and one that is too full is killed. Give it more "
         "(resources.total, or a larger machine), or have it need less: a smaller embedding_dim, an optimizer with less state, "
         "fewer different ids"
     )

@@ -82,7 +82,8 @@ def veto(one: Options, at: int, policy: Policy) -> str:
         measured = plural(change.fresh_windows, "interval")
         return (
             f"{wanted.describe()} would save {one.gain[at]:.0f} s, but would undo the last change "
-            f"(it had {change.left.describe()} before), and of {policy.reversal_windows} intervals that takes {measured} {'was' if change.fresh_windows == 1 else 'were'} measured"
+            f"(it had {change.left.describe()} before): for that, {policy.reversal_windows} intervals have to be measured, "
+            f"and so far it is {measured}"
         )
     if wanted in one.view.declined:
         return f"{wanted.describe()} would save {one.gain[at]:.0f} s, but was refused a short while ago"

@@ -48,7 +48,7 @@ def explain(
 ) -> str:
     """Several lines of text."""
     what = f"{decision.action} {decision.treatment.node}" if decision.treatment else decision.action
-    text = [f"{decision.job}: {what}. {_sentence(decision.reason)}"]
+    text = [f"{decision.job}: {what}. {_sentence(decision)}"]
     if (p := decision.predicted) is not None:
         rate, gain = p.throughput, p.gain
         text.append(
@@ -81,8 +81,10 @@ def _whose(decision: Decision) -> str:
     return "all PS together" if decision.treatment.cause == "ceiling" else "it"
 
 
-def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:]}."
+def _sentence(decision: Decision) -> str:
+    """The reason with a capital, unless it begins with a name."""
+    reason = decision.reason
+    return f"{reason}." if decision.treatment is not None else f"{reason[:1].upper()}{reason[1:]}."
 
 
 def _picked(table: Candidates, most: int | None) -> list[int]:

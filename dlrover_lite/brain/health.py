@@ -79,7 +79,7 @@ def _together(found: list[Treatment]) -> list[Treatment]:
     whole = msgspec.structs.replace(
         first,
         act=msgspec.structs.replace(act, others={one.node: its.resources for one, its in others}),
-        reason="; ".join([first.reason, *(f"{one.node}: {one.reason}" for one, _ in others)]),
+        reason="; ".join([first.reason, *(one.reason for one, _ in others)]),
     )
     rest = [one for one, _ in others]
     return [whole if one is first else one for one in found if one is first or one not in rest]
@@ -138,7 +138,7 @@ def _answer(inputs: HealInputs, end: NodeEnd, before: int, room: Room) -> Treatm
         host=end.host,
         cause="out of memory" if oom else "ended",
         act=GiveUp(),
-        reason=f"it ended ({end.reason})",
+        reason=f"{end.node} ended ({end.reason})",
     )
     comebacks = inputs.policy.comebacks
     comeback = comebacks.get(end.reason) or comebacks.get("Unknown") or Comeback(0)

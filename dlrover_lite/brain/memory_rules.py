@@ -15,6 +15,7 @@ from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.treatment import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
 from dlrover_lite.units import MIB, Resources, format_bytes
+from dlrover_lite.words import duration
 
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]
 
@@ -157,10 +158,10 @@ def _is_urgent(inputs: HealInputs, risk: OomRisk) -> bool:
 
 def _relief(inputs: HealInputs, one: _Outlook, all_of_them: Sequence[_Outlook], room: Room) -> Treatment:
     node, limit = one.node, one.node.resources.memory
-    when = "" if one.risk.seconds_left is None else f", as likely as not within {one.risk.seconds_left:.0f} s"
+    when = "" if one.risk.seconds_left is None else f", most likely in {duration(one.risk.seconds_left)}"
     seen = (
-        f"it runs out of its {format_bytes(limit)} with a chance of {one.risk.soon:.0%} before a relief could take effect "
-        f"and of {one.risk.by_end:.0%} by the end{when}"
+        f"{node.node} may run out of its {format_bytes(limit)}, with a chance of {one.risk.soon:.0%} before more could arrive "
+        f"and of {one.risk.by_end:.0%} by the job's end{when}"
     )
     treatment = Treatment(
         at=inputs.at,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dlrover_lite.brain.admission import aged_priority
 from dlrover_lite.brain.change_policy import veto
 from dlrover_lite.brain.job_view import JobView, RoundInputs
 from dlrover_lite.brain.lattice import Candidate, to_milli
@@ -62,13 +63,15 @@ class Reasons(NamedTuple):
         memory = sum(int(other.memory[other.minimum]) for other in inside)
         names = _named(sorted(self.settled.verdicts))
         needs = f"its smallest plan ({_amount(smallest.cores)}, {format_bytes(view.need.of(smallest))})"
-        if inside:
-            full = (
-                f"{needs} doesn't fit beside what the others need at the least ({names}: {_amount(cores)} of {capacity.cores:g}, "
-                f"{format_bytes(memory)} of {format_bytes(capacity.memory)})"
+        first = self._first_in_queue()
+        if first is not None and first.job != view.job and self._would_fit(one, cores, memory):
+            return (
+                f"{needs} would fit, but {first.job} has waited for {_time(first.waited_seconds)} and comes before it"
             )
-        else:
-            full = f"{needs} waits for those before it in the queue"
+        full = (
+            f"{needs} doesn't fit beside what the others need at the least ({names}: {_amount(cores)} of {capacity.cores:g}, "
+            f"{format_bytes(memory)} of {format_bytes(capacity.memory)})"
+        )
         ratio = self.inputs.policy.preempt_ratio
         firm = [
             f"{other.job} has less priority, but can't give way: {other.stays}"
@@ -76,6 +79,23 @@ class Reasons(NamedTuple):
             if other.now is not None and other.stays and other.priority * ratio <= view.priority
         ]
         return "; ".join([full, *firm[:_MOST_NAMED]])
+
+    def _first_in_queue(self) -> JobView | None:
+        """The one that has waited for so long that nobody passes it any more."""
+        policy = self.inputs.policy
+        late = [
+            view
+            for view in self.inputs.jobs
+            if view.now is None
+            and view.job not in self.settled.verdicts
+            and view.waited_seconds >= policy.reserve_after_seconds
+        ]
+        return max(late, key=lambda view: aged_priority(view, policy), default=None)
+
+    def _would_fit(self, one: Options, cores: float, memory: int) -> bool:
+        capacity = self.inputs.capacity
+        milli = to_milli(cores) + int(one.points.milli[one.minimum])
+        return milli <= to_milli(capacity.cores) and memory + int(one.memory[one.minimum]) <= capacity.memory
 
     def _room_made(self, one: Options, verdict: Verdict) -> str:
         givers = [(job, -more) for job, more in self._changes() if more < 0]
@@ -126,11 +146,11 @@ class Reasons(NamedTuple):
     def _why(self, one: Options, verdict: Verdict) -> str:
         match verdict.cause:
             case "fixed":
-                return f"its plan stays as it is: {one.view.held or 'it is not to be changed now'}"
+                return f"its plan can't be changed now{one.view.held and f': {one.view.held}'}"
             case "spare":
                 assert one.view.now is not None
                 less = one.view.now.cores - int(one.points.milli[verdict.at]) / 1000
-                return f"{_amount(less)} less make no difference"
+                return f"it does as well with {_amount(less)} less"
             case "exchange":
                 return self._no_exchange(one)
             case "taken":
@@ -142,8 +162,10 @@ class Reasons(NamedTuple):
     def _no_exchange(self, one: Options) -> str:
         sure = self.settled.rejected
         own = sure.get(one.view.job, 0.0)
-        gain = _named(sorted(job for job, seconds in sure.items() if seconds > 0 and job != one.view.job)) or "others"
-        lose = _named(sorted(job for job, seconds in sure.items() if seconds < 0 and job != one.view.job)) or "others"
+        gain = _named(sorted(job for job, seconds in sure.items() if seconds > 0 and job != one.view.job))
+        lose = _named(sorted(job for job, seconds in sure.items() if seconds < 0 and job != one.view.job))
+        if not (gain or own > 0) or not (lose or own < 0):
+            return "no exchange of cores between jobs would surely gain anything"
         if own < 0:
             return f"what {gain} would surely gain by its cores is less than what it would lose, which is up to {_time(-own)}"
         if own > 0:
@@ -166,7 +188,11 @@ class Reasons(NamedTuple):
         ]
         if takers:
             parts.append(f"others need what it had more: {_named(takers)}")
-        return "; ".join(parts) or f"others need memory that it had, of {format_bytes(capacity.memory)} for all"
+        if parts:
+            return "; ".join(parts)
+        assert one.now is not None
+        needed, there = format_bytes(int(one.memory[one.now])), format_bytes(capacity.memory)
+        return f"its plan needs {needed} of memory, more than is left for it of {there}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -188,7 +188,7 @@ def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
         return Verdict(at, "change", cause if cause or one.gain[at] > 0 else "taken", better)
     if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
         walk.move(one.view.job, trial)
-        return Verdict(trial, "explore", cause, better)
+        return Verdict(trial, "explore", cause, None if better == trial else better)
     return Verdict(at, "stay", cause, better)
 
 

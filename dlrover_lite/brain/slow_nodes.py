@@ -133,12 +133,12 @@ def against_peers(profile: Profile, node: str) -> float | None:
 def _slow_worker(inputs: HealInputs, node: NodeNow, windows: Sequence[Profile], room: Room) -> Treatment:
     uses = [use for profile in windows for use in profile.workers if use.node == node.node]
     rate = float(median(against_peers(profile, node.node) or 0.0 for profile in windows))
-    seen = f"it does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
+    seen = f"{node.node} does {rate:.0%} of the minibatches that its peers' rates let expect, for {_seconds(windows):.0f} s"
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="slow worker", act=Tell(), reason=seen)
     more = min(node.resources.cores / max(rate, 1e-3), node.resources.cores + room.cores(node.host))
     if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
         room.take(node.host, Resources(more - node.resources.cores, 0))
-        text = f"{seen}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {more:.3g} cores"
+        text = f"{seen}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {_cores(more)}"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
     # the others' rate is what all could have: one of n that is slow costs its part of that
     lost = (1 - rate) / len(windows[-1].workers)
@@ -282,12 +282,14 @@ def _hot_server(inputs: HealInputs, node: NodeNow, seen: _Seen, room: Room) -> T
     uses = [_use(profile, node.node) for profile in windows]
     busy = sum(use.busy_seconds for use in uses) / _seconds(windows)
     queue = sum(use.queue_seconds for use in uses) / _seconds(windows)
-    text = f"for {_seconds(windows):.0f} s it works {busy:.0%} of the time, and {queue:.1f} requests wait for it"
+    text = (
+        f"{node.node} works {busy:.0%} of the time for {_seconds(windows):.0f} s, and {queue:.1f} requests wait for it"
+    )
     treatment = Treatment(at=inputs.at, node=node.node, host=node.host, cause="hot ps", act=Tell(), reason=text)
     more = min(_PS_CORES, node.resources.cores * 2, node.resources.cores + room.cores(node.host))
     if _is_held_back(inputs, uses, windows) and more >= node.resources.cores * 1.2:
         room.take(node.host, Resources(more - node.resources.cores, 0))
-        text = f"{text}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {more:.3g} cores"
+        text = f"{text}; its limit holds it back {_held_back(uses, windows):.0%} of the time: it gets {_cores(more)}"
         return _with(treatment, Resize(Resources(more, node.resources.memory)), text)
     speed = _speed(seen, node.node)
     if speed < 1 / inputs.policy.hot_over_peers:
@@ -375,6 +377,10 @@ def _move(treatment: Treatment, windows: Sequence[Profile], node: str, share: fl
 
 def _seconds(windows: Sequence[Profile]) -> float:
     return sum(profile.seconds for profile in windows)
+
+
+def _cores(count: float) -> str:
+    return f"{count:.3g} core{'' if abs(count - 1) < 5e-4 else 's'}"
 
 
 def _held_back(uses: Sequence[WorkerUse] | Sequence[PsUse], windows: Sequence[Profile]) -> float:

@@ -101,6 +101,6 @@ def test_a_treatment_names_its_node_and_the_memory_it_will_need() -> None:
         memory=MemoryBand(600 * MIB, 500 * MIB, 700 * MIB, GIB),
     )
     assert explain(one).splitlines() == [
-        "a: heal ps-1. Ps-1 grows.",
+        "a: heal ps-1. ps-1 grows.",
         "Memory of it: 600 MiB at its peak (80% band 500 MiB to 700 MiB), limit 1 GiB.",
     ]

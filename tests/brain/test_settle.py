@@ -88,9 +88,7 @@ def test_undoing_a_change_needs_new_evidence():
     bounds = msgspec.structs.replace(job.bounds, max_workers=2, max_servers=1)
     found = decided(msgspec.structs.replace(job, last_change=back, bounds=bounds))
     assert found.action == "stay"
-    assert (
-        "undo the last change" in found.reason and "of 4 intervals that takes 1 interval was measured" in found.reason
-    )
+    assert "undo the last change" in found.reason and "and so far it is 1 interval" in found.reason
     assert decided(msgspec.structs.replace(job, last_change=LastChange(left=wanted, fresh_windows=4))).choice == wanted
 
 
@@ -157,7 +155,7 @@ def test_cores_that_make_no_difference_are_given_back():
     found = decided(job, capacity=capacity)
     assert found.action == "change" and found.choice.cores < 5
     assert found.predicted.throughput.expected >= 0.99 * float(load(job.model).predict(*now.parts())[0][0])
-    assert "cores less make no difference" in found.reason
+    assert "it does as well with" in found.reason
     unsure = msgspec.structs.replace(job, model=data(**costs, spread=0.3))
     assert decided(unsure, policy=Policy(exploration_share=0.0), capacity=capacity).action == "stay"
     nearly_done = msgspec.structs.replace(job, remaining_samples=1e6)

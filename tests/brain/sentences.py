@@ -1,0 +1,115 @@
+"""Cases of everything that the brain says: recorded decisions, and some made for what these don't say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.effect import judge
+from dlrover_lite.brain.health import heal
+from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.lattice import Candidate, MemoryNeed
+from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.treatment import HealInputs, Replace, Treatment
+from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.models import data
+from tests.brain.models import load as load_sides
+from tests.brain.models import view as plain_view
+from tests.brain.recording import DIRECTORY, Heal, Step, decided, load
+from tests.brain.test_health import inputs as nodes
+from tests.brain.test_health import windows
+
+__all__ = ["examples"]
+
+ROOMY = MemoryNeed(worker=100 * MIB, ps=100 * MIB)
+
+
+def examples() -> Iterator[str]:
+    """Reasons and effects, in whatever order."""
+    for path in sorted(DIRECTORY.glob("*.json")):
+        for step in load(path).steps:
+            yield from (one.reason for one in decided(step))
+            yield from _of_nodes(step)
+    yield from _alone()
+    yield from _shared()
+    yield from _brought()
+    for busy, cpu in (((0.9, 0.6, 0.6), (0.62, 0.6, 0.6)), ((1.6, 1.0, 1.0), (1.6, 1.0, 1.0))):
+        yield from (one.reason for one in heal(nodes(windows(busy=busy, cpu=cpu))))
+
+
+def view(job: str, **fields: Any) -> JobView:
+    return plain_view(job, **{"need": ROOMY, **fields})
+
+
+def reasons(cores: float, *views: JobView, memory: int = 64 * GIB, policy: Policy | None = None) -> Iterator[str]:
+    inputs = RoundInputs(at=0.0, capacity=Resources(cores, memory), jobs=views, policy=policy or Policy())
+    for one in decide(inputs, load_sides).decisions:
+        yield one.reason
+
+
+def _alone() -> Iterator[str]:
+    now = Candidate(2, 1, 0.75, 0.25)
+    better = Candidate(2, 1, 1.0, 1.0)
+    bounds = msgspec.structs.replace(plain_view().bounds, max_workers=2, max_servers=1)
+    sure = {"now": now, "model": data(spread=0.01), "bounds": bounds}
+    yield from reasons(3.0, view("ads", last_change=LastChange(left=better, fresh_windows=1), **sure))
+    yield from reasons(3.0, view("ads", declined=(better,), **sure))
+    yield from reasons(3.0, view("ads", fixed=True, held="autoscaling is paused for it (by request)", now=now))
+    yield from reasons(3.0, view("ads", fixed=True, now=now))
+    yield from reasons(
+        3.0, view("ads", now=Candidate(4, 1, 0.5, 0.75), model=data(spread=0.7), scale_seconds=5.0, remaining_samples=1e8)
+    )  # fmt: skip
+    yield from reasons(4.0, view("ads", need=MemoryNeed(worker=100 * GIB)))
+    yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.5, 0.75)), memory=250 * MIB)
+
+
+def _shared() -> Iterator[str]:
+    one = Candidate(1, 1, 0.25, 0.25)
+    yield from reasons(0.5, view("ads", now=one), view("news", now=one, ran_seconds=60.0))  # no room for both
+    large = {"need": MemoryNeed(worker=40 * GIB), "waited_seconds": 4000.0}
+    yield from reasons(8.0, view("ads", now=one, need=MemoryNeed(worker=40 * GIB)), view("huge", **large), view("news"))
+    held = {"need": MemoryNeed(worker=60 * GIB), "stays": "it takes no checkpoints", "now": one}
+    yield from reasons(8.0, view("ads", **held), view("news", priority=4.0, need=MemoryNeed(worker=10 * GIB)))
+    yield from reasons(
+        11.25,
+        view("ads", model=data(worker=0.03, server=0.05, spread=0.3), now=Candidate(4, 2, 1.0, 1.0), scale_seconds=30.0),
+        view("news", model=data(worker=0.03, server=0.005, spread=0.3), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
+        view("shop", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
+    )  # fmt: skip
+    yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.75, 0.75)), view("news"), view("shop"))
+
+
+def _brought() -> Iterator[str]:
+    job = view("ads", now=Candidate(1, 1, 0.25, 0.25), scale_seconds=5.0)
+    change = decide(RoundInputs(at=0.0, capacity=Resources(3.0, GIB), jobs=(job,)), load_sides).decisions[0]
+    assert change.predicted is not None
+    expected = change.predicted.throughput.expected
+    for share in (1.0, 1.2, 0.5):
+        rate = share * expected
+        yield judge(change, Band(rate, 0.99 * rate, 1.01 * rate), windows=2, at=9.0).text
+
+
+def _of_nodes(step: Step) -> Iterator[str]:
+    """What would have been said of the same nodes under other circumstances."""
+    if not isinstance(step, Heal):
+        return
+    inputs = step.inputs
+    for one in heal(inputs):
+        treatment = one.treatment
+        if treatment is not None and treatment.cause == "ceiling":
+            yield from _said(inputs, total_samples=None)
+        if treatment is None or treatment.cause not in ("slow worker", "hot ps"):
+            continue
+        replaced = Treatment(
+            at=0.0, node="gone", host="a", cause=treatment.cause, act=Replace(Resources(1.0, GIB)), reason="", done_at=1.0
+        )  # fmt: skip
+        yield from _said(inputs, past=(*inputs.past, *[replaced] * 3))
+        yield from _said(inputs, free={})
+        yield from _said(inputs, free={"a": Resources(0.0, 0)}, total_samples=None)
+
+
+def _said(inputs: HealInputs, **changed: Any) -> Iterator[str]:
+    yield from (one.reason for one in heal(msgspec.structs.replace(inputs, **changed)))
