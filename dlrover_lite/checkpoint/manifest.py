@@ -15,6 +15,7 @@ from dlrover_lite.intervals import Range
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import BITMAP_BYTES
+from dlrover_lite.unknown_ids import usual_shares
 from dlrover_lite.wire.messages import to_builtins
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
@@ -31,6 +32,7 @@ __all__ = [
     "known_id_kinds",
     "pack_manifest",
     "read_manifest",
+    "usual_unknown_ids",
 ]
 
 MANIFEST = "manifest.json"
@@ -173,6 +175,19 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
         return {**follows, **msgspec.convert(kept, dict[str, IdKind])}
     except (AttributeError, TypeError, msgspec.ValidationError) as error:
         raise damaged(f"the manifest of cut {manifest.cut}", f"its kinds of ids make no sense: {error}") from error
+
+
+def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
+    """By categorical column, the share of unknown ids that evaluations are to be compared with: of the last one before the checkpoint."""
+    for result in reversed(manifest.facts.get("evaluations") or []):
+        try:
+            shares = msgspec.convert(result.get("unknown_ids") or {}, dict[str, float])
+            unusual = msgspec.convert(result.get("unusual_ids") or {}, dict[str, float | None])
+        except (AttributeError, msgspec.ValidationError) as error:
+            raise damaged(f"the manifest of cut {manifest.cut}", f"its evaluations make no sense: {error}") from error
+        if shares:
+            return usual_shares(shares, unusual)
+    return {}
 
 
 def configuration_of(message: Configure) -> dict[str, Any]:

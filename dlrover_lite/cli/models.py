@@ -41,7 +41,8 @@ class _Source(NamedTuple):
 @click.option("--data", multiple=True, metavar="FILE", help="Evaluate on all samples of this file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_json: bool) -> None:
-    """Evaluate a trained model: loss and AUC on the recipe's evaluation data, or on all samples of --data files.
+    """Evaluate a trained model: loss, AUC, and the share of ids that it was never trained on, on the recipe's evaluation data, or on all
+    samples of --data files.
 
     The model is that of a job (its id, the start of one, or "last", which is the default), or a DIRECTORY that was exported to;
     with --from, the one in a checkpoint, also while the job runs. Lines that can't be used are left out.
@@ -58,6 +59,7 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
         emit_json(result)
         return
     from dlrover_lite.cli.output import note
+    from dlrover_lite.unknown_ids import unknown_text
     from dlrover_lite.words import count, metric
 
     best = "" if result["best_auc"] is None else f"  (best reachable {metric(result['best_auc'])})"
@@ -66,6 +68,8 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
         click.echo(f"left out {count(result['bad_lines'])} bad lines")
     click.echo(f"loss     {metric(result['loss'])}")
     click.echo(f"AUC      {metric(result['auc'])}{best}")
+    if result["unknown_ids"]:
+        click.echo(f"unknown  {unknown_text(result['unknown_ids'], 6)} (ids that were never trained)")
     for warning in result["warnings"]:
         note(f"Warning: {warning}")
 
@@ -251,6 +255,8 @@ def _evaluate(source: _Source) -> dict[str, Any]:
         "loss": metrics.loss,
         "auc": metrics.auc,
         "best_auc": best_auc(source.data),
+        "unknown_ids": metrics.unknown_ids,
+        "unusual_ids": metrics.unusual_ids,
         "warnings": metrics.warnings,
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlrover_lite.jobs.checkpoint_words import checkpoint_lines
+from dlrover_lite.unknown_ids import unknown_text, warnings_of
 from dlrover_lite.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ def _known(export: str | None, status: Status, best: float | None) -> list[tuple
     ]
     if status.evaluations:
         lines.append(("quality", _quality(status.evaluations[-1], status.samples)))
+        shares = status.evaluations[-1].unknown_ids
+        if shares:
+            lines.append(("unknown", f"{unknown_text(shares, 3)} (ids evaluated)"))
+        lines += [("warning", text) for text in warnings_of(shares, status.evaluations[-1].unusual_ids)]
     if status.loss is not None:
         lines.append(
             ("training", f"AUC {metric(status.auc)}, loss {metric(status.loss)} on the latest training samples")

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.checkpoint_words import open_problem, problem_text, saving
+from dlrover_lite.unknown_ids import warnings_of
 from dlrover_lite.words import cleaned, compact, count, metric, time_left
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ class ProgressLine:
         for the plan that it begins with, and for what it waits for."""
         for evaluation in status.evaluations[self._evaluations :]:
             self.say(evaluation_text(evaluation))
+            for warning in warnings_of(evaluation.unknown_ids, evaluation.unusual_ids):
+                self.say(f"Warning: {warning}")
         self._evaluations = len(status.evaluations)
         if status.state not in ("succeeded", "failed", "stopped", "lost"):
             self._tell_plan(status)

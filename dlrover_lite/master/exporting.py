@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.parameter_servers import ParameterServers
+from dlrover_lite.master.progress import Evaluations
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.messages import Export, Exported, ExportFailed, Wait
@@ -31,6 +32,7 @@ class Exporting:
         shards: ShardService,
         servers: ParameterServers,
         facts: Facts,
+        evaluations: Evaluations,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -46,6 +48,7 @@ class Exporting:
         self._shards = shards
         self._servers = servers
         self._facts = facts
+        self._evaluations = evaluations
         self._exporter = ""
 
     @property
@@ -82,7 +85,7 @@ class Exporting:
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True
-        return Export(self._destination, self._wanted, dict(self._shards.id_kinds))
+        return Export(self._destination, self._wanted, dict(self._shards.id_kinds), self._evaluations.usual_shares())
 
     def take(self, exported: Exported) -> None:
         self.exported = exported

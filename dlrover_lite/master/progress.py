@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Iterable
 
 import msgspec
 
 from dlrover_lite.errors import DataError
 from dlrover_lite.master.stalls import Steps
 from dlrover_lite.metrics import BinaryMetrics
+from dlrover_lite.unknown_ids import unusual_ids, usual_shares
 from dlrover_lite.wire.frames import MalformedMessage
-from dlrover_lite.wire.messages import EvaluationResult, WorkReport
+from dlrover_lite.wire.messages import EvaluationResult, UnknownIds, WorkReport
 
 __all__ = ["Counters", "Evaluations", "Progress", "finite", "metrics_of"]
 
@@ -136,30 +138,81 @@ class _Rate:
             self._sum -= self._points.popleft()[1]
 
 
+class _RoundState(msgspec.Struct, frozen=True, array_like=True):
+    """An evaluation round as it is kept with the ledger."""
+
+    metrics: bytes
+    unknown_ids: list[UnknownIds]
+
+
+class _Round:
+    """What an evaluation round adds up to so far."""
+
+    def __init__(self) -> None:
+        self.metrics = BinaryMetrics()
+        self.unknown: dict[str, UnknownIds] = {}
+        """By column."""
+
+    def add(self, metrics: BinaryMetrics | None, unknown: Iterable[UnknownIds]) -> None:
+        if metrics is not None:
+            self.metrics.merge(metrics)
+        for one in unknown:
+            before = self.unknown.get(one.column)
+            self.unknown[one.column] = one if before is None else before.plus(one)
+
+    def shares(self) -> dict[str, float]:
+        """By column: share of the ids that had never been trained."""
+        samples = self.metrics.samples
+        return {column: min(1.0, one.unknown / samples) for column, one in self.unknown.items()} if samples else {}
+
+    def fresh_shares(self, samples: int) -> dict[str, float]:
+        """By column: at most this share of the ids was new when it was first trained on, in so many samples of the first epoch, since each
+        new one has made a row. Rows made while the evaluation went on count too, and those that columns with the same table have made."""
+        if not samples:
+            return {}
+        return {column: min(1.0, one.table_rows / samples) for column, one in self.unknown.items()}
+
+
 class Evaluations:
     """Metrics of evaluation rounds, and the results of those that are through."""
 
-    def __init__(self) -> None:
-        self._open: dict[int, BinaryMetrics] = {}
+    def __init__(self, epoch_samples: int | None = None) -> None:
+        """``epoch_samples``: of an epoch; None: tables had rows before the first one, which say nothing about it."""
+        self._open: dict[int, _Round] = {}
+        self._epoch_samples = epoch_samples
         self.results: list[EvaluationResult] = []
 
-    def add(self, index: int, metrics: BinaryMetrics | None) -> bytes:
+    def add(self, index: int, metrics: BinaryMetrics | None, unknown: Iterable[UnknownIds] = ()) -> bytes:
         """Add a shard's metrics to round ``index``; returns the round's whole state, to be kept with the ledger."""
-        total = self._open.setdefault(index, BinaryMetrics())
-        if metrics is not None:
-            total.merge(metrics)
-        return total.to_bytes()
+        total = self._open.setdefault(index, _Round())
+        total.add(metrics, unknown)
+        return msgspec.msgpack.encode(_RoundState(total.metrics.to_bytes(), list(total.unknown.values())))
 
     def restore(self, index: int, state: bytes) -> None:
-        """Go on with what ``add`` has returned for this round."""
-        self._open[index] = BinaryMetrics.from_bytes(state)
+        """Go on with what ``add`` has returned for this round, also in versions before that of unknown ids: metrics alone."""
+        total = self._open[index] = _Round()
+        try:
+            kept = msgspec.msgpack.decode(state, type=_RoundState)
+        except msgspec.MsgspecError:
+            kept = _RoundState(state, [])
+        total.add(BinaryMetrics.from_bytes(kept.metrics), kept.unknown_ids)
 
     def close(self, index: int, *, at_samples: int) -> EvaluationResult:
-        metrics = self._open.pop(index, None) or BinaryMetrics()
+        """End round ``index``, which began after this many samples; the result."""
+        total = self._open.pop(index, None) or _Round()
+        metrics, shares = total.metrics, total.shares()
+        usual = {} if self._epoch_samples is None else total.fresh_shares(min(at_samples, self._epoch_samples))
+        usual |= self.usual_shares()
+        unusual = unusual_ids(shares, usual, samples=metrics.samples)
         loss = metrics.log_loss
-        result = EvaluationResult(at_samples, metrics.samples, finite(loss), metrics.auc)
+        result = EvaluationResult(at_samples, metrics.samples, finite(loss), metrics.auc, shares, unusual)
         self.results.append(result)
         return result
+
+    def usual_shares(self) -> dict[str, float]:
+        """By column: share of unknown ids to compare another evaluation with; empty before the first."""
+        last = next((result for result in reversed(self.results) if result.unknown_ids), None)
+        return {} if last is None else usual_shares(last.unknown_ids, last.unusual_ids)
 
 
 def finite(value: float | None) -> float | None:

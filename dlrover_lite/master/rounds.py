@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dlrover_lite.master.ledger_data import Pass
 from dlrover_lite.master.progress import Evaluations
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.unknown_ids import warnings_of
 
 __all__ = ["OpenRounds"]
 
 
 class OpenRounds:
-    def __init__(self, shards: ShardService, evaluations: Evaluations) -> None:
+    def __init__(self, shards: ShardService, evaluations: Evaluations, *, say: Callable[[str], None]) -> None:
+        """``say`` is told of what is odd about one that is through."""
         self.open: list[Pass] = []
         """In their order."""
         self._shards = shards
         self._evaluations = evaluations
+        self._say = say
 
     def opened(self, index: int) -> None:
         """Work of it is given out. May be said again."""
@@ -26,4 +31,6 @@ class OpenRounds:
         """Those that are through, in their order: the final one may be through before the one in front of it."""
         while self.open and self._shards.ledger.finished(self.open[0]):
             of = self.open.pop(0)
-            self._evaluations.close(of.index, at_samples=self._shards.round_began_at(of.index))
+            result = self._evaluations.close(of.index, at_samples=self._shards.round_began_at(of.index))
+            for warning in warnings_of(result.unknown_ids, result.unusual_ids):
+                self._say(f"evaluation at {result.at_samples:,} samples: {warning}")

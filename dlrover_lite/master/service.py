@@ -106,8 +106,6 @@ class Master:
         self.outcome: Outcome | None = None
         self.beginning: Beginning | None = None
         """The job goes on from another checkpoint, in another generation; this one ends."""
-        self.evaluations = Evaluations()
-        self.rounds = OpenRounds(shards, self.evaluations)
         self.story = story
         self.enforcement = backend.enforcement()
         self._server = server
@@ -127,6 +125,8 @@ class Master:
         bad_share = getattr(recipe.data, "max_bad_share", 0.0)
         self.progress = Progress(window_samples=window, max_bad_share=bad_share, began=now)
         self.facts = Facts(shards, wall_clock)
+        self.evaluations = Evaluations(None if self.facts.generation.only_parameters else shards.plan.samples)
+        self.rounds = OpenRounds(shards, self.evaluations, say=lambda line: story.node("master", line))
         self.servers = ParameterServers(
             self.facts.slots(),
             shards,
@@ -136,7 +136,9 @@ class Master:
             restore=self.facts.restore(),
             keep_restore=self.facts.keep_restore,
         )
-        self.exporting = Exporting(recipe, str(export_directory), shards, self.servers, self.facts, clock=clock)
+        self.exporting = Exporting(
+            recipe, str(export_directory), shards, self.servers, self.facts, self.evaluations, clock=clock
+        )
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
             backend,
@@ -390,7 +392,7 @@ class Master:
         whole = result.accepted and result.newly == sum(stop - start for start, stop in request.consumed)
         if result.of is not None and result.of.kind == "eval":
             if whole and request.consumed:
-                state = self.evaluations.add(result.of.index, metrics)
+                state = self.evaluations.add(result.of.index, metrics, report.unknown_ids)
                 self.shards.put_metrics(result.of, state)
         elif result.of is not None and whole:
             self.progress.add(request.node, report, metrics, now=self._clock())

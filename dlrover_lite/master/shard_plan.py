@@ -71,9 +71,14 @@ class RoundResult(msgspec.Struct, frozen=True):
     samples: int
     loss: float | None
     auc: float | None
+    unknown_ids: dict[str, float] = {}
+    """As in ``EvaluationResult``, as is ``unusual_ids``."""
+    unusual_ids: dict[str, float | None] = {}
 
     def message(self) -> EvaluationResult:
-        return EvaluationResult(self.at_samples, self.samples, self.loss, self.auc)
+        return EvaluationResult(
+            self.at_samples, self.samples, self.loss, self.auc, dict(self.unknown_ids), dict(self.unusual_ids)
+        )
 
 
 class JobData(NamedTuple):

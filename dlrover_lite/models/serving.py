@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dlrover_lite.models.tables import read_table
 from dlrover_lite.models.user import user_code
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format, reconcile
 from dlrover_lite.regular_files import check_regular
+from dlrover_lite.unknown_ids import unusual_ids, warnings_of
 
 __all__ = [
     "EmbeddingTable",
@@ -43,6 +45,10 @@ class Metrics(msgspec.Struct, frozen=True):
     samples: int
     loss: float | None
     auc: float | None
+    unknown_ids: dict[str, float] = {}
+    """By embedded column: share of the ids that have never been trained."""
+    unusual_ids: dict[str, float | None] = {}
+    """Of the columns where that is far above what the job had seen: what that was; None: that isn't known."""
     warnings: list[str] = []
     """Why the ids may hardly be those that were trained on."""
 
@@ -61,6 +67,10 @@ class EmbeddingTable:
 
     def lookup(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
         """float32 [n, dim] of ids uint64 [n]."""
+        return self.find(ids)[0]
+
+    def find(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """float32 [n, dim] of ids uint64 [n], and whether the table holds each."""
         from dlrover_lite.ps.hashing import initial_rows
 
         if not len(self.ids):
@@ -75,7 +85,7 @@ class EmbeddingTable:
             rows[~found] = initial_rows(
                 unknown, table=entry.name, seed=self.seed, dim=entry.dim, scale=entry.init_scale
             )
-        return rows
+        return rows, found
 
 
 class ServingModel(nn.Module):
@@ -100,6 +110,12 @@ class ServingModel(nn.Module):
 
     def forward(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
         """Logits, float32 [n]. Raises ModelError for inputs of another shape."""
+        return self.forward_and_count(dense, ids)[0]
+
+    def forward_and_count(
+        self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]
+    ) -> tuple[Tensor, dict[str, int]]:
+        """As ``forward``; and by embedded column the samples whose id has never been trained."""
         device = next(self.network.parameters(), torch.empty(0)).device
         keys = ids.cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
         x = torch.as_tensor(dense, dtype=torch.float32, device=device)
@@ -114,9 +130,10 @@ class ServingModel(nn.Module):
                 f"The model got ids of type {keys.dtype}, not keys of ids: it was trained on {self._kinds_in_words()}.",
                 hint="Keys are uint64, or int64 of the same bits. Make them of a column's values: model.keys({column: values, ...})",
             )
-        embedded = torch.from_numpy(self._embed(keys.view(np.uint64))).to(device)
+        rows, unknown = self._embed(keys.view(np.uint64))
+        embedded = torch.from_numpy(rows).to(device)
         logits: Tensor = self.network(x, embedded)
-        return logits.reshape(len(x))
+        return logits.reshape(len(x)), unknown
 
     def keys(self, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> NDArray[np.uint64]:
         """Keys of ids, uint64 [categorical columns, n], as ``forward`` and ``predict`` take them; of values by column: integers or text, as
@@ -149,13 +166,17 @@ class ServingModel(nn.Module):
         ]
         return ", ".join(parts) or "keys that its data's reader made"
 
-    def _embed(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
+    def _embed(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], dict[str, int]]:
+        """float32 [n, sum of dims], and by column the samples whose id the table doesn't hold (of a column that is embedded several times,
+        the first table)."""
         out = np.empty((ids.shape[1], sum(field.dim for field in self.fields)), np.float32)
+        unknown: dict[str, int] = {}
         start = 0
         for field, row in zip(self.fields, self._rows, strict=True):
-            out[:, start : start + field.dim] = self.tables[field.table_name].lookup(ids[row])
+            out[:, start : start + field.dim], found = self.tables[field.table_name].find(ids[row])
+            unknown.setdefault(field.column, len(found) - int(np.count_nonzero(found)))
             start += field.dim
-        return out
+        return out, unknown
 
     def predict(self, dense: Tensor | NDArray[np.float32], ids: Tensor | NDArray[np.uint64]) -> Tensor:
         """Probabilities of label 1, float32 [n], without gradients."""
@@ -234,7 +255,7 @@ def evaluate_export(
     name: str = "",
     say: Say | None = None,
 ) -> Metrics:
-    """Log loss and AUC of an exported model over all samples of ``dataset``; bad lines are left out.
+    """Log loss, AUC and unknown ids of an exported model over all samples of ``dataset``; bad lines are left out.
 
     ``progress`` is called with the number of samples done, ``say`` as by ``load_model``; ``name`` is the model's in messages. Raises
     ModelError, and DataError when the columns differ, or ids are of another kind than in training.
@@ -251,17 +272,21 @@ def evaluate_export(
             f"The data doesn't fit {name}: {what}.",
             hint="Evaluate on data with the same columns, under the same names, as in training.",
         )
-    ids = reconcile(dataset.look_at_ids(), known_id_kinds(model.manifest), whose=name)
-    ids.require()
-    totals = BinaryMetrics()
+    kinds = reconcile(dataset.look_at_ids(), known_id_kinds(model.manifest), whose=name)
+    kinds.require()
+    totals, unknown = BinaryMetrics(), Counter[str]()
     with torch.no_grad():
         for start in range(0, dataset.samples, batch_size):
             end = min(start + batch_size, dataset.samples)
             batch = dataset.read(np.arange(start, end, dtype=np.int64))
             if len(batch.labels):
                 with user_code(f"{type(model.network).__name__}.forward", Path(directory) / "model"):
-                    logits = model(batch.dense, batch.ids).numpy()
-                totals.add(logits, batch.labels)
+                    logits, counts = model.forward_and_count(batch.dense, batch.ids)
+                totals.add(logits.numpy(), batch.labels)
+                unknown.update(counts)
             if progress is not None:
                 progress(end)
-    return Metrics(totals.samples, totals.log_loss, totals.auc, ids.warnings)
+    shares = {column: count / totals.samples for column, count in unknown.items()}
+    unusual = unusual_ids(shares, model.manifest.unknown_ids, samples=totals.samples)
+    odd = [*kinds.warnings, *warnings_of(shares, unusual)]
+    return Metrics(totals.samples, totals.log_loss, totals.auc, shares, unusual, odd)

@@ -217,6 +217,17 @@ class Engine:
             self.loads.gathered(g, self.clock() - began)
         return found
 
+    def unknown(
+        self, keys: Sequence[tuple[NDArray[np.uint64], list[int]]]
+    ) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
+        """Of each group of embeddings asked for: uint8 [keys], 1 for a key without a row; and the number of rows of each table."""
+        found, rows = [], []
+        for group, (of_group, counts) in zip(self.groups, keys, strict=False):
+            if not group.complete:
+                found.append((~group.contains(of_group, np.array(counts, np.int64))).view(np.uint8))
+                rows.append(group.table_rows)
+        return found, rows
+
     def push(self, epoch: int, k: int, learning_rate_factor: float, covers: int, groups: Sequence[Slice]) -> PushResult:
         """Apply minibatch (epoch, k) in the slots ``covers``, once in each: where it was applied before, nothing changes.
 

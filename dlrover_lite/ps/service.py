@@ -160,11 +160,14 @@ class PsService:
         if self.to_restore is not None:
             raise NotOwned  # its rows aren't here yet
         match request.body:
-            case Pull(counts):
+            case Pull(counts, with_unknown):
                 keys = [(_array(request, g, np.uint64), of_group) for g, of_group in enumerate(counts)]
                 rows = engine.pull(keys)
                 engine.loads.requested()
-                return Pulled(engine.version), rows
+                if not with_unknown:
+                    return Pulled(engine.version), rows
+                unknown, table_rows = engine.unknown(keys)
+                return Pulled(engine.version, table_rows), [*rows, *unknown]
             case Push(epoch, k, factor, counts):
                 covers = mask_of(request.buffer(0))
                 result = engine.push(epoch, k, factor, covers, self._slices(request, counts))

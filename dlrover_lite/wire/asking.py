@@ -263,6 +263,10 @@ class EvaluationResult(Message, frozen=True):
     loss: Number | None
     """Mean log loss; None: it isn't finite."""
     auc: Number | None
+    unknown_ids: ByKey[Name, Number] = {}
+    """By categorical column: share of the ids that had never been trained."""
+    unusual_ids: ByKey[Name, Number | None] = {}
+    """Of the columns where that is far above what was seen before: what was seen before; None: that isn't known."""
 
 
 class CheckpointStatus(Message, frozen=True):

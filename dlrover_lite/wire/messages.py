@@ -117,6 +117,7 @@ __all__ = [
     "TableCount",
     "Topology",
     "TopologyRequest",
+    "UnknownIds",
     "Wait",
     "Welcome",
     "WorkReport",
@@ -160,6 +161,26 @@ class Topology(Message, frozen=True):
     slots: Owners = b""
 
 
+_MOST_COUNTED = 1 << 53
+
+
+class UnknownIds(Message, frozen=True):
+    """Ids of a categorical column, in samples that were evaluated, that had never been trained."""
+
+    column: Name
+    table: Name
+    """That they are looked up in."""
+    unknown: Count
+    """Samples with such an id."""
+    table_rows: Count
+    """Rows of the table then: ids that have been trained."""
+
+    def plus(self, other: UnknownIds) -> UnknownIds:
+        """Add up both samples."""
+        unknown = min(self.unknown + other.unknown, _MOST_COUNTED)
+        return UnknownIds(self.column, self.table, unknown, max(self.table_rows, other.table_rows))
+
+
 class WorkReport(Message, frozen=True):
     """What a worker has done since its last report."""
 
@@ -180,6 +201,8 @@ class WorkReport(Message, frozen=True):
     samples_per_second: Rate = 0.0
     longest_step_seconds: Seconds = 0.0
     """From one acknowledged push to the next, where the worker had something to do all the while."""
+    unknown_ids: Items[UnknownIds] = []
+    """Of an evaluation."""
 
 
 class LeaseRequest(Message, frozen=True):

@@ -60,14 +60,18 @@ class Configure(Message, frozen=True):
 class Pull(Message, frozen=True):
     """Rows. Groups are those of ``ps.layout.groups_of``: tables of equal dim together, then dense parameters, then buffers, if there are
     any; groups at the end may be left out. ``counts[g][t]``: number of keys of the t-th table of group g. Frames: uint64 keys of each
-    group, table after table. Answer Pulled, with float32 rows [keys, dim] of each group as frames, or Moved."""
+    group, table after table. Answer Pulled, with float32 rows [keys, dim] of each group as frames, or Moved. With ``unknown``, a frame
+    more of each group of embeddings: uint8 [keys], 1 for a key that has no row yet, since no push has touched it."""
 
     counts: Items[Items[Count]]
+    unknown: bool = False
 
 
 class Pulled(Message, frozen=True):
     version: Count
     """Pushes applied so far."""
+    table_rows: Items[Items[Count]] = []
+    """With ``unknown``, of each group of embeddings: rows of each of its tables that this PS has."""
 
 
 class Moved(Message, frozen=True):

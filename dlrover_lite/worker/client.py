@@ -102,9 +102,9 @@ class PsClient:
         self._begin(ticket, keys.map, values)
         self.finish(ticket)
 
-    def pull(self, keys: MinibatchKeys) -> PullTicket:
-        """Ask for the rows of ``keys``; the answers arrive in ``wait``."""
-        ticket = PullTicket(keys)
+    def pull(self, keys: MinibatchKeys, *, unknown: bool = False) -> PullTicket:
+        """Ask for the rows of ``keys``; the answers arrive in ``wait``. ``unknown``: ask, too, which keys have no row yet."""
+        ticket = PullTicket(keys, unknown=unknown)
         self._begin(ticket, keys.map)
         return ticket
 

@@ -17,6 +17,7 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64, table_salt
 from dlrover_lite.ps.layout import group_tables
+from dlrover_lite.wire.messages import UnknownIds
 from dlrover_lite.wire.ps_messages import TableSpec
 
 __all__ = ["EmbeddingLayout", "GroupKeys", "order_by_owner", "tables_of"]
@@ -111,6 +112,7 @@ class GroupKeys:
 
 class _Group:
     def __init__(self, tables: Sequence[TableSpec], fields: Sequence[EmbeddingField], schema: Schema) -> None:
+        self.tables = tables
         self.dim = tables[0].dim
         starts = np.concatenate(([0], np.cumsum([field.dim for field in fields])))
         members = [[i for i, field in enumerate(fields) if field.table_name == t.name] for t in tables]
@@ -174,6 +176,21 @@ class EmbeddingLayout:
         for group, layout, summed in zip(groups, self._groups, out, strict=True):
             _collect(flat, group.inverse, *self._shape(group, layout), summed.reshape(-1))
         return out
+
+    def unknown_ids(
+        self, groups: Sequence[GroupKeys], flags: Sequence[NDArray[np.uint8]], rows: Sequence[Sequence[int]]
+    ) -> list[UnknownIds]:
+        """How many samples have a key that is flagged, by column; of one that is embedded several times, by the first table. ``flags``
+        [keys] and ``rows`` (of each table) are of each group."""
+        found: dict[str, UnknownIds] = {}
+        for group, layout, unknown, table_rows in zip(groups, self._groups, flags, rows, strict=True):
+            counts = unknown[group.inverse].reshape(len(layout.columns), -1).sum(1, np.int64)
+            tables = np.repeat(np.arange(len(layout.tables)), layout.fields_per_table).tolist()
+            for column, table, count in zip(layout.columns, tables, counts, strict=True):
+                name = self.columns[column]
+                one = UnknownIds(name, layout.tables[table].name, int(count), table_rows[table])
+                found.setdefault(name, one)
+        return list(found.values())
 
     def _shape(
         self, group: GroupKeys, layout: _Group

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT, BUCKETS
-from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
+from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds, usual_unknown_ids
 from dlrover_lite.errors import JobError
 from dlrover_lite.models.export import ExportWriter
 from dlrover_lite.ps.engine import Engine
@@ -61,7 +61,9 @@ def export_cut(
         )
     with ExportWriter(
         target,
-        export_manifest(recipe, declared.schema, declared.module, known_id_kinds(manifest), {}),
+        export_manifest(
+            recipe, declared.schema, declared.module, known_id_kinds(manifest), usual_unknown_ids(manifest)
+        ),
         table_format,
         model_directory=Path(recipe.directory),
         overwrite=overwrite,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from dlrover_lite.wire.messages import (
     Lease,
     LeaseRequest,
     MasterReplies,
+    UnknownIds,
     Wait,
     WorkReport,
 )
@@ -50,12 +51,19 @@ class Work:
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
         self.longest_step = 0.0
+        self._unknown: dict[str, UnknownIds] = {}
         self._scores: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
 
     def add_scores(self, logits: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
         self.samples += len(labels)
         self.minibatches += 1
         self._scores.append((logits, labels))
+
+    def add_unknown(self, columns: Sequence[UnknownIds]) -> None:
+        """Of a minibatch."""
+        for one in columns:
+            before = self._unknown.get(one.column)
+            self._unknown[one.column] = one if before is None else before.plus(one)
 
     def add_bad(self, examples: list[str]) -> None:
         self.bad_lines += len(examples)
@@ -86,6 +94,7 @@ class Work:
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,
             longest_step_seconds=self.longest_step,
+            unknown_ids=list(self._unknown.values()),
         )
 
 

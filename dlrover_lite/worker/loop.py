@@ -159,7 +159,9 @@ class TrainingLoop:
             return
         self._read = None
         cpu_before = self._cpu_clock()
-        self._pulling.append(_Task(read.held, read.k, self._trainer.pull(read.batch, read.keys)))
+        evaluates = read.held.lease.kind == "eval"
+        prepared = self._trainer.pull(read.batch, read.keys, unknown=evaluates)
+        self._pulling.append(_Task(read.held, read.k, prepared))
         read.held.work.add_cpu("pull", self._cpu_clock() - cpu_before)
 
     def _submit_arrived(self) -> None:
@@ -226,6 +228,7 @@ class TrainingLoop:
                 self._pushes.append((push, held))
             elif done.result is not None:
                 held.work.add_scores(done.result, prepared.labels.numpy())
+                held.work.add_unknown(self._trainer.unknown_ids(prepared))
                 held.consumed(k)
                 self._stepped_at = None
             if self._computing:  # has begun meanwhile

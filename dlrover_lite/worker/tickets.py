@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +23,8 @@ from dlrover_lite.worker.embedding import GroupKeys
 from dlrover_lite.worker.slot_map import SlotMap
 
 __all__ = ["ConfigureTicket", "MinibatchKeys", "Piece", "PullTicket", "PushTicket", "ScanTicket", "Scanned", "Ticket"]
+
+T = TypeVar("T", bound=np.generic)
 
 
 class MinibatchKeys(NamedTuple):
@@ -96,12 +98,17 @@ class Ticket(ABC):
 class PullTicket(Ticket):
     """A pull under way."""
 
-    def __init__(self, keys: MinibatchKeys) -> None:
+    def __init__(self, keys: MinibatchKeys, *, unknown: bool = False) -> None:
+        """``unknown``: it is to be known, too, which keys have no row yet."""
         super().__init__(keys.groups)
         self.keys = keys
         self.versions: dict[str, int] = {}
         """Of each PS that gave its rows at once: pushes it had applied before."""
         self._rows: list[list[NDArray[np.float32]]] = [[] for _ in range(keys.map.parts)]
+        self._with_unknown = unknown
+        self._unknown: list[list[NDArray[np.uint8]]] = [[] for _ in range(keys.map.parts)]
+        self._table_rows: dict[str, list[list[int]]] = {}
+        """By PS, as it has answered last."""
 
     def shares(self, group: int) -> list[NDArray[np.float32]]:
         """Of a finished pull: arrays [keys, dim] that one after another hold the group's rows, in the order of its keys."""
@@ -112,8 +119,16 @@ class PullTicket(Ticket):
         shares = self.shares(group)
         return shares[0] if len(shares) == 1 else np.concatenate(shares)
 
+    def unknown(self, group: int) -> NDArray[np.uint8]:
+        """Of a finished pull that was asked for it: uint8 [keys] of a group of embeddings, 1 for a key that no push had touched."""
+        return np.concatenate([flags[group] for flags in self._unknown])
+
+    def table_rows(self, group: int) -> list[int]:
+        """Of such a pull: rows of each table of a group of embeddings, of all PS together."""
+        return [sum(rows) for rows in zip(*(of_ps[group] for of_ps in self._table_rows.values()), strict=True)]
+
     def body(self, piece: Piece) -> Pull:
-        return Pull(piece.counts)
+        return Pull(piece.counts, self._with_unknown)
 
     def frames(self, piece: Piece) -> list[Any]:
         return list(piece.keys)
@@ -125,16 +140,26 @@ class PullTicket(Ticket):
         ]
         if not piece.detoured:
             self.versions[piece.ps] = reply.body.version
+        self._put(self._rows, piece, found)
+        if self._with_unknown:
+            first = len(self.groups)
+            self._table_rows[piece.ps] = reply.body.table_rows
+            flags = [np.frombuffer(reply.buffer(first + g), np.uint8) for g in range(len(self.keys.embedding))]
+            self._put(self._unknown, piece, flags)
+
+    def _put(self, parts: list[list[NDArray[T]]], piece: Piece, found: list[NDArray[T]]) -> None:
+        """What has come for a piece to where it belongs in its part: an array [keys, ...] of each group."""
         if piece.positions is None:
-            self._rows[piece.part] = found
+            parts[piece.part] = found
             return
-        if not self._rows[piece.part]:
-            sizes = [int(group.bounds[piece.part + 1] - group.bounds[piece.part]) for group in self.groups]
-            self._rows[piece.part] = [
-                np.empty((size, group.dim), np.float32) for size, group in zip(sizes, self.groups, strict=True)
+        if not parts[piece.part]:
+            groups = self.groups[: len(found)]
+            sizes = [int(group.bounds[piece.part + 1] - group.bounds[piece.part]) for group in groups]
+            parts[piece.part] = [
+                np.empty((size, *values.shape[1:]), values.dtype) for size, values in zip(sizes, found, strict=True)
             ]
-        for rows, positions, values in zip(self._rows[piece.part], piece.positions, found, strict=True):
-            rows[positions] = values
+        for whole, positions, values in zip(parts[piece.part], piece.positions, found, strict=False):
+            whole[positions] = values
 
 
 class _Covering(Ticket):

@@ -15,6 +15,7 @@ from dlrover_lite.data.base import Batch
 from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import loss_of
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.wire.messages import UnknownIds
 from dlrover_lite.wire.ps_messages import Configure
 from dlrover_lite.worker.client import PsClient
 from dlrover_lite.worker.dense import DensePlacement, FlatParameters
@@ -76,9 +77,16 @@ class Trainer:
         now = self.ps.map
         return MinibatchKeys(now, self.layout.keys(ids, now.owners, now.parts), self.placement.keys(now))
 
-    def pull(self, batch: Batch, keys: MinibatchKeys) -> Prepared:
-        """Ask for dense parameters and rows; ``keys`` may be by an older map."""
-        return Prepared(batch, self.ps.pull(keys))
+    def pull(self, batch: Batch, keys: MinibatchKeys, *, unknown: bool = False) -> Prepared:
+        """Ask for dense parameters and rows; ``keys`` may be by an older map. ``unknown``: for ``unknown_ids`` too."""
+        return Prepared(batch, self.ps.pull(keys, unknown=unknown))
+
+    def unknown_ids(self, prepared: Prepared) -> list[UnknownIds]:
+        """Of each embedded column of an evaluation's minibatch, whose pull has arrived: ids that had never been trained."""
+        ticket = prepared.ticket
+        groups = range(len(ticket.keys.embedding))
+        flags, rows = [ticket.unknown(g) for g in groups], [ticket.table_rows(g) for g in groups]
+        return self.layout.unknown_ids(ticket.keys.embedding, flags, rows)
 
     def prepare(self, batch: Batch) -> Prepared:
         return self.pull(batch, self.keys(batch.ids))

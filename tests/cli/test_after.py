@@ -133,6 +133,13 @@ def test_evaluate_gives_what_training_gave(trained: dict[str, Any], capsys: Capt
     assert value["auc"] == pytest.approx(trained["auc"], abs=1e-6)
     assert value["loss"] == pytest.approx(trained["loss"], abs=1e-5)
     assert value["best_auc"] == trained["best_auc"]
+    # What parameter servers said at the end of training, and what the exported tables say.
+    assert value["unknown_ids"] == pytest.approx(trained["evaluations"][-1]["unknown_ids"])
+    assert len(value["unknown_ids"]) == 26 and 0 < value["unknown_ids"]["C1"] < 1
+    assert value["unusual_ids"] == {} and value["warnings"] == []
+    exported = json.loads(Path(trained["export"], "model.json").read_text())
+    assert exported["unknown_ids"] == pytest.approx(value["unknown_ids"])
+    assert exported["id_kinds"]["C26"] == {"kind": "integer", "source": "synthetic"}
 
 
 def test_export_in_both_formats_and_evaluate_on_a_file(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dlrover_lite.master.progress import RATE_SECONDS, Evaluations, Progress
 from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.wire.messages import WorkReport
+from dlrover_lite.wire.messages import UnknownIds, WorkReport
 
 
 def progress(*, window: int = 1000, share: float = 0.01) -> Progress:
@@ -106,9 +106,8 @@ def test_no_staleness_yet() -> None:
 def test_evaluations_add_up_and_close() -> None:
     evaluations = Evaluations()
     evaluations.add(0, metrics(60, 2.0))
-    kept = evaluations.add(0, metrics(40, -1.0))
+    evaluations.add(0, metrics(40, -1.0))
     evaluations.add(1, metrics(5))
-    assert BinaryMetrics.from_bytes(kept).samples == 100
     expected = metrics(60, 2.0)
     expected.merge(metrics(40, -1.0))
     result = evaluations.close(0, at_samples=777)
@@ -118,3 +117,52 @@ def test_evaluations_add_up_and_close() -> None:
     empty = evaluations.close(2, at_samples=800)  # nothing but bad lines
     assert (empty.samples, empty.auc) == (0, None)
     assert empty.loss is None
+
+
+def unknown(column: str, count: int, rows: int = 0, table: str = "") -> UnknownIds:
+    return UnknownIds(column, table or column, count, rows)
+
+
+def test_unknown_ids_of_a_round_are_shares_of_its_samples() -> None:
+    evaluations = Evaluations(1000)
+    evaluations.add(0, metrics(150), [unknown("a", 30, 500), unknown("b", 0, 10)])
+    evaluations.add(0, metrics(50), [unknown("a", 10, 520), unknown("b", 20, 12)])
+    assert evaluations.close(0, at_samples=800).unknown_ids == {"a": 0.2, "b": 0.1}
+    assert evaluations.usual_shares() == {"a": 0.2, "b": 0.1}
+    assert evaluations.close(1, at_samples=900).unknown_ids == {}
+    assert evaluations.usual_shares() == {"a": 0.2, "b": 0.1}, "one of nothing but bad lines says nothing"
+
+
+def test_the_first_round_is_compared_with_fresh_training_data() -> None:
+    """Of which each new id has made a row."""
+    rows = [unknown("a", 100, 900), unknown("b", 100, 30), unknown("c", 60, 500, "t"), unknown("d", 60, 500, "t")]
+    for at_samples in (1000, 3000):  # in the first epoch, and in the third
+        evaluations = Evaluations(1000)
+        evaluations.add(0, metrics(100), rows)
+        assert evaluations.close(0, at_samples=at_samples).unusual_ids == {"b": 0.03}
+        assert evaluations.usual_shares() == {"a": 1.0, "b": 0.03, "c": 0.6, "d": 0.6}
+    begun_with_rows = Evaluations(None)
+    begun_with_rows.add(0, metrics(100), rows)
+    assert begun_with_rows.close(0, at_samples=1000).unusual_ids == {"a": None, "b": None, "c": None, "d": None}
+    nothing_trained = Evaluations(1000)
+    nothing_trained.add(0, metrics(100), rows)
+    assert nothing_trained.close(0, at_samples=0).unusual_ids["b"] is None
+
+
+def test_later_rounds_are_compared_with_the_one_before() -> None:
+    evaluations = Evaluations(1000)
+    for index, (count, unusual) in enumerate([(5, {}), (100, {"a": 0.05}), (100, {"a": 0.05}), (10, {}), (20, {})]):
+        evaluations.add(index, metrics(100), [unknown("a", count, 100)])
+        assert evaluations.close(index, at_samples=1000).unusual_ids == pytest.approx(unusual)
+
+
+def test_a_round_is_restored_also_from_metrics_alone() -> None:
+    first, second = Evaluations(1000), Evaluations(1000)
+    second.restore(0, first.add(0, metrics(100), [unknown("a", 30, 77)]))
+    second.add(0, metrics(100), [unknown("a", 10, 70)])
+    assert second.close(0, at_samples=1000) == second.results[0]
+    assert (second.results[0].samples, second.results[0].unknown_ids) == (200, {"a": 0.2})
+    second.restore(1, metrics(7).to_bytes())  # as versions before unknown ids kept it
+    assert (second.close(1, at_samples=1).samples, second.results[1].unknown_ids) == (7, {})
+    with pytest.raises(ValueError, match="metrics"):
+        second.restore(2, b"nothing of the kind, but long enough")

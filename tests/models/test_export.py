@@ -329,6 +329,7 @@ def test_evaluation_of_an_export(trained, tmp_path):
     labels = np.tile([0.0, 1.0], 10).astype(np.float32)
     seen: list[int] = []
     result = evaluate_export(target, Rows(trained.schema, dense, ids, labels), 6, seen.append)
+    assert result.unknown_ids == dict.fromkeys(trained.schema.categorical, 10 / 19)  # see ``inputs``; sample 7 is bad
     logits = np.delete(trained.logits(dense, ids).numpy(), 7)
     positive = np.delete(labels, 7) == 1
     pairs = logits[positive][:, None] - logits[~positive][None, :]

@@ -364,6 +364,10 @@ def test_a_session_over_a_socket(served: Served) -> None:
     assert pulled.body == Pulled(1)
     arrays = [np.frombuffer(pulled.buffer(i), np.float32).tolist() for i in range(3)]
     assert arrays == [[-1, -1, 0, 0], [0, 0, 0], (DENSE[0] - 1).reshape(-1).tolist()]
+    unknown = served.ask(Pull([[3, 1], [1], [2]], unknown=True), u64(7, 8, 9, 7), u64(7), NUMBERS[0])
+    assert unknown.body == Pulled(1, [[1, 1], [0]])
+    assert len(unknown.frames) == 5
+    assert [list(bytes(unknown.buffer(i))) for i in (3, 4)] == [[0, 1, 1, 0], [1]]
     assert len(served.ask(Pull([])).frames) == 0
     assert len(served.ask(Pull([[0, 0]]), u64()).frames) == 1
     first = served.ask(Scan(0, 0, 1))
@@ -436,6 +440,8 @@ BAD_REQUESTS = {
     "a pull of huge counts": (Pull([[2**63, 0]]), u64(7)),
     "a pull of counts that overflow": (Pull([[2**62, 2**62]]), u64(7)),
     "a pull of other tables": (Pull([[1]]), u64(7)),
+    "a pull of other tables with unknown keys": (Pull([[1]], unknown=True), u64(7)),
+    "a pull of five groups with unknown keys": (Pull([[0, 0], [0], [0], [0], [0]], unknown=True), *[u64()] * 5),
     "a scan of no group": (Scan(4, 0, 10),),
     "a scan from below": (Scan(0, -5, 10),),
     "a scan of less than nothing": (Scan(0, 0, -1),),

@@ -99,7 +99,7 @@ class ScriptedPs:
 
     def _handle(self, request: Request) -> tuple[Any, list[Any]] | None:
         match request.body:
-            case Pull(counts):
+            case Pull(counts, unknown):
                 runs = [self._runs(g, np.frombuffer(request.buffer(g), np.uint64), of) for g, of in enumerate(counts)]
                 if not all(self.owned[at].all() for of in runs for _, _, at in of):
                     return Moved(self.version), []
@@ -107,7 +107,10 @@ class ScriptedPs:
                     [self.row(g, table, key) for table, keys, _ in of for key in keys.tolist()]
                     for g, of in enumerate(runs)
                 ]
-                return Pulled(self.pushes), [np.array(of, np.float32) for of in rows]
+                frames: list[Any] = [np.array(of, np.float32) for of in rows]
+                if unknown:
+                    frames += self._unknown(runs)
+                return Pulled(self.pushes, self._table_rows() if unknown else []), frames
             case Push():
                 return self._push(request)
             case Configure() as configuration:
@@ -150,6 +153,22 @@ class ScriptedPs:
         tables = groups_of(self.configuration)[group].tables
         runs = np.split(keys, np.cumsum(counts)[:-1])
         return [(t.name, run, slots_of(t.name, run)) for t, run in zip(tables, runs, strict=True)]
+
+    def _unknown(self, runs: list[list[tuple[str, np.ndarray, np.ndarray]]]) -> list[np.ndarray]:
+        """Of each group of embeddings: 1 for a key without a row."""
+        assert self.configuration is not None
+        specs = groups_of(self.configuration)
+        return [
+            np.array([(g, table, key) not in self.rows for table, keys, _ in of for key in keys.tolist()], np.uint8)
+            for g, of in enumerate(runs)
+            if not specs[g].complete
+        ]
+
+    def _table_rows(self) -> list[list[int]]:
+        assert self.configuration is not None
+        of = Counter((g, table) for g, table, _ in self.rows)
+        specs = groups_of(self.configuration)
+        return [[of[g, t.name] for t in spec.tables] for g, spec in enumerate(specs) if not spec.complete]
 
     def row(self, group: int, table: str, key: int) -> np.ndarray:
         assert self.configuration is not None

@@ -147,3 +147,40 @@ def test_collect_takes_gradients_in_any_memory_layout() -> None:
     grads = np.asfortranarray(np.random.default_rng(0).normal(size=(20, layout.width)).astype(np.float32))
     for one, other in zip(layout.collect(groups, grads), layout.collect(groups, grads.copy("C")), strict=True):
         assert np.array_equal(one, other)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    model=st.sampled_from(sorted(MODELS)), parts=st.integers(1, 3), samples=st.integers(1, 40), seed=st.integers(0, 99)
+)
+def test_samples_with_flagged_keys_are_counted_by_column(model: str, parts: int, samples: int, seed: int) -> None:
+    """A key is flagged by its table and itself: some in one table, others in another."""
+    fields = MODELS[model]
+    layout = EmbeddingLayout(fields, SCHEMA)
+    ids = ids_of(samples, seed, 6)
+
+    def is_flagged(table: str, key: int) -> bool:
+        return bool((sum(table.encode()) ^ key ^ seed) & 4)
+
+    groups = layout.keys(ids, owners_of(parts), parts)
+    flags, rows = [], []
+    for group, tables in zip(groups, group_tables(tables_of(fields)), strict=True):
+        names = [
+            table.name for counts in group.counts for table, n in zip(tables, counts, strict=True) for _ in range(n)
+        ]
+        pairs = zip(names, group.keys.tolist(), strict=True)
+        flags.append(np.array([is_flagged(*pair) for pair in pairs], np.uint8))
+        rows.append([100 + len(table.name) for table in tables])
+    first = {field.column: field for field in reversed(fields) if field.dim == _first_dim(fields, field.column)}
+    found = {one.column: one for one in layout.unknown_ids(groups, flags, rows)}
+    assert found.keys() == {field.column for field in fields}
+    for column, one in found.items():
+        assert (one.table, one.table_rows) == (first[column].table_name, 100 + len(one.table))
+        keys = ids[SCHEMA.categorical.index(column)].tolist()
+        assert one.unknown == sum(is_flagged(one.table, key) for key in keys)
+
+
+def _first_dim(fields: list[EmbeddingField], column: str) -> int:
+    """Tables of one dim are one group; the first group with the column counts."""
+    dims = list(dict.fromkeys(field.dim for field in fields))
+    return next(dim for dim in dims if any(field.dim == dim and field.column == column for field in fields))

@@ -20,6 +20,7 @@ from dlrover_lite.wire.messages import (
     Lease,
     LeaseRequest,
     MasterRequests,
+    UnknownIds,
     Wait,
 )
 from dlrover_lite.wire.server import Server
@@ -205,6 +206,7 @@ def test_evaluation_is_reported_whole(script: Script) -> None:
     for _ in range(2):
         held, k = script.take()
         held.work.add_scores(np.zeros(1, np.float32), np.ones(1, np.float32))
+        held.work.add_unknown([UnknownIds("a", "t", 1, 50 + k), UnknownIds("b", "b", 0, 9)])
         held.consumed(k)
     script.now += 10.0
     script.book.pump()
@@ -218,6 +220,7 @@ def test_evaluation_is_reported_whole(script: Script) -> None:
     assert (request.token, request.consumed) == (9, [(0, 3)])
     assert request.report is not None
     assert request.report.samples == 3
+    assert request.report.unknown_ids == [UnknownIds("a", "t", 2, 51), UnknownIds("b", "b", 0, 9)]
 
 
 def test_a_failure_in_the_middle_of_an_evaluation_loses_nothing_of_it(script: Script) -> None:

@@ -86,11 +86,13 @@ class Watched(Trainer):
     def __init__(self, module: nn.Module, layout: EmbeddingLayout, ps: PsClient) -> None:
         super().__init__(module, layout, ps)
         self.events: list[str] = []
+        self.asked_for_unknown: set[bool] = set()
         self.turns = threading.Semaphore(0)
         self._pulled: dict[int, str] = {}
 
-    def pull(self, batch: Batch, keys: Any) -> Prepared:
-        prepared = super().pull(batch, keys)
+    def pull(self, batch: Batch, keys: Any, *, unknown: bool = False) -> Prepared:
+        self.asked_for_unknown.add(unknown)
+        prepared = super().pull(batch, keys, unknown=unknown)
         self.events.append("pull")
         return prepared
 
@@ -207,3 +209,8 @@ def test_a_pipeline_of_depth_1_misses_no_push_of_its_own(servers: ScriptedJob, c
 def test_evaluations_are_pipelined_whatever_the_depth(servers: ScriptedJob) -> None:
     trainer, _ = train(servers, [lease(0, 10, kind="eval")], pipeline_depth=1)
     assert most_under_way(trainer.events) == 2
+
+
+def test_evaluations_ask_which_keys_are_unknown_and_training_does_not(servers: ScriptedJob) -> None:
+    assert train(servers, [lease(0, 10)], pipeline_depth=1)[0].asked_for_unknown == {False}
+    assert train(servers, [lease(0, 10, kind="eval")], pipeline_depth=1)[0].asked_for_unknown == {True}

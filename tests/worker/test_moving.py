@@ -49,7 +49,7 @@ class Worker:
         return MinibatchKeys(now, LAYOUT.keys(ids, now.owners, now.parts), self.placement.keys(now))
 
     def pull(self, k: int, keys: MinibatchKeys) -> PullTicket:
-        ticket = self.ps.pull(keys)
+        ticket = self.ps.pull(keys, unknown=bool(k % 2))
         self.pulls.append((k, ticket, [Counter(one) for one in self.job.applied.values()]))
         return ticket
 
@@ -57,6 +57,8 @@ class Worker:
         """The oldest pull, which has arrived."""
         k, pull, before = self.pulls.popleft()
         check_values(pull, sum(before, Counter()), sum(self.job.applied.values(), Counter()))
+        if k % 2:
+            check_unknown(pull)
         ones = [np.ones((len(group.keys), group.dim), np.float32) for group in pull.groups]
         ticket = self.ps.push(0, k, 1.0, pull, ones)
         self.pushes.append(ticket)
@@ -80,6 +82,13 @@ def check_values(ticket: PullTicket, before: Counter[Key], after: Counter[Key]) 
         for key, row in zip(keys, rows, strict=True):
             assert (row == row[0]).all()
             assert before[key] <= -row[0] <= after[key], key
+
+
+def check_unknown(ticket: PullTicket) -> None:
+    """Keys whose rows are as they begin, and no others, are said to be unknown."""
+    for g in range(len(ticket.keys.embedding)):
+        assert ticket.unknown(g).tolist() == [row[0] == 0 for row in ticket.rows(g)]
+        assert len(ticket.table_rows(g)) == len(SPECS[g])
 
 
 def check_applied(job: ScriptedJob, workers: list[Worker]) -> None:
