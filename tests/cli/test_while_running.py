@@ -258,5 +258,5 @@ def test_a_model_that_ends_the_process_without_a_word(tmp_path: Path) -> None:
     run = start(["run", recipe.name, "--set", "model={use: moody.py:Moody}"], cwd=tmp_path, stdin=subprocess.DEVNULL)
     said = run.communicate(timeout=PATIENCE_SECONDS)[1]
     assert run.returncode == 1
-    assert "worker-0 ended in the middle of its work, without an error message (exit code 3)" in said, said
+    assert "worker-0 ended in the middle of its work, without an error message (exit code 3;" in said, said
     assert "has most likely ended the process, as os._exit does" in said
