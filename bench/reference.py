@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.check import fields_of_model, loss_of
+from dlrover_lite.models.matmul import use_onednn
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.recipe.schema import Model
@@ -259,8 +260,8 @@ def samples_per_second(
 ) -> float:
     """Samples trained per second of wall time: forward, loss, backward and both optimizer steps of each minibatch.
 
-    Batches are in memory, so reading data isn't in it. Set the threads (``torch.set_num_threads``) and train a few
-    minibatches before: the first ones pay for allocations.
+    Batches are in memory, so reading data isn't in it. Set the threads (``torch.set_num_threads``) and what multiplies matrices
+    (``use_onednn``), and train a few minibatches before: the first ones pay for allocations.
     """
     samples, start = 0, time.perf_counter()
     for batch in batches:
@@ -279,6 +280,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(2)
+    use_onednn()  # as workers do
     batches = wide_deep_batches(40, ids=options.rows)
     for name, fused in (("one table", True), ("a table per feature", False)):
         model = PlainWideDeep(rows_per_feature=options.rows, fused=fused)

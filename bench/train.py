@@ -83,7 +83,10 @@ def run_baseline(minibatches: int, file: Path | None) -> float:
     import torch
     from reference import PlainWideDeep, WideDeepBatch, samples_per_second, wide_deep_batches
 
+    from dlrover_lite.models.matmul import use_onednn
+
     torch.set_num_threads(2)
+    use_onednn()  # as workers do
     model = PlainWideDeep(rows_per_feature=IDS, features=FEATURES)
     optimizers = model.optimizers()
     if file is None:

@@ -239,11 +239,12 @@ def _how_it_ended(handle: JobHandle) -> str:
 def _evaluate(source: _Source) -> dict[str, Any]:
     from dlrover_lite.cli.output import note, progress
     from dlrover_lite.cli.summary import best_auc
+    from dlrover_lite.models.matmul import onednn
     from dlrover_lite.models.serving import evaluate_export
 
     dataset = _open(source)
     try:
-        with progress("evaluating", dataset.samples) as report:
+        with progress("evaluating", dataset.samples) as report, onednn():
             metrics = evaluate_export(source.directory, dataset, progress=report, name=source.name, say=note)
     finally:
         dataset.close()

@@ -26,6 +26,7 @@ from dlrover_lite.errors import (
     RecipeError,
 )
 from dlrover_lite.models.check import fields_of_model
+from dlrover_lite.models.matmul import use_onednn
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.user import exits_as_errors
 from dlrover_lite.recipe.schema import Recipe
@@ -82,6 +83,8 @@ class _Stop:
 def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Train; the exit code says how it ended."""
     stop = _Stop()
+    if use_onednn():
+        _log("matrices are multiplied by oneDNN, in float32")
     context: zmq.Context[Any] = zmq.Context()
     try:
         return _run(spec, context, stop)

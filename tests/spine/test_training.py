@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 import dlrover_lite
 from dlrover_lite.data.open import open_data
 from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.models.matmul import onednn
 from dlrover_lite.models.serving import evaluate_export
 from tests.spine.support import SMALL_WIDE_DEEP, SYNTHETIC, start, succeeded
 
@@ -22,7 +23,9 @@ def assert_export_is_what_was_evaluated(handle: JobHandle) -> None:
     recipe = handle.job.recipe
     held_out = open_data(recipe.data, directory=handle.directory, part="eval")
     assert held_out is not None
-    metrics = evaluate_export(result.export, held_out)
+    with onednn() as is_onednn:
+        metrics = evaluate_export(result.export, held_out)
+    assert ("oneDNN" in handle.logs()["worker-0"].read_text()) is is_onednn
     last = handle.status().evaluations[-1]
     assert metrics.samples == last.samples == 2_048
     assert metrics.auc == pytest.approx(last.auc, abs=1e-6)
