@@ -10,12 +10,16 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from dlrover_lite import __version__
 from dlrover_lite.cli.groups import LazyCommand, LazyGroup
 from dlrover_lite.errors import DlroverLiteError, RecipeError
+
+if TYPE_CHECKING:
+    from dlrover_lite.process_limits import Shortage
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -147,6 +151,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # the one place where a bug becomes a message
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise
+        if (shortage := _shortage(error)) is not None:
+            print(f"Error: {shortage.message}\n{shortage.hint}", file=sys.stderr)
+            return EXIT_FAILED
         return _bug(error)
     return result if isinstance(result, int) else 0
 
@@ -158,6 +165,12 @@ def _usage_error(error: click.ClickException) -> int:
         return 0
     error.show()
     return error.exit_code
+
+
+def _shortage(error: Exception) -> Shortage | None:
+    from dlrover_lite.process_limits import exhausted
+
+    return exhausted(error)
 
 
 def _bug(error: Exception) -> int:

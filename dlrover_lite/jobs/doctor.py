@@ -37,6 +37,7 @@ from dlrover_lite.jobs.runtime import (
 )
 from dlrover_lite.jobs.store import leftovers
 from dlrover_lite.kernel_files import INDEX, damaged_files, is_ours
+from dlrover_lite.process_limits import descriptor_shortage, process_shortage
 from dlrover_lite.units import GIB, MIB, format_bytes
 
 __all__ = ["Check", "Level", "diagnose"]
@@ -52,6 +53,7 @@ COMPILE_SECONDS = "5 to 20 s"
 LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, 100 * MIB
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1 * GIB, 256 * MIB
 LITTLE_SHARED_MEMORY = 64 * MIB
+_FEW_NODES = 8
 _PROBE_SECONDS = 60.0
 """Usually less than one; a machine that is busy is no problem."""
 _SKEW_SECONDS = 10.0
@@ -79,6 +81,7 @@ def diagnose() -> list[Check]:
         memory,
         limits,
         control_groups,
+        process_limits,
         ends_with_parent,
         state,
         runtime,
@@ -233,6 +236,14 @@ def control_groups(find: Callable[[], list[Hierarchy]] = hierarchies) -> Check:
 
 def _writable(directories: list[Path]) -> str:
     return "writable" if all(os.access(directory, os.W_OK) for directory in directories) else "not writable for you"
+
+
+def process_limits(nodes: int = _FEW_NODES) -> Check:
+    """Open files and processes (ulimit) for a job of a few nodes."""
+    for shortage in (descriptor_shortage(nodes), process_shortage(nodes)):
+        if shortage is not None:
+            return Check("ulimit", "problem", shortage.message, shortage.hint)
+    return Check("ulimit", "ok", f"open files and processes are enough for a job of {nodes} nodes")
 
 
 def ends_with_parent() -> Check:

@@ -18,6 +18,7 @@ from dlrover_lite.errors import DlroverLiteError, JobError
 from dlrover_lite.files import open_private
 from dlrover_lite.jobs.scope import scoped
 from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, sweep
+from dlrover_lite.process_limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
 from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["Started", "environment", "start", "start_keeper"]
@@ -57,6 +58,7 @@ def start(
     recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions, beginning: Beginning | None = None
 ) -> tuple[Job, Started]:
     """A new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
+    _check_limits(recipe)
     sweep()
     job = create_job(recipe, recipe_text, detached=detach)
     if beginning is not None:
@@ -66,6 +68,7 @@ def start(
 
 def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
     """Of a job whose files say that it starts. Raises JobError."""
+    _check_limits(job.recipe)
     ready, ready_end = os.pipe()
     tie_end, tie = (None, None) if detach else os.pipe()
     ends = [end for end in (ready_end, tie_end) if end is not None]
@@ -75,7 +78,9 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
         if tie is not None:
             os.close(tie)
         os.close(ready)
-        raise JobError(f"Can't start the job's keeper: {error}") from error
+        shortage = exhausted(error)
+        why, hint = (error, "") if shortage is None else shortage
+        raise JobError(f"Can't start the job's keeper: {why}", hint=hint) from error
     finally:
         for end in ends:
             os.close(end)
@@ -90,6 +95,16 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
         _record_false_start(job, error)
         raise
     return started
+
+
+def _check_limits(recipe: Recipe) -> None:
+    """Raises JobError where this user's processes may not have what the job's nodes need."""
+    limits = recipe.resources
+    nodes = sum(role.count if role else os.cpu_count() or 1 for role in (limits.ps, limits.worker))
+    for shortage in (descriptor_shortage(nodes), process_shortage(nodes)):
+        if shortage is not None:
+            raise JobError(f"The job can't start: {shortage.message}", hint=shortage.hint)
+    raise_descriptors(nodes)
 
 
 def _record_false_start(job: Job, error: BaseException) -> None:
