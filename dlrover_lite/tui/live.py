@@ -56,6 +56,7 @@ class LiveSource:
         if news.anew or now - self._looked_around >= _LOOK_AROUND_SECONDS:
             first, self._looked_around = news.anew or not self._looked_around, now
             self._look_around(now, first=first)
+            self._read_statuses()  # of those that were found just now
         rows = self._fold.rows(now)
         view = JobsView(rows, self._brain(rows))
         if rows is not self._view.jobs or view.brain != self._view.brain:
