@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from dlrover_lite.brain.admission import aged_priority
 from dlrover_lite.brain.change_policy import veto
@@ -19,8 +20,9 @@ _MOST_NAMED = 3
 """Jobs that a reason names."""
 
 
-class Reasons(NamedTuple):
-    """The sentences of one round."""
+@dataclass(frozen=True)
+class Reasons:
+    """The sentences of one round. What all jobs together have is counted once: a thousand may ask for it."""
 
     inputs: RoundInputs
     options: Mapping[str, Options]
@@ -58,12 +60,9 @@ class Reasons(NamedTuple):
 
     def _full(self, view: JobView, one: Options) -> str:
         smallest, capacity = one.points.candidate(one.minimum), self.inputs.capacity
-        inside = [self.options[job] for job in self.settled.verdicts]
-        cores = sum(int(other.points.milli[other.minimum]) for other in inside) / 1000
-        memory = sum(int(other.memory[other.minimum]) for other in inside)
-        names = _named(sorted(self.settled.verdicts))
+        cores, memory, names = self._least
         needs = f"its smallest plan ({_amount(smallest.cores)}, {format_bytes(view.need.of(smallest))})"
-        first = self._first_in_queue()
+        first = self._first_in_queue
         if first is not None and first.job != view.job and self._would_fit(one, cores, memory):
             return (
                 f"{needs} would fit, but {first.job} has waited for {_time(first.waited_seconds)} and comes before it"
@@ -80,6 +79,15 @@ class Reasons(NamedTuple):
         ]
         return "; ".join([full, *firm[:_MOST_NAMED]])
 
+    @cached_property
+    def _least(self) -> tuple[float, int, str]:
+        """Cores and bytes that those let in need at the least, and their names."""
+        inside = [self.options[job] for job in self.settled.verdicts]
+        cores = sum(int(one.points.milli[one.minimum]) for one in inside) / 1000
+        memory = sum(int(one.memory[one.minimum]) for one in inside)
+        return cores, memory, _named(sorted(self.settled.verdicts))
+
+    @cached_property
     def _first_in_queue(self) -> JobView | None:
         """The one that has waited for so long that nobody passes it any more."""
         policy = self.inputs.policy
@@ -98,14 +106,15 @@ class Reasons(NamedTuple):
         return milli <= to_milli(capacity.cores) and memory + int(one.memory[one.minimum]) <= capacity.memory
 
     def _room_made(self, one: Options, verdict: Verdict) -> str:
-        givers = [(job, -more) for job, more in self._changes() if more < 0]
+        givers = [(job, -more) for job, more in self._changes if more < 0]
         by = f" by {_named([f'{job} ({_amount(less / 1000)})' for job, less in givers])}" if givers else ""
         begins = one.points.candidate(verdict.at).describe()
         return (
             f"room is made for it{by}; then it begins with {begins}, in about {self.inputs.policy.room_seconds:.0f} s"
         )
 
-    def _changes(self) -> Iterator[tuple[str, int]]:
+    @cached_property
+    def _changes(self) -> list[tuple[str, int]]:
         """Jobs whose cores change, with by how many thousandths, those that give the most first."""
         found = []
         for view in self.inputs.jobs:
@@ -114,7 +123,7 @@ class Reasons(NamedTuple):
             before = 0 if view.now is None else view.now.milli
             if after != before:
                 found.append((after - before, view.job))
-        return ((job, more) for more, job in sorted(found))
+        return [(job, more) for more, job in sorted(found)]
 
     def plan(self, one: Options, verdict: Verdict) -> str:
         """Say which plan a job has from now on, what that brings, and why not another one."""
@@ -172,18 +181,28 @@ class Reasons(NamedTuple):
             return f"what it would surely gain by cores of {lose}, {_time(own)}, is less than what {lose} would lose"
         return f"what {gain} would surely gain by cores of {lose} is less than what {lose} would lose"
 
+    @cached_property
+    def _had(self) -> dict[str, int]:
+        """Thousandths of a core of each job that runs."""
+        return {view.job: view.now.milli for view in self.inputs.jobs if view.now is not None}
+
+    @cached_property
+    def _had_together(self) -> int:
+        return sum(self._had.values())
+
     def _taken(self, one: Options) -> str:
         """Who has what it had, and what there is less of."""
-        had = sum(view.now.milli for view in self.inputs.jobs if view.now is not None)
+        had = self._had_together
         capacity, parts = self.inputs.capacity, []
         if had > to_milli(capacity.cores):
             parts.append(
                 f"there is less than there was: {_amount(capacity.cores)}, of {had / 1000:g} that the jobs had"
             )
-        runs = {view.job for view in self.inputs.jobs if view.now is not None}
         takers = [
-            f"{job} gets {_amount(more / 1000)} more" if job in runs else f"{job} begins with {_amount(more / 1000)}"
-            for job, more in reversed(list(self._changes()))
+            f"{job} gets {_amount(more / 1000)} more"
+            if job in self._had
+            else f"{job} begins with {_amount(more / 1000)}"
+            for job, more in reversed(self._changes)
             if more > 0 and job != one.view.job
         ]
         if takers:
