@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from dlrover_lite.master.facts import Facts
 from dlrover_lite.master.parameter_servers import ParameterServers
 from dlrover_lite.master.progress import Evaluations
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.units import format_bytes
 from dlrover_lite.wire.messages import Export, Exported, ExportFailed, Wait
 
 __all__ = ["Exporting"]
@@ -35,12 +37,15 @@ class Exporting:
         evaluations: Evaluations,
         *,
         clock: Callable[[], float],
+        free: Callable[[Path], int],
     ) -> None:
+        """``free``: how many bytes are left for a directory."""
         self.exported: Exported | None = None
         self.begun = False
         self.problem: ExportFailed | None = None
         """Why it has failed last; None: it hasn't, or is done."""
         self._clock = clock
+        self._free = free
         self._failures = 0
         self._not_before = 0.0
         self._wanted = recipe.export.format
@@ -65,7 +70,10 @@ class Exporting:
         """What it waits for, in words; empty: it doesn't."""
         if self.problem is None or self.exported is not None:
             return ""
-        return f"{self.problem.message.rstrip('.')}: it is tried again, with all parameters in memory"
+        left = (
+            f" ({format_bytes(self._free(Path(self._destination).parent))} free)" if self.problem.disk_is_full else ""
+        )
+        return f"{self.problem.message.rstrip('.')}{left}: it is tried again, with all parameters in memory"
 
     def remember(self) -> None:
         """What an earlier master of this job knew."""

@@ -69,7 +69,7 @@ class FullDisk:
         """Somebody wants the job to end, and nobody has taken that up yet."""
         self.meanwhile = meanwhile
         self._clock = clock
-        self._free = free
+        self.free = free
         self._tell = tell
         self._tries = 0
         self._ended_at = -math.inf
@@ -104,7 +104,7 @@ class FullDisk:
         return now
 
     def _words(self, error: DiskFull) -> str:
-        return f"the disk of {error.directory} is full ({format_bytes(self._free(error.directory))} free): training waits for room there"
+        return f"the disk of {error.directory} is full ({format_bytes(self.free(error.directory))} free): training waits for room there"
 
     def _wait(self) -> None:
         until = self._clock() + delay_seconds(self._tries)

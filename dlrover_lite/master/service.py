@@ -136,8 +136,21 @@ class Master:
             restore=self.facts.restore(),
             keep_restore=self.facts.keep_restore,
         )
+        self.disk = disk or FullDisk(
+            clock=clock,
+            free=lambda _: 0,
+            tell=lambda line: story.node("master", line),
+            meanwhile=self._while_disk_is_full,
+        )
         self.exporting = Exporting(
-            recipe, str(export_directory), shards, self.servers, self.facts, self.evaluations, clock=clock
+            recipe,
+            str(export_directory),
+            shards,
+            self.servers,
+            self.facts,
+            self.evaluations,
+            clock=clock,
+            free=self.disk.free,
         )
         self.reconciler = Reconciler(
             self.facts.fleet() or fleet,
@@ -170,12 +183,6 @@ class Master:
         sinks = [*(profiles or []), self.plan_rates]
         self.profiling = Profiling(job, recipe, shards, sinks, clock=clock, wall_clock=wall_clock)
         self._remember()
-        self.disk = disk or FullDisk(
-            clock=clock,
-            free=lambda _: 0,
-            tell=lambda line: story.node("master", line),
-            meanwhile=self._while_disk_is_full,
-        )
         self.disk.meanwhile = self._while_disk_is_full
 
     @property

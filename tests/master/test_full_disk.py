@@ -216,7 +216,7 @@ def test_an_export_that_fails_is_tried_again_with_all_parameters_there(make: Any
     assert isinstance(rig.ask("worker-0", LeaseRequest("worker-0")), Wait)
     status = rig.ask("cli", StatusRequest())
     assert status.state == "exporting"
-    assert status.waits == f"{WHY[:-1]}: it is tried again, with all parameters in memory"
+    assert status.waits == f"{WHY[:-1]} (4 KiB free): it is tried again, with all parameters in memory"
     assert exports(rig) == first
     assert rig.backend.terminated == []
     rig.ask("worker-0", Exported("worker-0", 10, 1000))
