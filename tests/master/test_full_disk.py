@@ -14,6 +14,7 @@ from dlrover_lite import failpoints
 from dlrover_lite.errors import DiskFull, RemoteError
 from dlrover_lite.jobs import stories
 from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import Later
 from dlrover_lite.wire.messages import (
     Ack,
@@ -259,3 +260,23 @@ def test_what_can_not_be_exported_is_saved(make: Any, full: bool) -> None:
             "Make it writable.",
         )
     assert [path.name for path in rig.checkpoints.iterdir()] == ["cut-00000001"]
+
+
+def test_a_story_that_there_is_no_room_for_is_written_later() -> None:
+    written: list[Any] = []
+    room = [False]
+
+    def write(entries: list[Any]) -> None:
+        if not room[0]:
+            raise DiskFull("The disk is full", directory=Path("/jobs/x"))
+        written.extend(entries)
+
+    story = StoryLog(write, lambda: 1.0)
+    story.node("worker-0", "is up")
+    with pytest.raises(DiskFull):
+        story.flush()
+    story.node("worker-1", "is up")
+    room[0] = True
+    story.flush()
+    story.flush()
+    assert [entry.subject for entry in written] == ["worker-0", "worker-1"]

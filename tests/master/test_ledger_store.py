@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.errors import DiskFull, JobError
+from dlrover_lite.master import ledger_store
 from dlrover_lite.master.ledger import Ledger
 from dlrover_lite.master.ledger_data import LedgerData, Pass
 from dlrover_lite.master.ledger_store import SCHEMA_VERSION, LedgerStore
@@ -303,3 +305,16 @@ def test_rows_that_contradict_each_other_are_said(path):
     database.close()
     with LedgerStore(path) as store, pytest.raises(JobError, match="is damaged"):
         store.load()
+
+
+def test_a_quota_that_is_used_up_is_a_full_disk(path, monkeypatch):
+    """SQLite calls it an input/output error, as it does a disk that is broken: writing a little there tells which it is."""
+
+    def refuses(_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR | (3 << 8)  # of a write
+    assert not isinstance(ledger_store._job_error(path, error), DiskFull)
+    monkeypatch.setattr(os, "fsync", refuses)
+    assert isinstance(ledger_store._job_error(path, error), DiskFull)
