@@ -6,23 +6,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from dlrover_lite.brain.plan import initial_plan
 from dlrover_lite.checkpoint.locate import locate
 from dlrover_lite.checkpoint.manifest import known_id_kinds
 from dlrover_lite.cli.main import main
 from dlrover_lite.errors import DataError
 from dlrover_lite.jobs import resuming
 from dlrover_lite.jobs.store import Job
+from dlrover_lite.master.generations import begin_generation
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.shard_plan import look_at_data
 from dlrover_lite.master.shards import ShardService
+from dlrover_lite.master.story import StoryLog
 from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.units import Resources
 from tests.cli.ended_jobs import cut_of, ended_job
 
 pa = pytest.importorskip("pyarrow")
@@ -180,6 +184,36 @@ def test_a_restarted_master_whose_data_was_replaced(trained: Any) -> None:
     with (
         LedgerStore(job.directory / "ledger.sqlite") as store,
         pytest.raises(DataError, match=r"column 'user' has text .*, the job has integers"),
+    ):
+        ShardService(store, now.plan, id_kinds=now.ids.kinds)
+
+
+@pytest.mark.parametrize("only_parameters", [False, True])
+def test_a_generation_begins_with_the_kinds_of_its_checkpoint(trained: Any, only_parameters: bool) -> None:
+    """So that its master, too, refuses data that was replaced."""
+    chosen = resuming.choose(locate(trained("parquet", "train.parquet").id))
+    job = ended_job(recipe_of("parquet", "train.parquet"))
+    job.write_beginning(resuming.beginning_of(chosen, only_parameters=only_parameters))
+    Path("text.parquet").replace("train.parquet")
+    now = look_at_data(job.recipe)
+    story = StoryLog(lambda entries: None, lambda: 0.0, [])
+    machine = Resources(2.0, 4 << 30)
+    plan = initial_plan(job.recipe.resources, machine)
+    begin_generation(
+        job,
+        now.plan,
+        plan,
+        machine,
+        cast(Any, None),
+        story,
+        decision=0,
+        began="",
+        wall_clock=lambda: 0.0,
+        clock=lambda: 0.0,
+    )
+    with (
+        LedgerStore(job.ledger()) as store,
+        pytest.raises(DataError, match=r"'user' has text .*, the job has integers"),
     ):
         ShardService(store, now.plan, id_kinds=now.ids.kinds)
 
