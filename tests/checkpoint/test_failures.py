@@ -132,7 +132,8 @@ def test_a_cut_ceases_to_exist_before_its_parts_go(store: CheckpointStore) -> No
 
 def test_cuts_are_their_owners_alone(tmp_path: Path) -> None:
     shared = tmp_path / "checkpoints"
-    shared.mkdir(mode=0o755)
+    shared.mkdir()
+    shared.chmod(0o755)
     store = CheckpointStore(str(shared / "job-1"))
     before = os.umask(0)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -180,6 +181,10 @@ def test_files_elsewhere_are_not_read(write: Write, tmp_path: Path, name: str, w
 
 def test_exports_follow_the_umask(write: Write, tmp_path: Path) -> None:
     """They are for others to use, where a person's umask says so."""
-    export = write(tmp_path / "export")
-    assert {path.stat().st_mode & 0o777 for path in files_of(export)} == {0o644}
-    assert {path.stat().st_mode & 0o777 for path in (export, export / "tables", export / "model")} == {0o755}
+    before = os.umask(0o027)
+    try:
+        export = write(tmp_path / "export")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in files_of(export)} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in (export, export / "tables", export / "model")} == {0o750}
