@@ -173,7 +173,10 @@ def _decision(view: JobView, inputs: RoundInputs, places: Mapping[str, int], rea
         predicted = None if verdict is None else _predicted(one, verdict.at, waits=inputs.policy.room_seconds)
         return Decision(**head, action="queue", reason=reasons.waiting(view, places[view.job]), predicted=predicted)
     choice = one.points.candidate(verdict.at)
-    room = Resources(choice.cores + settled.free.cores, int(one.memory[verdict.at]) + settled.free.memory)
+    # where jobs that can't be changed have more than there is, less than nothing is left over
+    room = Resources(
+        max(0.0, choice.cores + settled.free.cores), max(0, int(one.memory[verdict.at]) + settled.free.memory)
+    )
     return Decision(
         **head,
         action=verdict.action,

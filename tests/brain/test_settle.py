@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.brain.decision import decide
+from dlrover_lite.brain.decision import Decision, decide
 from dlrover_lite.brain.fitted_model import load_model, model_data
 from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
@@ -120,6 +120,15 @@ def test_a_fixed_plan_stays_and_its_room_is_kept():
     assert found.of("fixed").action == "stay"
     assert "autoscaling is off" in found.of("fixed").reason
     assert found.of("other").choice.cores <= 1.0
+
+
+def test_a_plan_that_can_not_be_changed_may_be_more_than_there_is():
+    """What is stored of it can be read again."""
+    fixed = view("fixed", now=Candidate(1, 1, 1.0, 1.0), fixed=True)
+    other = view("other", now=Candidate(1, 1, 0.5, 0.5), fixed=True, stays="it takes no checkpoints")
+    for one in decide(RoundInputs(at=0.0, capacity=Resources(0.5, 10**6), jobs=(fixed, other)), load).decisions:
+        assert one.room is not None and one.room.cores >= 0
+        assert msgspec.json.decode(msgspec.json.encode(one), type=Decision) == one
 
 
 def test_unknown_work_is_taken_as_the_horizon():
