@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import list_jobs as list_jobs
     from dlrover_lite.jobs.handle import resume as resume
     from dlrover_lite.jobs.handle import run as run
+    from dlrover_lite.jobs.trained_models import evaluate as evaluate
+    from dlrover_lite.jobs.trained_models import export as export
+    from dlrover_lite.jobs.validation import validate as validate
     from dlrover_lite.models.fields import EmbeddingField as EmbeddingField
     from dlrover_lite.models.serving import load_model as load_model
 
 _LAZY = {
     "run": "dlrover_lite.jobs.handle",
     "plan": "dlrover_lite.jobs.foresight",
+    "evaluate": "dlrover_lite.jobs.trained_models",
+    "export": "dlrover_lite.jobs.trained_models",
+    "validate": "dlrover_lite.jobs.validation",
     "list_jobs": "dlrover_lite.jobs.handle",
     "resume": "dlrover_lite.jobs.handle",
     "JobHandle": "dlrover_lite.jobs.handle",
@@ -30,7 +36,19 @@ _LAZY = {
     "load_model": "dlrover_lite.models.serving",
 }
 
-__all__ = ["EmbeddingField", "JobHandle", "__version__", "list_jobs", "load_model", "plan", "resume", "run"]
+__all__ = [
+    "EmbeddingField",
+    "JobHandle",
+    "__version__",
+    "evaluate",
+    "export",
+    "list_jobs",
+    "load_model",
+    "plan",
+    "resume",
+    "run",
+    "validate",
+]
 
 
 def __getattr__(name: str) -> Any:

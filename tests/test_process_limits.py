@@ -12,7 +12,8 @@ import pytest
 from dlrover_lite import process_limits
 from dlrover_lite.cli.main import main
 from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import doctor, launching
+from dlrover_lite.jobs import doctor
+from dlrover_lite.jobs.handle import launch
 from dlrover_lite.recipe.load import parse_recipe
 
 RECIPE = {
@@ -75,11 +76,13 @@ def test_threads_are_counted() -> None:
     assert process_limits._threads_of(os.geteuid()) >= len(list(Path("/proc/self/task").iterdir()))
 
 
-def test_a_job_is_refused_before_there_is_one(limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_refused_before_anything_is_started_for_it(
+    limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
     limits[resource.RLIMIT_NOFILE] = (64, 64)
     with pytest.raises(JobError, match=r"The job can't start: a process may have 64 open files here \(ulimit -n\)"):
-        launching.start(parse_recipe(RECIPE), "", detach=False, options=None)  # type: ignore[arg-type]
+        launch(parse_recipe(RECIPE), "")
     assert list(tmp_path.iterdir()) == []
 
 

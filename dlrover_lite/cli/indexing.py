@@ -1,16 +1,16 @@
-"""Progress of long work on data files, on stderr."""
+"""Progress of long work on data files and models, on stderr."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.output import Reporter
     from dlrover_lite.data.files import Progress
 
-__all__ = ["indexing"]
+__all__ = ["TerminalDisplay", "indexing"]
 
 
 @contextmanager
@@ -29,3 +29,20 @@ def indexing() -> Iterator[Progress]:
             current[1](done)
 
         yield report
+
+
+class TerminalDisplay:
+    """Shows on stderr how long work gets on: a ``jobs.trained_models.Display``."""
+
+    def indexing(self) -> AbstractContextManager[Progress]:
+        return indexing()
+
+    def progress(self, label: str, total: float | None = None) -> AbstractContextManager[Reporter]:
+        from dlrover_lite.cli.output import progress
+
+        return progress(label, total)
+
+    def note(self, text: str) -> None:
+        from dlrover_lite.cli.output import note
+
+        note(text)

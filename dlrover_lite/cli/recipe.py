@@ -36,18 +36,10 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     filled in and what "auto" would become on this machine, or {"ok": false, "errors":
     [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
     """
-    from dlrover_lite.cli.summary import warnings
-    from dlrover_lite.jobs.foresight import first_plan
-    from dlrover_lite.jobs.handle import this_machine
-    from dlrover_lite.jobs.trial import problems_of, try_recipe, warnings_of
-    from dlrover_lite.recipe.load import load_recipe
+    from dlrover_lite.jobs.validation import validate as check
 
     try:
-        changes = overrides(settings, data)
-        loaded = load_recipe(recipe, changes, machine=this_machine())
-        found = try_recipe(loaded, this_machine())
-        if (wrong := problems_of(found, loaded, recipe, changes)) is not None:
-            raise wrong
+        checked = check(recipe, **overrides(settings, data))
     except RecipeError as error:
         if not as_json:
             raise
@@ -55,16 +47,15 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
 
         emit_json({"ok": False, "errors": [_error(problem) for problem in error.problems], "hint": error.hint})
         raise click.exceptions.Exit(error.exit_code) from None
-    first = first_plan(loaded, found.samples)
+    loaded, found, said = checked.recipe, checked.tried, checked.warnings
     if as_json:
         from dlrover_lite.cli.output import emit_json
 
-        said = [*warnings(loaded), *warnings_of(found, loaded)]
-        emit_json({"ok": True, "recipe": loaded, "plan": first.plan, "warnings": said, "tried": _tried_json(found)})
+        emit_json({"ok": True, "recipe": loaded, "plan": checked.plan, "warnings": said, "tried": _tried_json(found)})
         return
-    for name, text in [*_summary(loaded, first, found), *_tried(found)]:
+    for name, text in [*_summary(loaded, checked.first, found), *_tried(found)]:
         click.echo(f"{name:<10} {text}")
-    for warning in [*warnings(loaded), *warnings_of(found, loaded)]:
+    for warning in said:
         click.echo(f"Warning: {warning}", err=True)
 
 

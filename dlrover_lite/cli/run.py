@@ -84,7 +84,8 @@ def run(
     """
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
-    from dlrover_lite.cli.summary import warnings, what_runs
+    from dlrover_lite.cli.summary import what_runs
+    from dlrover_lite.jobs.validation import warnings
 
     if autoscale is not None:
         settings = (*settings, f"autoscale={autoscale}")
@@ -295,7 +296,8 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
     from dlrover_lite.cli.output import emit_json, terminal_width
-    from dlrover_lite.cli.summary import best_auc, next_commands, run_json, summary_lines
+    from dlrover_lite.cli.summary import next_commands, run_json, summary_lines
+    from dlrover_lite.jobs.trained_models import best_auc
     from dlrover_lite.words import cleaned, count
 
     status = handle.status()

@@ -12,29 +12,13 @@ from dlrover_lite.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result
-    from dlrover_lite.recipe.schema import Data, Recipe
+    from dlrover_lite.recipe.schema import Recipe
     from dlrover_lite.wire.messages import EvaluationResult, Status
 
-__all__ = ["best_auc", "next_commands", "run_json", "summary_lines", "warnings", "what_runs"]
-
-_MOST_JUDGED = 1_000_000
-"""Generated samples that the best reachable AUC is computed from."""
+__all__ = ["next_commands", "run_json", "summary_lines", "what_runs"]
 
 _TEXT_WIDTH = 80 - 11
 """Beside the subject of a line, on a terminal of the usual width."""
-
-
-def best_auc(data: Data) -> float | None:
-    """Of generated data: the AUC of the model that drew the labels, on the samples that the job evaluates on."""
-    from dlrover_lite.recipe.schema import SyntheticData
-
-    if not isinstance(data, SyntheticData):
-        return None
-    from dlrover_lite.data import synthetic
-
-    start, samples = (data.samples, data.eval_samples) if data.eval_samples else (0, data.samples)
-    value = synthetic.best_auc(data, start, start + min(samples, _MOST_JUDGED))
-    return None if value != value else value  # noqa: PLR0124 - NaN: all labels are the same
 
 
 def run_json(job: Job, result: Result, status: Status, best: float | None) -> dict[str, Any]:
@@ -158,16 +142,6 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
-
-
-def warnings(recipe: Recipe) -> list[str]:
-    """What a job of this recipe asks for and this machine doesn't have, and what is odd about the ids of its data."""
-    from dlrover_lite.brain.plan import more_than_there_is
-    from dlrover_lite.jobs.handle import this_machine
-    from dlrover_lite.recipe.id_heads import look_at_recipe
-
-    odd = look_at_recipe(recipe.data, Path(recipe.directory)).warnings
-    return [*more_than_there_is(recipe.resources, this_machine()), *odd]
 
 
 def what_runs(recipe: Recipe, samples: int) -> str:

@@ -15,7 +15,7 @@ from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.errors import JobError, RemoteError, UsageError, WireError
 from dlrover_lite.jobs.brain_files import BrainMode, brain_mode
 from dlrover_lite.jobs.brains import begin
-from dlrover_lite.jobs.launching import Started, environment, start
+from dlrover_lite.jobs.launching import Started, check_process_limits, environment, start
 from dlrover_lite.jobs.processes import send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import MASTER_SOCKET
 from dlrover_lite.jobs.scope import scoped
@@ -86,17 +86,17 @@ def resolve(recipe: Recipes, overrides: Mapping[str, Any]) -> Recipe:
     """
     from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
 
-    changes = dict(_dotted(overrides))
+    changes = dict(dotted(overrides))
     if isinstance(recipe, str | Path):
         return load_recipe(recipe, changes, machine=this_machine())
     plain = resolved_yaml(recipe) if isinstance(recipe, Recipe) else recipe
     return parse_recipe(plain, overrides=changes, machine=this_machine())
 
 
-def _dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in overrides.items():
         if isinstance(value, Mapping) and value:
-            yield from _dotted(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -482,6 +482,7 @@ def launch(
 
     Raises JobError, with the last lines of the keeper's log, when it doesn't come up.
     """
+    check_process_limits(recipe)  # before anything is started for it
     options = options or default_options(recipe)
     begin(options.brain, say)
     return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
@@ -519,6 +520,7 @@ def go_on(
     """With a job that has ended, from this checkpoint. Raises JobError."""
     from dlrover_lite.jobs import resuming
 
+    check_process_limits(job.recipe)
     options = options or default_options(job.recipe)
     begin(options.brain, say)
     return JobHandle(job, resuming.go_on(job, chosen, detach=detach, options=options))

@@ -21,7 +21,7 @@ from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, sweep
 from dlrover_lite.process_limits import descriptor_shortage, exhausted, process_shortage, raise_descriptors
 from dlrover_lite.recipe.schema import Recipe
 
-__all__ = ["Started", "environment", "start", "start_keeper"]
+__all__ = ["Started", "check_process_limits", "environment", "start", "start_keeper"]
 
 
 @dataclass(eq=False)
@@ -58,7 +58,6 @@ def start(
     recipe: Recipe, recipe_text: str, *, detach: bool, options: KeeperOptions, beginning: Beginning | None = None
 ) -> tuple[Job, Started]:
     """A new job, with the cut it begins with. Raises JobError, with the last lines of the keeper's log, when it doesn't come up."""
-    _check_limits(recipe)
     sweep()
     job = create_job(recipe, recipe_text, detached=detach)
     if beginning is not None:
@@ -68,7 +67,6 @@ def start(
 
 def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
     """Of a job whose files say that it starts. Raises JobError."""
-    _check_limits(job.recipe)
     ready, ready_end = os.pipe()
     tie_end, tie = (None, None) if detach else os.pipe()
     ends = [end for end in (ready_end, tie_end) if end is not None]
@@ -97,7 +95,7 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
     return started
 
 
-def _check_limits(recipe: Recipe) -> None:
+def check_process_limits(recipe: Recipe) -> None:
     """Raises JobError where this user's processes may not have what the job's nodes need."""
     limits = recipe.resources
     nodes = sum(role.count if role else os.cpu_count() or 1 for role in (limits.ps, limits.worker))

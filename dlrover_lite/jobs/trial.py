@@ -90,7 +90,9 @@ def _silent(code: int | None, deadline_seconds: float, output: str, machine: Res
     )
 
 
-def problems_of(found: Found, recipe: Recipe, path: str | Path, overrides: Mapping[str, Any]) -> RecipeError | None:
+def problems_of(
+    found: Found, recipe: Recipe, path: str | Path | None, overrides: Mapping[str, Any]
+) -> RecipeError | None:
     """Why the recipe can't be run, with the lines of its keys; None if nothing was found."""
     error = found.error
     if error is None and _mostly_bad(found, recipe):

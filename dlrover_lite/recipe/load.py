@@ -48,10 +48,14 @@ def load_recipe(
     )
 
 
+_NO_FILE = "recipe"
+"""Name, in errors, of a recipe that wasn't in a file."""
+
+
 def parse_recipe(
     recipe: str | Mapping[str, Any],
     *,
-    source: str = "recipe",
+    source: str = _NO_FILE,
     directory: str | Path = ".",
     overrides: Mapping[str, Any] | None = None,
     check_files: bool = True,
@@ -80,12 +84,14 @@ def parse_recipe(
     return value
 
 
-def place_of(path: str | Path, overrides: Mapping[str, Any], dotted: str) -> Place:
+def place_of(path: str | Path | None, overrides: Mapping[str, Any], dotted: str) -> Place:
     """Where the value of a key was written, or the innermost section around it: in the file of a recipe that can be read, or in an
-    override."""
+    override. ``path`` None: the recipe wasn't in a file."""
     for name in overrides:
         if name == dotted or dotted.startswith(f"{name}."):
             return Place("", 0, name)
+    if path is None:
+        return Place(_NO_FILE)
     tree = read_text(_read(Path(path)), str(path), Problems())
     for name in dotted.split("."):
         if not isinstance(tree, Section) or name not in tree.entries:

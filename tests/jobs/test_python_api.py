@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dlrover_lite
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.errors import JobError, RecipeError, UsageError
 from dlrover_lite.jobs import statuses
 from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.progress_line import ProgressLine, follow
@@ -147,3 +147,33 @@ def test_the_plan_of_a_job_that_does_not_run(own_directories: Path) -> None:
     assert dlrover_lite.list_jobs() == [] or all(job.state() != "starting" for job in dlrover_lite.list_jobs())
     with pytest.raises(RecipeError, match="epochs"):
         dlrover_lite.plan(RECIPE, training={"epochs": 0})
+
+
+def test_a_recipe_is_checked_with_its_data_and_its_model(own_directories: Path, tmp_path: Path) -> None:
+    found = dlrover_lite.validate(RECIPE, resources={"total": {"cores": 2, "memory": "4GiB"}})
+    assert found.recipe.training.epochs == 1 and found.plan.worker.count >= 1
+    assert found.tried.dense_parameters is not None and found.tried.dense_parameters > 0
+    with pytest.raises(RecipeError, match=r"override training\.epochs"):
+        dlrover_lite.validate(RECIPE, **{"training.epochs": 0})
+    (tmp_path / "moody.py").write_text(
+        "class Model:\n    def __init__(self, schema):\n        raise ValueError('not today')\n"
+    )
+    with pytest.raises(RecipeError, match=r"recipe: model") as caught:
+        dlrover_lite.validate({**RECIPE, "model": f"{tmp_path}/moody.py:Model"})
+    assert "not today" in (caught.value.message + str(vars(caught.value).get("user_traceback")))
+
+
+def test_what_a_job_has_trained_is_evaluated_and_written(own_directories: Path, tmp_path: Path) -> None:
+    """From its export and from a checkpoint: the same model."""
+    handle = dlrover_lite.run(RECIPE, wait=True, training={"batch_size": 512}, data={"eval_samples": 2_000})
+    of_job = dlrover_lite.evaluate(handle.id)
+    assert (of_job.job, of_job.samples, of_job.bad_lines) == (handle.id, 2_000, 0)
+    assert of_job.auc is not None and of_job.auc == pytest.approx(handle.result().auc, abs=1e-6)  # type: ignore[union-attr]
+    assert of_job.best_auc is not None and of_job.best_auc > 0.5
+    written = dlrover_lite.export(handle.id, to=tmp_path / "model", table_format="parquet")
+    assert (written.job, written.format, written.tables) == (handle.id, "parquet", 26)
+    assert written.bytes == sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
+    with pytest.raises(UsageError, match="comes without data"):
+        dlrover_lite.evaluate(written.directory)
+    with pytest.raises(JobError, match="There are no checkpoints"):
+        dlrover_lite.evaluate(checkpoint=handle.id)
