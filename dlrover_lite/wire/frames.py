@@ -1,4 +1,4 @@
-"""How a message lies on the wire: one msgpack header frame, then raw tensor frames (zero copy).
+"""How a message lies on the wire: one msgpack header frame, then raw tensor frames (long ones without a copy).
 
 Request header: [wire version, session, sequence, body]; reply header: [wire version, sequence, body]. ``session`` is a random
 number a client keeps for its life, ``sequence`` counts its requests: together they name a request, so that a retry is known as such.

@@ -31,8 +31,9 @@ from dlrover_lite.wire.frames import (
     receive_frames,
 )
 
-ZERO_COPY_BYTES = 1 << 16
-"""Shorter frames are cheaper to copy than to track."""
+ZERO_COPY_BYTES = 1 << 20
+"""Shorter frames are cheaper to copy than to track: when a tracked one has been sent, a thread of pyzmq wakes up for it and takes the
+GIL."""
 
 _REMEMBERED_SESSIONS = 4096
 
@@ -218,7 +219,7 @@ def _without_repeats(requests: list[Request]) -> list[Request]:
 
 
 def send_frames(socket: zmq.Socket[Any], frames: list[Any]) -> None:
-    """Send one message; frames of 64 KiB and more are not copied, so their buffers must stay unchanged from here on.
+    """Send one message; frames of 1 MiB and more are not copied, so their buffers must stay unchanged from here on.
 
     Never waits: raises zmq.Again, with nothing sent, when the socket has no connection, not even one to be made.
     """
