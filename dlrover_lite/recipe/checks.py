@@ -35,7 +35,7 @@ from dlrover_lite.recipe.source import List, Node, Section
 from dlrover_lite.recipe.walk import Check, Given
 from dlrover_lite.recipe.words import found
 from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular, read_file
-from dlrover_lite.units import LEAST_CORES, MOST_CORES, Resources, format_bytes
+from dlrover_lite.units import Resources, format_bytes
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
 
@@ -102,7 +102,6 @@ def section_checks(directory: Path, *, check_files: bool, machine: Resources | N
         ParquetData: file_data,
         Recipe: _recipe,
         ResourceLimits: limits,
-        Resources: _total_cores,
         Schedule: _schedule,
     }
 
@@ -145,11 +144,6 @@ def _schedule(value: Schedule, given: Given, tree: Node) -> None:
         given.add(
             "decay_samples", f"{value.decay_samples} lies before the end of warmup_samples, {value.warmup_samples}"
         )
-
-
-def _total_cores(value: Resources, given: Given, tree: Node) -> None:
-    if not LEAST_CORES <= value.cores <= MOST_CORES:
-        given.add("cores", f"expected a number from {LEAST_CORES:g} to {MOST_CORES:,.0f}, found {value.cores:g}")
 
 
 def _limits(value: ResourceLimits, given: Given, tree: Node) -> None:

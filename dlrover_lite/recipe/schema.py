@@ -156,10 +156,17 @@ class RoleResources(_Section, frozen=True, kw_only=True):
     memory: Memory
 
 
+class JobCeiling(Resources, frozen=True, forbid_unknown_fields=True):
+    """What the nodes of a job may take together."""
+
+    cores: Cores
+    memory: Memory
+
+
 class ResourceLimits(_Section, frozen=True, kw_only=True):
     """``total`` is a ceiling for the whole job (default: this machine); None for a role means ``auto``."""
 
-    total: Resources | None = None
+    total: JobCeiling | None = None
     ps: RoleResources | None = None
     worker: RoleResources | None = None
 

@@ -55,10 +55,17 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Decisi
         host="a",
         cause="memory ahead",
         act=Resize(Resources(0.5, 2 * GIB)),
-        reason="its tables grow",
+        reason="ps-0 gets more memory, as its tables grow",
         memory=MemoryBand(GIB, GIB // 2, 2 * GIB, 2 * GIB),
     )
-    heal = Decision(job=JOB, at=office.now, stage="heal", action="heal", reason="its tables grow", treatment=treatment)
+    heal = Decision(
+        job=JOB,
+        at=office.now,
+        stage="heal",
+        action="heal",
+        reason="ps-0 gets more memory, as its tables grow",
+        treatment=treatment,
+    )
     inputs = HealInputs(job=JOB, at=office.now, profiles=(), nodes=(NodeNow("ps-0", "ps", "a", Resources(0.5, GIB)),))
     office.store.add_treatments(inputs, [heal])
     found = office.decisions(JOB)
@@ -91,7 +98,10 @@ def number_of(decided: list[Decision], action: str) -> str:
 def test_the_newest_that_changes_something_is_explained(decided: list[Decision], capsys: Capture) -> None:
     assert main(["explain", JOB]) == 0
     text = capsys.readouterr().out
-    assert text.splitlines()[0] == f"Decision {len(decided)} for {JOB}: heal ps-0. Its tables grow."
+    assert (
+        text.splitlines()[0]
+        == f"Decision {len(decided)} for {JOB}: heal ps-0. ps-0 gets more memory, as its tables grow."
+    )
     assert main(["explain", "ads", number_of(decided, "change")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"Decision {number_of(decided, 'change')} for {JOB}: change. It changes to ")
@@ -182,7 +192,7 @@ def test_inputs_that_were_pruned_are_said(decided: list[Decision], capsys: Captu
     office.close()
     assert main(["explain", JOB]) == 0
     text = capsys.readouterr().out
-    assert "Its tables grow." in text
+    assert "ps-0 gets more memory, as its tables grow." in text
     assert text.splitlines()[-1] == "What it was decided from isn't kept any more, or can't be read by this version."
 
 

@@ -15,6 +15,7 @@ from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import (
     Checkpoint,
     CriteoData,
+    JobCeiling,
     Model,
     Optimizer,
     Recipe,
@@ -23,7 +24,7 @@ from dlrover_lite.recipe.schema import (
     SyntheticData,
 )
 from dlrover_lite.recipe.starter import starter, starter_name
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.units import GIB, MIB
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "version: 1\nname: job\nmodel: dcn\ndata: {format: synthetic, samples: 1_000}\n"
@@ -57,7 +58,7 @@ def test_resources_left_to_us(written: str) -> None:
 def test_memory_has_units() -> None:
     text = "resources: {total: {cores: 4, memory: 8GiB}, ps: {count: 1, cores: 0.5, memory: 512MiB}}\n"
     resources = parsed(text).resources
-    assert resources.total == Resources(cores=4.0, memory=8 * GIB)
+    assert resources.total == JobCeiling(cores=4.0, memory=8 * GIB)
     assert resources.ps == RoleResources(count=1, cores=0.5, memory=512 * MIB)
 
 
