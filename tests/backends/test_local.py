@@ -19,7 +19,7 @@ from dlrover_lite.backends.local.limits.base import Limits
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.errors import BackendError, JobError
 from dlrover_lite.jobs.handle import JobHandle
-from dlrover_lite.recipe.schema import ResourceLimits
+from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits
 from dlrover_lite.units import Resources
 from tests.backends.contract import BackendContract, Scripted
 from tests.backends.support import PATIENCE_SECONDS, assert_nothing_runs, cgroups_of, start, until
@@ -314,10 +314,10 @@ def test_the_recipes_ceiling_limits_the_capacity(context: zmq.Context[Any]) -> N
     from dlrover_lite.jobs.handle import launch
     from tests.backends.support import options, recipe
 
-    limits = ResourceLimits(total=Resources(0.5, 1 << 20))
+    limits = ResourceLimits(total=JobCeiling(0.5, 1 << 24))
     handle = launch(recipe(resources=limits), "", options=options("idle"))
     scripted = scripted_backend(handle, context)
-    assert scripted.backend.capacity() == Resources(0.5, 1 << 20)
+    assert scripted.backend.capacity() == Resources(0.5, 1 << 24)
     scripted.close()
     handle.stop(kill=True)
     assert handle.wait(PATIENCE_SECONDS).state == "stopped"
