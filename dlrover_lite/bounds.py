@@ -59,7 +59,7 @@ Timestamp = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds since the epoch."""
 Cores = Annotated[float, Meta(ge=0, le=1e5)]
 Rate = Annotated[float, Meta(ge=0, le=1e15)]
-"""So many of anything per second, or per anything else."""
+"""Rate of anything, per second or per anything else."""
 Number = Annotated[float, Meta(ge=-1.7e308, le=1.7e308)]
 """Any finite number: a loss, for instance."""
 

@@ -20,7 +20,7 @@ __all__ = ["Beginnings", "begin"]
 
 class Beginnings(NamedTuple):
     plans: Mapping[str, int]
-    """By job, the position of its plan in its options."""
+    """Position of each job's plan in its options."""
     early: Sequence[str]
     """Those that wait until others have made room, the first of the queue first."""
     smaller: bool
@@ -30,7 +30,7 @@ class Beginnings(NamedTuple):
 def begin(
     admitted: Sequence[str], options: Mapping[str, Options], settled: Settled, free_milli: int, policy: Policy
 ) -> Beginnings:
-    """Of ``admitted`` jobs, in that order, those that don't run yet. ``free_milli``: thousandths of a core that nobody has now. (Memory
+    """Plan the ``admitted`` jobs, in that order, that don't run yet. ``free_milli``: thousandths of a core that nobody has now. (Memory
     isn't taken from nodes that run: of that there may be less than none for a while.)"""
     plans: dict[str, int] = {}
     early = []

@@ -22,7 +22,7 @@ __all__ = ["ADDITIVE", "AXES", "BOTTLENECK", "DEPTH", "FORMS", "Engine", "Floats
 Floats = NDArray[np.float64]
 
 DEPTH = 2.0
-"""Of a worker's pipeline, where a job's recipe doesn't say otherwise."""
+"""Minibatches under way in a worker's pipeline, where a job's recipe doesn't say otherwise."""
 
 
 class Engine(msgspec.Struct, frozen=True):

@@ -164,7 +164,7 @@ def read_manifest(data: bytes | memoryview, file: str) -> Manifest:
 
 
 def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
-    """By categorical column, the kinds that the checkpoint was trained with: as it says, or else as follows from its data's format.
+    """Tell the kind of each categorical column that the checkpoint was trained with: as it says, or else as follows from its data's format.
 
     Raises CheckpointDamaged.
     """
@@ -178,7 +178,7 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
 
 
 def usual_unknown_ids(manifest: Manifest) -> dict[str, float]:
-    """By categorical column, the share of unknown ids that evaluations are to be compared with: of the last one before the checkpoint."""
+    """Tell each categorical column's share of unknown ids in the last evaluation before the checkpoint: later ones are compared with it."""
     for result in reversed(manifest.facts.get("evaluations") or []):
         try:
             shares = msgspec.convert(result.get("unknown_ids") or {}, dict[str, float])

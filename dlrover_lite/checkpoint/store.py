@@ -24,7 +24,7 @@ from dlrover_lite.units import MIB, format_bytes
 __all__ = ["CheckpointStore", "Cut", "NewestGood", "State", "directory_of", "number_of"]
 
 MOST_MANIFEST_BYTES = 256 * MIB
-"""Of a manifest, which is read whole: 4,096 parts with thousands of open minibatches each have less."""
+"""Size limit of a manifest, which is read whole: 4,096 parts with thousands of open minibatches each have less."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 

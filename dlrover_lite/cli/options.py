@@ -22,7 +22,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_NUMBER = 10**9
-"""Of a decision, a checkpoint, lines to show: more than there will ever be."""
+"""Limit for the number of a decision or a checkpoint, or of lines to show: more than there will ever be."""
 MOST_SECONDS = 1e9
 
 

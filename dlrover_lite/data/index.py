@@ -34,7 +34,7 @@ LINES_PER_MARK = 1024
 _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 4 << 20
 _MOST_INDEX_BYTES = 1 << 30
-"""Of 128 billion lines."""
+"""Size of the index of 128 billion lines."""
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
 _GZIP_MAGIC = b"\x1f\x8b"

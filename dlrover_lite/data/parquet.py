@@ -34,7 +34,7 @@ _LARGE_ROWS = 2 * PIECE_ROWS
 _SPILLED_BYTES = 4 << 30
 """On the disk, and at least two groups."""
 _BUFFER_BYTES = 1 << 16
-"""Of a column's data that are read ahead of the decoder."""
+"""Bytes of a column's data that are read ahead of the decoder."""
 _KEPT_FILES = 64
 _HEAD_ROWS = 1000
 _LABEL, _FIRST_DENSE = 1, 2  # codes: a bad label, or (2 + number) a dense value that float32 can't hold

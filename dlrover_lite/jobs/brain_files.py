@@ -99,7 +99,7 @@ class BrainFiles:
         return False
 
     def daemon_lock(self) -> Lock:
-        """Of the daemon that lives. Raises BrainError."""
+        """Lock that the living daemon holds. Raises BrainError."""
         return self._lock("daemon.lock")
 
     def start_lock(self) -> Lock:

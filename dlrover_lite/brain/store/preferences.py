@@ -16,7 +16,7 @@ __all__ = ["Preferences", "change", "parse_changes", "read"]
 
 _MINUTE, _DAY = 60.0, 86400.0
 _MOST = 1e9
-"""Of any of them."""
+"""Largest value of any preference."""
 _LEAST = {"capacity_cores": LEAST_CORES, "capacity_gib": 2 * LEAST_MEMORY / GIB}
 """With which a job of one PS and one worker can at least be tried; 0 means something else."""
 
