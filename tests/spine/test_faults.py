@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,12 +69,13 @@ def test_one_minibatch_that_fails(tmp_path: Path) -> None:
 
     result = end(failing)
     assert result.state == "failed"
-    assert "minibatch 48 of epoch 0 failed twice" in result.message
+    assert re.search(r"minibatch 48 of epoch [01] failed twice", result.message)
     assert "ValueError: no such mood" in result.message
     assert "max_skipped_minibatches" in result.hint
     assert "no such mood" in result.traceback
     assert result.status is not None
-    assert result.status["quarantined"] == 1
+    # The same sample of the next epoch may have been under way on the other worker by then.
+    assert 1 <= result.status["quarantined"] <= 2
     assert result.status["samples"] < 4_000 - 16
 
     result = end(skipping)
