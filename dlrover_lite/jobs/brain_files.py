@@ -103,7 +103,7 @@ class BrainFiles:
         return self._lock("daemon.lock")
 
     def start_lock(self) -> Lock:
-        """Of who starts one. Raises BrainError."""
+        """Lock that whoever starts a brain holds. Raises BrainError."""
         return self._lock("start.lock")
 
     def _lock(self, name: str) -> Lock:

@@ -81,7 +81,7 @@ _LEDGER = re.compile(r"ledger(?:-(\d+))?\.sqlite")
 _SHOWN_CHARACTERS = 120
 _ABANDONED_SECONDS = 3600.0
 _MOST_FILE_BYTES = 64 * MIB
-"""Of a file that is read whole: a recipe's text in a job's record is the longest thing in any of them."""
+"""Size limit of a file that is read whole: a recipe's text in a job's record is the longest thing in any of them."""
 
 T = TypeVar("T")
 

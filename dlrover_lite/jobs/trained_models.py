@@ -387,7 +387,7 @@ def _open(source: _Source, display: Display) -> Dataset:
 
 
 def best_auc(data: Data) -> float | None:
-    """Of generated data: the AUC of the model that drew the labels, on the samples that the job evaluates on."""
+    """Compute, for generated data, the AUC of the model that drew the labels, on the samples that the job evaluates on."""
     from dlrover_lite.recipe.schema import SyntheticData
 
     if not isinstance(data, SyntheticData):

@@ -28,7 +28,7 @@ __all__ = ["DEADLINE_SECONDS", "problems_of", "try_recipe", "warnings_of"]
 DEADLINE_SECONDS = 60.0
 """For a model and a thousand lines a file; most of the few seconds that it usually takes go into importing torch."""
 _MOSTLY_BAD = 0.5
-"""Of the lines read, from which on the files are not what the recipe says, whatever the rest of them is."""
+"""Share of bad lines among those read, from which on the files are not what the recipe says."""
 _MOST_OUTPUT_BYTES = 4096
 _KEYS = {"data": "data.train", "model": "model.use"}
 
@@ -66,7 +66,7 @@ def try_recipe(recipe: Recipe, machine: Resources, *, deadline_seconds: float = 
 
 
 def _silent(code: int | None, deadline_seconds: float, output: str, machine: Resources) -> TrialError:
-    """Of a trial that has ended without a word."""
+    """Explain a trial that has ended without a word."""
     if code is None:
         return TrialError(
             "model",

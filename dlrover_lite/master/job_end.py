@@ -68,7 +68,7 @@ class EvaluationPauses:
     def __init__(self) -> None:
         self._lost: deque[float] = deque(maxlen=_REMEMBERED_PAUSES)
         self._began: tuple[float, int] | None = None
-        """Of the evaluation under way: when, and samples trained on by then."""
+        """When the evaluation under way began, and the samples trained on by then."""
 
     def turn(self, now: float, samples: int, rate: float, *, under_way: bool) -> None:
         """Take note of whether an evaluation is under way; ``now``: steady clock, ``rate``: samples/s without one, 0 while unknown."""

@@ -86,7 +86,7 @@ class JobData(NamedTuple):
 
     plan: ShardPlan
     ids: Agreement
-    """Of the files to train on and to evaluate on; without problems."""
+    """Files to train on and to evaluate on, without problems."""
 
 
 def shard_plan(recipe: Recipe) -> ShardPlan:
