@@ -17,6 +17,8 @@ from dlrover_lite.backends.local.limits.mounts import hierarchies
 __all__ = ["Machine", "Session"]
 
 SHARED_MEMORY = Path("/dev/shm")
+CONTROL_GROUPS = "dlrover-lite-*-*"
+"""Pattern of the names that keepers give their groups: ``dlrover-lite-<what>-<pid>``."""
 PATIENCE_SECONDS = 60.0
 """How long processes get to end by themselves, and shared memory and control groups to be removed."""
 
@@ -117,9 +119,9 @@ class Machine:
 
 
 def _control_groups() -> set[Path]:
-    """Of all keepers that run, or ran, in the same groups as this process, or above: ``dlrover-lite-<what>-<pid>``."""
+    """Of all keepers that run, or ran, in the same groups as this process, or above."""
     places = {group for hierarchy in hierarchies() for group in hierarchy.up()}
-    found = (path for place in places for path in place.glob("dlrover-lite-*-*"))
+    found = (path for place in places for path in place.glob(CONTROL_GROUPS))
     return {path for path in found if path.name.rpartition("-")[2].isdigit()}
 
 

@@ -6,29 +6,32 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
 from dlrover_lite.backends.local.limits.mounts import hierarchies
+from tests import leftovers
 from tests.house.sources import ROOT
 
-CONFTEST = """
+RUN = uuid.uuid4().hex[:8]
+"""Names the control groups of this run of the tests: others, on the same machine at the same time, neither find nor remove them."""
+
+CONFTEST = f"""
 from pathlib import Path
 
 import tests.leftovers
 
 tests.leftovers.SHARED_MEMORY = Path(__file__).parent / "shm"
+tests.leftovers.CONTROL_GROUPS = "left-{RUN}-*"
 tests.leftovers.PATIENCE_SECONDS = 1.0
 pytest_plugins = ["tests.conftest"]
-
-# Those of jobs that other tests run at the same time come and go.
-all_control_groups = tests.leftovers._control_groups
-tests.leftovers._control_groups = lambda: {path for path in all_control_groups() if path.name.startswith("dlrover-lite-t-")}
 """
 
 CONTROL_GROUP = (
-    "next(g for h in hierarchies() for g in h.up() if os.access(g, 2)).joinpath('dlrover-lite-t-999999999').mkdir()"
+    "next(g for h in hierarchies() for g in h.up() if os.access(g, 2))"
+    f".joinpath('left-{RUN}-999999999').mkdir()  # no process has this number"
 )
 CUT_LOOSE = "subprocess.run('setsid sleep 600 </dev/null >/dev/null 2>&1 &', shell=True, check=True)"
 SHARED_MEMORY = "(Path(__file__).parent / 'shm' / 'psm_1').touch()"
@@ -38,7 +41,7 @@ LEAVES = {
     CUT_LOOSE: r"process \d+: sleep 600",
     SHARED_MEMORY: "shared memory: .*psm_1",
     "socket.socket(socket.AF_UNIX).bind(os.environ['XDG_RUNTIME_DIR'] + '/ps.sock')": r"in the runtime directory: .*ps\.sock",
-    CONTROL_GROUP: "control group: .*999999999",
+    CONTROL_GROUP: f"control group: .*left-{RUN}-999999999",
     TEMP_FILE: "temp file: ",
 }
 """What a test does, and what is said of it."""
@@ -62,6 +65,15 @@ def _run(directory: Path, body: str, *options: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.fixture
+def writable_group() -> Path:
+    """A control group in which others can be made; skips the test where there is none."""
+    found = next((g for h in hierarchies() for g in h.up() if os.access(g, os.W_OK)), None)
+    if found is None:
+        pytest.skip("no control groups can be made here")
+    return found
+
+
 def _two_processes() -> list[str]:
     pytest.importorskip("xdist")
     return ["-p", "xdist.plugin", "-n", "2"]
@@ -81,6 +93,20 @@ def test_what_is_left_fails_the_run(tmp_path: Path) -> None:
     if not any(os.access(group, os.W_OK) for h in hierarchies() for group in h.up()):
         del leaves[CONTROL_GROUP]
     _assert_failed(_run(tmp_path, "\n    ".join(leaves)), list(leaves.values()))
+
+
+def test_control_groups_of_this_test_are_none_to_another_run_that_ends_now(writable_group: Path) -> None:
+    """It would remove them, as those of keepers that have ended, and fail."""
+    before = set(writable_group.iterdir())
+    exec(CONTROL_GROUP, {"hierarchies": hierarchies, "os": os})
+    made = set(writable_group.iterdir()) - before
+    try:
+        (ours,) = (path for path in made if path.name.endswith("999999999"))
+        assert ours not in leftovers._control_groups()
+    finally:
+        for path in made:
+            if path.name.endswith("999999999"):
+                path.rmdir()
 
 
 def test_a_single_thing_that_is_left_fails_the_run(tmp_path: Path) -> None:
