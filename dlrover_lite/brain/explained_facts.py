@@ -80,9 +80,12 @@ def _memory(view: JobView) -> str:
         return ""
     text = f"{format_bytes(need.worker)} for each worker, {format_bytes(need.ps)} for each parameter server"
     if need.tables_band is None:
-        return f"{text}, {format_bytes(need.tables)} for all tables (a guess)"
-    lower, expected, upper = map(format_bytes, need.tables_band)
-    return f"{text}, and {expected} (80% band {lower} to {upper}) for all tables"
+        text += f", and {format_bytes(need.tables)} for all tables (a guess)"
+    else:
+        lower, expected, upper = map(format_bytes, need.tables_band)
+        text += f", and {expected} (80% band {lower} to {upper}) for all tables"
+    fixed = need.fixed_ps
+    return text if fixed is None else f"{text}; the recipe gives each parameter server {format_bytes(fixed)}"
 
 
 def _capacity(inputs: RoundInputs, view: JobView) -> str:

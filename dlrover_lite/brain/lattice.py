@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,7 @@ MILLI = 1000
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Servers = TypeVar("Servers", int, IntArray, FloatArray)
 
 
 def to_milli(cores: float) -> int:
@@ -93,9 +94,14 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Of that: the lower end, what is expected and the upper end of the forecast's 80% band; None: there is no forecast."""
     most_per_ps: int | None = None
     """The largest PS there can be (its host's memory); None: no bound but the capacity."""
+    fixed_ps: int | None = None
+    """Each PS, where the recipe fixes its memory, whatever it needs; None: it is left open."""
 
-    def per_ps(self, servers: int) -> int:
-        return self.ps + math.ceil(self.tables / servers)
+    def per_ps(self, servers: Servers) -> Servers:
+        """Compute the memory of each of so many PS, of each number of them if there are several."""
+        if self.fixed_ps is not None:
+            return servers * 0 + self.fixed_ps
+        return self.ps + -(-self.tables // servers)
 
     def of(self, candidate: Candidate) -> int:
         """All nodes together."""
@@ -224,7 +230,7 @@ class Lattice:
 
     def fitting(self, need: MemoryNeed, most_bytes: int | None) -> IntArray:
         """How many workers there may be beside each number of PS, so that all have their memory, (P,); below ``min_workers``: none."""
-        each = need.ps + -(-need.tables // self.servers)
+        each = need.per_ps(self.servers)
         left = np.full(len(self.servers), self.bounds.max_workers)
         if most_bytes is not None:
             bytes_left = most_bytes - self.servers * each

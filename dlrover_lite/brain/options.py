@@ -110,7 +110,7 @@ def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
     if not rows:
         return _columns([])
     w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
-    each = need.ps + np.ceil(need.tables / p)
+    each = need.per_ps(p)
     fits = w * worker_cores + p * ps_cores <= capacity.cores + 1 / MILLI
     fits &= w * need.worker + p * each <= capacity.memory
     if need.most_per_ps is not None:

@@ -117,7 +117,7 @@ class Points(NamedTuple):
 
     def memory(self, need: MemoryNeed) -> IntArray:
         """Bytes of each."""
-        return self.workers * need.worker + self.servers * (need.ps + -(-need.tables // self.servers))
+        return self.workers * need.worker + self.servers * need.per_ps(self.servers)
 
 
 class _Fastest:

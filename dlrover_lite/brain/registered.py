@@ -106,6 +106,10 @@ class RegisteredJob:
     profiles: list[Profile] = field(default_factory=list)
     worker_peak: int = 0
     """Bytes that a worker has used at most, as far as is known."""
+    evaluated: bool = False
+    """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
+    worker_given: int = 0
+    """Bytes that each worker has had before that, the largest of them; 0: not known."""
     heard: int = 0
     """The newest decision that its master knows of: of another database, maybe, which is gone."""
     waits: Numbered | None = None
@@ -155,7 +159,7 @@ class RegisteredJob:
         near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
         self.prior = pooled_prior(near)
         first = initial_view(inputs)
-        self.first_view = msgspec.structs.replace(first, most=most, need=_roomy(first.need))
+        self.first_view = msgspec.structs.replace(first, most=most, need=self._need(first.need))
         return inputs
 
     def add(self, profile: Profile) -> None:
@@ -204,7 +208,7 @@ class RegisteredJob:
         return msgspec.structs.replace(
             view,
             bounds=bounds_of(self.demand),
-            need=_roomy(view.need, self.worker_peak),
+            need=self._need(view.need, runs=True),
             now=now,
             measured=view.measured if present else None,
             last_change=_change(view, now, present),
@@ -224,7 +228,7 @@ class RegisteredJob:
         return msgspec.structs.replace(
             view,
             bounds=bounds_of(self.demand),
-            need=_roomy(view.need, self.worker_peak),
+            need=self._need(view.need),
             now=None,
             measured=None,
             last_change=None,
@@ -232,6 +236,23 @@ class RegisteredJob:
             ran_seconds=max(0.0, since - self.began),
             explored_seconds=self.explored_seconds,
         )
+
+    def _need(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
+        """With room above what nodes use. A role that the recipe fixes begins with the memory that it says, and has as much at the least as
+        long as the job ``runs``."""
+        worker, ps = self._worker_memory(need), max(need.ps, LEAST_PS)
+        if (fixed := self.demand.worker) is not None:
+            worker = max(worker, fixed.each.memory) if runs else fixed.each.memory
+        need = msgspec.structs.replace(need, worker=worker, ps=ps, fixed_ps=None)
+        if (fixed := self.demand.ps) is not None:
+            own = need.per_ps(fixed.count)
+            need = msgspec.structs.replace(need, fixed_ps=max(own, fixed.each.memory) if runs else fixed.each.memory)
+        return need
+
+    def _worker_memory(self, need: MemoryNeed) -> int:
+        """An evaluation may take more than training: before the first one nobody knows, and a worker gets no less than those before it."""
+        own = worker_limit(self.worker_peak) if self.worker_peak else max(need.worker, LEAST_WORKER)
+        return own if self.evaluated else max(own, self.worker_given)
 
     def _held(self) -> str:
         """Say why its plan isn't to be changed now; "" if it may be."""
@@ -324,6 +345,10 @@ class RegisteredJob:
         """As its master says."""
         self.standing, self.plan, self.waits_since = standing, standing.plan, None
         self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        self.evaluated = self.evaluated or standing.evaluated
+        if not self.evaluated:
+            there = [node.resources.memory for node in standing.nodes if node.role == "worker"]
+            self.worker_given = max(standing.plan.worker.each.memory, *there)
         self.heard = max(self.heard, standing.heard)
         if self.waits is not None and standing.heard >= self.waits.number:
             self.waits = self.to_tell.pop(0) if self.to_tell else None
@@ -408,11 +433,6 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
 def _least(demand: Demand) -> dict[WorkRole, int]:
     roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
     return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}
-
-
-def _roomy(need: MemoryNeed, worker_peak: int = 0) -> MemoryNeed:
-    worker = worker_limit(worker_peak) if worker_peak else max(need.worker, LEAST_WORKER)
-    return msgspec.structs.replace(need, worker=worker, ps=max(need.ps, LEAST_PS))
 
 
 def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:

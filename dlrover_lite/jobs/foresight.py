@@ -117,7 +117,9 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
             at,
         )
         decision, inputs = adviser.first(name, at)
-        if decision.plan is not None:  # memory of a role that the recipe fixes is the recipe's, as for the job's master
+        if (
+            decision.plan is not None
+        ):  # a plan counts thousandths of cores; what the recipe fixes is as it says, as for the job's master
             limits, found = recipe.resources, decision.plan
             as_fixed = Plan(ps=fixed(limits.ps) or found.ps, worker=fixed(limits.worker) or found.worker)
             decision = msgspec.structs.replace(decision, plan=as_fixed)

@@ -13,15 +13,19 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.adviser import readable
+from dlrover_lite.brain.demand import StandingNode
 from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.memory_model import worker_limit
 from dlrover_lite.brain.outcome import JobOutcome
+from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, PlanRecord
 from dlrover_lite.errors import HistoryError
 from dlrover_lite.units import GIB, MIB, Resources
-from tests.brain.advised import FEATURES, Office, demand, done, plan_of, role
+from tests.brain.advised import FEATURES, Office, demand, done, nodes_of, plan_of, role
 from tests.brain.queueing import Costs
 from tests.brain.service_rig import profile
+from tests.brain.simulated import Job
 
 ONE_EACH = {"ps": role(1), "worker": role(1)}
 OUTCOME = JobOutcome(seconds=60.0, peak_memory={"worker": 400 * MIB, "ps": 200 * MIB})
@@ -114,6 +118,34 @@ def test_a_job_waits_while_others_leave_no_room_and_begins_when_one_has_ended(of
 
 
 # --- while it runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_workers_of_a_later_plan_have_no_less_memory_before_the_first_evaluation(
+    office: Office, evaluated: bool
+) -> None:
+    office.arrives()
+    office.turn()
+    first = office.told()
+    assert first is not None and first.plan is not None
+    known, each = office.begins(plan=Candidate(1, 1, 1.0, 0.5)), first.plan.worker.each.memory
+    plan = Plan(ps=role(1, 0.5, first.plan.ps.each.memory), worker=role(1, 1.0, each))
+    office.trains(windows=4, plan=plan, nodes=held(known, plan), worker_peak=200 * MIB, evaluated=evaluated)
+    office.turn()
+    change = office.told()
+    assert change is not None and change.action in ("change", "explore") and change.plan is not None
+    less = worker_limit(200 * MIB)
+    assert less < each
+    assert change.plan.worker.each.memory == (less if evaluated else each)
+
+
+def held(job: Job, plan: Plan) -> tuple[StandingNode, ...]:
+    """Its nodes, with the memory of ``plan``."""
+    memory = {"ps": plan.ps.each.memory, "worker": plan.worker.each.memory}
+    return tuple(
+        msgspec.structs.replace(node, resources=Resources(node.resources.cores, memory[node.role]))
+        for node in nodes_of(job)
+    )
 
 
 def test_a_job_that_would_be_faster_is_changed_and_what_that_brought_is_stored(office: Office) -> None:

@@ -28,8 +28,10 @@ sides = st.builds(
 )  # fmt: skip
 models = st.one_of(sides, st.builds(lambda seed: Bumpy(seed=seed), st.integers(0, 1000)))
 needs = st.builds(
-    lambda worker, ps, tables, most: MemoryNeed(worker=worker, ps=ps, tables=tables, most_per_ps=most),
-    st.integers(0, 100), st.integers(0, 50), st.integers(0, 500), st.sampled_from([None, 120, 300]),
+    lambda worker, ps, tables, most, fixed: MemoryNeed(
+        worker=worker, ps=ps, tables=tables, most_per_ps=most, fixed_ps=fixed
+    ),
+    st.integers(0, 100), st.integers(0, 50), st.integers(0, 500), st.sampled_from([None, 120, 300]), st.sampled_from([None, 70, 200]),
 )  # fmt: skip
 TINY = 0.0032922629204230618
 

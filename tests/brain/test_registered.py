@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlrover_lite.brain.decision import Decision
 from dlrover_lite.brain.demand import Demand, Standing, StandingNode
 from dlrover_lite.brain.lattice import Candidate, Lattice
+from dlrover_lite.brain.memory_model import worker_limit
 from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.registered import (
     MOST_PROFILES,
@@ -22,11 +23,11 @@ from dlrover_lite.brain.registered import (
     candidate,
     heal_inputs,
 )
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.units import GIB, MIB, Resources
 from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of, role
 from tests.brain.simulated import START, Job
 
-PLAN = Candidate(2, 1, 1.0, 0.5)
+PLAN, PLAN2 = Candidate(2, 1, 1.0, 0.5), Candidate(2, 2, 1.0, 0.5)
 
 
 def registered(**fields: Any) -> RegisteredJob:
@@ -160,6 +161,36 @@ def test_a_worker_gets_room_above_the_most_that_any_has_used() -> None:
     known.stands(standing(job, worker_peak=2 * GIB))
     large = known.view(free_cores=8.0, at=START)
     assert large.need.worker > 2 * GIB > small.need.worker
+
+
+def test_before_the_first_evaluation_a_worker_gets_no_less_than_those_before_it() -> None:
+    """It may take more than training."""
+    known, job = running()
+
+    def worker(**stands: Any) -> int:
+        known.stands(standing(job, worker_peak=200 * MIB, **stands))
+        return known.view(free_cores=8.0, at=START).need.worker
+
+    assert worker(evaluated=False) == GIB  # as all have it
+    more = tuple(msgspec.structs.replace(node, resources=Resources(1.0, 3 * GIB)) for node in nodes_of(job))
+    assert worker(evaluated=False, nodes=more) == 3 * GIB  # one that was given more
+    known.gave_way(START)
+    assert known.view(free_cores=8.0, at=START).need.worker == 3 * GIB  # it goes on as it was
+    assert worker(evaluated=True) == worker_limit(200 * MIB)
+    assert worker(evaluated=False) == worker_limit(200 * MIB)  # another master hasn't seen one
+
+
+def test_a_role_that_the_recipe_fixes_has_the_memory_that_it_says() -> None:
+    waits = registered(demand=demand(ps=role(2, 0.5, 3 * GIB), worker=role(2, 1.0, 100 * MIB)))
+    assert waits.first_view is not None
+    need = waits.first_view.need
+    assert need.plan(PLAN2).ps.each.memory == 3 * GIB and need.plan(PLAN2).worker.each.memory == 100 * MIB
+    assert need.of(PLAN2) == 6 * GIB + 200 * MIB
+    known, job = running(demand=demand(ps=role(1, 0.5, 3 * GIB), worker=role(2, 1.0, 100 * MIB)))
+    known.stands(standing(job, worker_peak=200 * MIB))
+    need = known.view(free_cores=8.0, at=START).need
+    assert need.per_ps(1) == 3 * GIB, "as much as the recipe says at the least"
+    assert need.worker == worker_limit(200 * MIB), "while it runs, as much as it has come to need"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dlrover_lite.jobs import foresight
 from dlrover_lite.jobs.brain_files import BrainFiles
 from dlrover_lite.jobs.foresight import FirstPlan, first_plan, foresee
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.units import GIB, Resources, format_bytes
 from dlrover_lite.wire.messages import AutoscaleStatus
 from tests.brain import simulated
 
@@ -128,6 +128,20 @@ def test_a_recipe_that_is_too_large_is_refused_in_words() -> None:
     large = RoleResources(count=9, cores=1.0, memory=GIB)
     found = foresee(recipe(resources=ResourceLimits(worker=large), autoscale="on"), 1000)
     assert found.decision.action == "refuse" and "9.25 cores" in found.decision.reason
+
+
+@pytest.mark.parametrize("asked", ["ps", "worker"])
+def test_memory_that_the_recipe_fixes_is_that_of_all_plans_that_are_weighed(asked: str) -> None:
+    each = RoleResources(count=2, cores=0.5, memory=int(1.75 * GIB))
+    found = foresee(recipe(resources=ResourceLimits(**{asked: each})), 1000)
+    table, plan = found.decision.candidates, found.plan
+    assert table is not None and plan is not None
+    assert getattr(plan, asked).each.memory == each.memory
+    memory = sum(role.count * role.each.memory for role in (plan.ps, plan.worker))
+    assert table.memory[table.chosen] == memory
+    assert min(table.memory) > 2 * each.memory
+    chosen = next(line for line in found.text(0.0).splitlines() if line.startswith("*"))
+    assert format_bytes(memory) in chosen
 
 
 def test_a_damaged_history_says_so() -> None:
