@@ -14,6 +14,7 @@ from dlrover_lite.checkpoint.locate import store_of
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, Cut
 from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.lineage import Lineage, Origin
 from dlrover_lite.jobs.store import Beginning, Job
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "Unusable",
     "Usable",
     "found_damaged",
+    "lineage_of",
     "newest_checkpoint",
+    "origin_of",
     "own_checkpoint",
     "passed_over",
     "recorded_cut",
@@ -40,7 +43,7 @@ class Usable(NamedTuple):
     url: str
     manifest: Manifest
     passed_over: list[str]
-    """Newer ones that can't be used, and why, newest first."""
+    """Newer ones that can't be used, or are abandoned, and why, newest first."""
     is_origin: bool = False
     """It is another job's: the one that this job began with, while it has none of its own."""
     only_parameters: bool = False
@@ -71,11 +74,13 @@ class Unreachable(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """There are some, all damaged or of a format that this version can't read."""
+    """There are some, all damaged, of a format that this version can't read, or abandoned."""
 
     url: str
-    cuts: list[Cut]
-    """Newest first."""
+    passed_over: list[str]
+    """What is wrong with each, newest first."""
+    abandoned: list[int]
+    """Numbers of those that are whole, newest first: the job has gone on without them, and does so from them only if a person says so."""
 
 
 class InMemory(NamedTuple):
@@ -90,6 +95,19 @@ def passed_over(cut: Cut) -> str:
     return f"checkpoint {cut.number}: {cut.why}"
 
 
+def _left_behind(numbers: list[int]) -> list[str]:
+    """``checkpoints 20, 19, 18: abandoned, …``, if there are any."""
+    if not numbers:
+        return []
+    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    what = "checkpoint" if len(numbers) == 1 else "checkpoints"
+    return [f"{what} {named}{more}: abandoned, the job has gone on from an older one"]
+
+
+_MOST_NAMED = 3
+
+
 def restore_point(
     store: CheckpointStore,
     *,
@@ -97,25 +115,29 @@ def restore_point(
     off: bool = False,
     before: int | None = None,
     known_damaged: Mapping[int, str] = MappingProxyType({}),
+    lineage: Lineage = Lineage(),  # noqa: B008 - it can't change
 ) -> Usable | NeverTaken | Gone | Unreachable | Unusable:
     """Look at the checkpoints in ``store``: manifests and ends of parts, not every byte.
 
     ``recorded``: number of the newest one that is known to have been complete; 0: none. ``before``: only those with lower numbers count.
-    ``known_damaged``: numbers of some that are known to be, and why.
+    ``known_damaged``: numbers of some that are known to be, and why. ``lineage``: of the job whose they are.
     """
     try:
-        cuts = store.cuts(known_damaged) if store.exists() else []
+        cuts = store.cuts(known_damaged, lineage) if store.exists() else []
     except JobError as error:
         return Unreachable(store.url, error.message, error.hint)
     cuts = [cut for cut in cuts if before is None or cut.number < before]
     if not cuts:
         return Gone(store.url, recorded) if recorded else NeverTaken(off)
-    said = [f"checkpoint {recorded}: it isn't there any more"] if recorded > cuts[0].number else []
-    for cut in cuts:
-        if cut.state == "complete" and cut.manifest is not None:
-            return Usable(store.url, cut.manifest, said)
-        said.append(passed_over(cut))
-    return Unusable(store.url, cuts)
+    found = next((cut for cut in cuts if cut.state == "complete" and not cut.abandoned), None)
+    newer = [cut for cut in cuts if found is None or cut.number > found.number]
+    abandoned = [cut.number for cut in newer if cut.state == "complete"]
+    gone = recorded > (found.number if found else 0) and all(cut.number != recorded for cut in cuts)
+    said = [f"checkpoint {recorded}: it isn't there any more"] if gone else []
+    said += [passed_over(cut) for cut in newer if cut.state != "complete"] + _left_behind(abandoned)
+    if found is not None and found.manifest is not None:
+        return Usable(store.url, found.manifest, said)
+    return Unusable(store.url, said, abandoned)
 
 
 def own_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusable:
@@ -123,7 +145,8 @@ def own_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusa
     store = store_of(job)
     recorded = recorded_cut(job, store.url, job.beginning())
     off = job.recipe.checkpoint == "off"
-    return restore_point(store, recorded=recorded, off=off, known_damaged=found_damaged(job, store.url))
+    damaged = found_damaged(job, store.url)
+    return restore_point(store, recorded=recorded, off=off, known_damaged=damaged, lineage=lineage_of(job))
 
 
 def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Unusable:
@@ -131,19 +154,19 @@ def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Un
 
     Raises as ``own_checkpoint``.
     """
-    own, beginning = own_checkpoint(job), job.beginning()
-    if not isinstance(own, NeverTaken | Unusable) or beginning is None or beginning.url in ("", store_of(job).url):
+    own, began = own_checkpoint(job), origin_of(job)
+    if not isinstance(own, NeverTaken | Unusable) or began is None:
         return own
     origin = restore_point(
-        CheckpointStore(beginning.url),
-        recorded=beginning.cut,
-        before=beginning.cut + 1,
-        known_damaged=found_damaged(job, beginning.url),
+        CheckpointStore(began.url),
+        recorded=began.cut,
+        before=began.cut + 1,
+        known_damaged=found_damaged(job, began.url),
     )
     if isinstance(origin, Usable):
-        said = [passed_over(cut) for cut in own.cuts] if isinstance(own, Unusable) else []
+        said = own.passed_over if isinstance(own, Unusable) else []
         return origin._replace(
-            passed_over=said + origin.passed_over, is_origin=True, only_parameters=beginning.only_parameters
+            passed_over=said + origin.passed_over, is_origin=True, only_parameters=began.only_parameters
         )
     return own if isinstance(own, Unusable) else origin
 
@@ -151,6 +174,18 @@ def newest_checkpoint(job: Job) -> Usable | NeverTaken | Gone | Unreachable | Un
 def restore_point_of(job: Job) -> RestorePoint:
     """What this job can go on from now. Raises as ``own_checkpoint``."""
     return newest_checkpoint(job) if job.is_over() else InMemory()
+
+
+def origin_of(job: Job) -> Origin | None:
+    """The checkpoint of another job that this one began with, whatever it has gone on from since. Raises as ``own_checkpoint``."""
+    beginning = job.beginning()
+    return None if beginning is None else beginning.began_with(store_of(job).url)
+
+
+def lineage_of(job: Job) -> Lineage:
+    """Say which of its checkpoints led to where the job is."""
+    beginning = job.beginning()
+    return Lineage() if beginning is None else beginning.lineage
 
 
 def found_damaged(job: Job, url: str) -> Mapping[int, str]:

@@ -19,6 +19,7 @@ from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, conf
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.retention import CutFacts, retained
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
+from dlrover_lite.jobs.lineage import Lineage
 from dlrover_lite.units import MIB, format_bytes
 
 __all__ = ["CheckpointStore", "Cut", "NewestGood", "State", "directory_of", "number_of"]
@@ -27,6 +28,7 @@ MOST_MANIFEST_BYTES = 256 * MIB
 """Size limit of a manifest, which is read whole: 4,096 parts with thousands of open minibatches each have less."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
+_ALL = Lineage()
 
 State = Literal["complete", "damaged", "foreign"]
 
@@ -53,6 +55,8 @@ class Cut(NamedTuple):
     """None when it can't be read."""
     bytes: int
     """All of its files."""
+    abandoned: bool = False
+    """The job has gone on without it, from an older one."""
 
 
 class NewestGood(NamedTuple):
@@ -118,15 +122,19 @@ class CheckpointStore:
         """It ceases to exist first, then its files go. Those that build on it must be gone."""
         self._destination.remove(directory_of(cut), first=MANIFEST)
 
-    def retain(self, keep: int, every_hours: float | None = None) -> list[int]:
+    def retain(self, keep: int, every_hours: float | None = None, lineage: Lineage = _ALL) -> list[int]:
         """Deletes what needn't be kept (``retention.retained``), and damaged cuts older than all that is; their numbers.
 
         Foreign ones are left alone.
         """
-        cuts = self.cuts()
-        whole = [cut.manifest for cut in cuts if cut.state == "complete" and cut.manifest is not None]
-        kept = retained([CutFacts(one.cut, one.at, one.builds_on) for one in whole], keep, every_hours)
-        spent = [one.cut for one in whole if one.cut not in kept]
+        cuts = self.cuts(lineage=lineage)
+        whole = [
+            CutFacts(cut.number, cut.manifest.at, cut.manifest.builds_on, cut.abandoned)
+            for cut in cuts
+            if cut.state == "complete" and cut.manifest is not None
+        ]
+        kept = retained(whole, keep, every_hours)
+        spent = [one.number for one in whole if one.number not in kept]
         spent += [cut.number for cut in cuts if cut.state == "damaged" and kept and cut.number < min(kept)]
         for number in (deleted := sorted(spent, reverse=True)):  # what builds on others goes before them
             self.delete(number)
@@ -134,18 +142,19 @@ class CheckpointStore:
 
     # Reading
 
-    def cuts(self, known_damaged: Mapping[int, str] = _NONE) -> list[Cut]:
+    def cuts(self, known_damaged: Mapping[int, str] = _NONE, lineage: Lineage = _ALL) -> list[Cut]:
         """All that exist, newest first. Looks at manifests, and at the ends of parts; ``verify`` looks at every byte. ``known_damaged``:
-        which are known to be, and why."""
+        which are known to be, and why. ``lineage``: of the job whose they are; what isn't in it is abandoned."""
         names = self._destination.directories()
         numbers = sorted(
             number for name in names if (number := number_of(name)) is not None and MANIFEST in names[name]
         )
         found: dict[int, Cut] = {}
         for number in numbers:
-            found[number] = self._cut(
-                number, sum(names[directory_of(number)].values()), found, known_damaged.get(number, "")
-            )
+            size = sum(names[directory_of(number)].values())
+            cut = self._cut(number, size, found, known_damaged.get(number, ""))
+            abandoned = cut.manifest is not None and not lineage.has(number, cut.manifest.generation)
+            found[number] = cut._replace(abandoned=abandoned)
         return list(found.values())[::-1]
 
     def _cut(self, number: int, size: int, older: dict[int, Cut], why: str) -> Cut:

@@ -46,11 +46,16 @@ def checkpoints(job: str, as_json: bool) -> None:
         return
     took = ("took", "held up") if stalls else ()
     columns = ("checkpoint", "taken", "builds on", "samples", "rows", "size", *took, "state")
-    rows = [_row(cut) + (_took(stalls.get(cut.number)) if took else ()) + (cut.state,) for cut in found]
+    rows = [_row(cut) + (_took(stalls.get(cut.number)) if took else ()) + (_state(cut),) for cut in found]
     table(columns, rows, drop=[name for name in _LEAST_FIRST if name in columns])
     for cut in found:
         if cut.why:
             note(f"checkpoint {cut.number}: {cut.why}")
+    if located.job is not None and any(cut.abandoned for cut in found):
+        command = f"dlrover-lite run --resume {located.job.id} --cut NUMBER"
+        note(
+            f"The job has gone on from an older one than those abandoned. To go on from one of them all the same: {command}"
+        )
 
 
 class _TakeByDefault(CommandGroup):
@@ -170,11 +175,13 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
 
 def _cuts(located: Located) -> list[Cut]:
     """Oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
-    from dlrover_lite.checkpoint.restore_point import Gone, found_damaged, own_checkpoint
+    from dlrover_lite.checkpoint.restore_point import Gone, found_damaged, lineage_of, own_checkpoint
     from dlrover_lite.jobs.endings import why_none
+    from dlrover_lite.jobs.lineage import Lineage
 
     known = found_damaged(located.job, located.store.url) if located.job is not None else {}
-    found = located.store.cuts(known)[::-1] if located.store.exists() else []
+    lineage = lineage_of(located.job) if located.job is not None else Lineage()
+    found = located.store.cuts(known, lineage)[::-1] if located.store.exists() else []
     if not found and located.job is not None and isinstance(point := own_checkpoint(located.job), Gone):
         message, hint = why_none(located.job, point)
         raise JobError(message, hint=hint)
@@ -200,6 +207,7 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
         "number": cut.number,
         "state": cut.state,
         "why": cut.why,
+        "abandoned": cut.abandoned,
         "taken_at": manifest.at if manifest else None,
         "builds_on": manifest.builds_on if manifest else None,
         "samples": manifest.samples if manifest else None,
@@ -222,6 +230,10 @@ def _row(cut: Cut) -> tuple[object, ...]:
         return (cut.number, None, None, None, None, size)
     below = "-" if manifest.builds_on is None else str(manifest.builds_on)
     return (cut.number, at_time(manifest.at), below, count(manifest.samples), count(manifest.rows), size)
+
+
+def _state(cut: Cut) -> str:
+    return f"{cut.state}, abandoned" if cut.abandoned else cut.state
 
 
 def _took(stall: CheckpointStall | None) -> tuple[object, object]:

@@ -18,7 +18,7 @@ from dlrover_lite.checkpoint.restore_point import (
     Unreachable,
     Unusable,
     Usable,
-    passed_over,
+    origin_of,
     restore_point_of,
 )
 from dlrover_lite.errors import JobError
@@ -150,18 +150,21 @@ def why_none(job: Job, point: NeverTaken | Gone | Unreachable | Unusable) -> tup
         case Unreachable(_, message, hint):
             when = f"When they can: dlrover-lite run --resume {job.id}" if job.is_over() else ""
             return f"The checkpoints of {job.id} can't be read now: {message}", f"{hint}\n{when}".strip()
-        case Unusable(_, cuts):
-            named = [f"  {passed_over(cut)}" for cut in cuts[:_MOST_NAMED]]
-            named += [f"  and {len(cuts) - _MOST_NAMED} more"] if len(cuts) > _MOST_NAMED else []
+        case Unusable(_, wrong, abandoned):
+            named = [f"  {line}" for line in wrong[:_MOST_NAMED]]
+            named += [f"  and {len(wrong) - _MOST_NAMED} more"] if len(wrong) > _MOST_NAMED else []
             message = "\n".join([f"No checkpoint of {job.id} can be used:", *named])
-            return message, f"To train it again: {again(job)}"
+            hint = f"To train it again: {again(job)}"
+            if abandoned and job.is_over():
+                chosen = f"dlrover-lite run --resume {job.id} --cut {abandoned[0]}"
+                hint = f"To go on from one that was abandoned all the same: {chosen}\n{hint}"
+            return message, hint
 
 
 def again(job: Job) -> str:
     """The command that trains the job again from its beginning, which may be another job's checkpoint."""
     command, recipe = ["dlrover-lite", "run"], str(job.directory / "recipe.yaml")
-    beginning = job.beginning()
-    if beginning is not None and beginning.url not in ("", store_of(job).url):
-        command += ["--from", f"{beginning.url}:{beginning.cut}"]
-        command += ["--only-parameters"] if beginning.only_parameters else []
+    if (origin := origin_of(job)) is not None:
+        command += ["--from", f"{origin.url}:{origin.cut}"]
+        command += ["--only-parameters"] if origin.only_parameters else []
     return shlex.join([*command, recipe])

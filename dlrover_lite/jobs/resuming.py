@@ -18,8 +18,8 @@ from dlrover_lite.checkpoint.restore_point import (
     Unreachable,
     Unusable,
     Usable,
+    origin_of,
     own_checkpoint,
-    passed_over,
     restore_point,
     restore_point_of,
 )
@@ -75,8 +75,8 @@ def choose(located: Located, cut: int | None = None) -> Chosen:
 def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
     """Raises JobError for what can't be gone on from."""
     if isinstance(point, Usable):
-        beginning = job.beginning() if point.is_origin and job is not None else None
-        exactly = beginning is not None and beginning.exactly
+        origin = origin_of(job) if point.is_origin and job is not None else None
+        exactly = origin is not None and origin.exactly
         return Chosen(point.url, point.manifest, exactly, point.passed_over, point.only_parameters)
     if isinstance(point, InMemory):
         assert job is not None
@@ -88,8 +88,8 @@ def _usable(point: RestorePoint, job: Job | None, url: str) -> Chosen:
     match point:
         case Unreachable(_, message, hint):
             raise JobError(message, hint=hint)
-        case Unusable(_, cuts):
-            listed = "\n".join(f"  {passed_over(one)}" for one in cuts)
+        case Unusable(_, wrong, _):
+            listed = "\n".join(f"  {line}" for line in wrong)
             raise JobError(f"No checkpoint in {url} can be used:\n{listed}", hint=where)
         case _:
             raise JobError(f"There are no checkpoints in {url}: there is nothing to go on from.", hint=where)
@@ -278,13 +278,15 @@ def _other_tables(there: Configure, here: Configure) -> Iterator[str]:
 def beginning_of(chosen: Chosen, job: Job | None = None, *, only_parameters: bool = False) -> Beginning:
     """For a new job; or ``job``, which goes on."""
     generation = 1 if job is None else (job.generation() or 0) + 1
-    return Beginning(
+    found = Beginning(
         generation,
         CheckpointStore(chosen.url).url,
         chosen.manifest.cut,
         exactly=chosen.exactly,
         only_parameters=only_parameters or chosen.only_parameters,
     )
+    before, own = (job.beginning(), store_of(job).url) if job is not None else (None, "")
+    return found.after(before, own, chosen.manifest.generation)
 
 
 def go_on(job: Job, chosen: Chosen, *, detach: bool, options: KeeperOptions) -> Started:

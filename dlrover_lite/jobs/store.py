@@ -47,6 +47,7 @@ from dlrover_lite.files import (
     sync_directory,
     write_whole,
 )
+from dlrover_lite.jobs.lineage import Lineage, Origin
 from dlrover_lite.jobs.paths import make_state, state_directory
 from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtime_directories, sweep_runtime
@@ -185,6 +186,26 @@ class Beginning(msgspec.Struct, frozen=True):
     """The job gave way to others then, or was resumed, and waits until the brain has a plan for it. None: it begins at once."""
     decision: int = 0
     """Of the brain, that it gave way by; 0: it didn't."""
+    lineage: Lineage = Lineage()
+    """Of the job's checkpoints, up to this generation."""
+    origin: Origin | None = None
+    """What the job began with, whatever it has gone on from since; None: with nothing, or an older version has noted this."""
+
+    def after(self, before: Beginning | None, own: str, taken_in: int | None) -> Beginning:
+        """The same with lineage and origin, which follow from what was noted ``before``. ``own``: URL of the job's own checkpoints; empty:
+        it is a new job. ``taken_in``: the generation that has taken the cut, if it is one of those."""
+        is_own = bool(own) and self.url == own
+        lineage = (before.lineage if before is not None else Lineage()).begin(
+            self.generation, self.cut, taken_in if is_own else None
+        )
+        known = before if is_own and before is not None else self
+        return msgspec.structs.replace(self, lineage=lineage, origin=known.began_with(own))
+
+    def began_with(self, own: str) -> Origin | None:
+        """The checkpoint of another job that the job began with. ``own``: URL of its own checkpoints."""
+        if self.origin is not None or self.url in ("", own):
+            return self.origin
+        return Origin(self.url, self.cut, self.exactly, self.only_parameters)
 
     @property
     def by_itself(self) -> bool:

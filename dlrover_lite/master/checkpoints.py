@@ -12,6 +12,7 @@ from dlrover_lite.backends.base import Usage
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
+from dlrover_lite.jobs.lineage import Lineage
 from dlrover_lite.master.background import Background
 from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order, spill_bytes
 from dlrover_lite.master.cut_store import CutStore, Found, Opened
@@ -85,6 +86,7 @@ class Checkpoints:
         usage: Mapping[str, Usage],
         steps: Steps | None = None,
         generation: int = 0,
+        lineage: Lineage = Lineage(),  # noqa: B008 - it can't change
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -100,7 +102,7 @@ class Checkpoints:
         self._usage = usage
         self._clock = clock
         self._wall_clock = wall_clock
-        self._store = CutStore(url, create=known is None or known.newest is None)
+        self._store = CutStore(url, create=known is None or known.newest is None, lineage=lineage)
         self._background = Background("checkpoints")
         self._opened: Opened | None = None
         self._noted: Noted | None = None

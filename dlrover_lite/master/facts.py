@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from dlrover_lite.errors import JobError
+from dlrover_lite.jobs.lineage import Lineage
 from dlrover_lite.master.autoscaler import Autoscaler
 from dlrover_lite.master.checkpoints import CutNumbers
 from dlrover_lite.master.fleet import Fleet
@@ -55,6 +56,7 @@ class Generation(msgspec.Struct, frozen=True):
     only_parameters: bool = False
     damaged: dict[str, dict[int, str]] = {}
     """As in ``Beginning``."""
+    lineage: Lineage = Lineage()
 
 
 class Facts:

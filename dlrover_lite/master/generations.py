@@ -95,7 +95,7 @@ class GoingBack:
             went_back=now.went_back + 1,
             damaged=damaged,
         )
-        return self._noted(beginning), [f"passed over {line}" for line in found.passed_over]
+        return self._noted(beginning, found.manifest.generation), [f"passed over {line}" for line in found.passed_over]
 
     def _damaged(self, failed: NodeFailed, now: Generation, message: str) -> dict[str, dict[int, str]]:
         """All that are known to be, noted for whoever asks what the job can go on from."""
@@ -120,9 +120,10 @@ class GoingBack:
             waits_since=at,
             decision=decision,
         )
-        return self._noted(beginning)
+        return self._noted(beginning, now.lineage.taken_in(cut, now.number))
 
-    def _noted(self, beginning: Beginning) -> Beginning:
+    def _noted(self, beginning: Beginning, taken_in: int) -> Beginning:
+        beginning = beginning.after(self._job.beginning(), store_of(self._job).url, taken_in)
         self._insist(lambda: self._job.write_beginning(beginning))
         failpoint("master.restore.noted")
         return beginning
@@ -211,6 +212,7 @@ def begin_generation(
         beginning.exactly,
         beginning.only_parameters,
         beginning.damaged,
+        beginning.lineage,
     )
     training = settings_of(job.recipe) if beginning.only_parameters else None
     order = RestoreOrder(

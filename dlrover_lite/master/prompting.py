@@ -75,6 +75,7 @@ def checkpoints_of(
         facts_of=lambda: facts_for(recipe, shards, master.evaluations, master.progress, now=clock()),
         usage=master.reconciler.usage,
         generation=facts.generation.number,
+        lineage=facts.generation.lineage,
         clock=clock,
         wall_clock=wall_clock,
     )

@@ -59,6 +59,21 @@ def test_an_example() -> None:
     assert retained(cuts[:9], 1, every_hours=2) == {0, 4, 8}
 
 
+def test_abandoned_cuts_take_nobodys_place_and_go_when_all_of_the_newest_are_newer() -> None:
+    """The job has gone on from 18 without 19 and 20."""
+    there = [CutFacts(n, n * HOUR, 16 if n == 17 else 19 if n == 20 else None, n in (19, 20)) for n in range(16, 21)]
+    left = []
+    for number in (21, 22, 23, 24):
+        there.append(CutFacts(number, number * HOUR, None))
+        kept = retained(there, 3)
+        there = [one for one in there if one.number in kept]
+        left.append([one.number for one in there])
+    assert left == [[16, 17, 18, 19, 20, 21], [18, 19, 20, 21, 22], [21, 22, 23], [22, 23, 24]]
+    hourly = retained([CutFacts(1, 0.0, None, abandoned=True), CutFacts(2, 1.0, None), CutFacts(3, HOUR, None)], 1, 1)
+    assert hourly == {2, 3}
+    assert retained([CutFacts(1, 0.0, None, abandoned=True)], 1) == {1}
+
+
 def test_the_store_deletes_the_rest(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     versions = dict.fromkeys(keys(5), 1)

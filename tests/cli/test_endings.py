@@ -15,7 +15,7 @@ import pytest
 from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.cli.main import main
 from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import endings, handle
+from dlrover_lite.jobs import endings, handle, resuming
 from dlrover_lite.jobs.store import Beginning, Job
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of
 
@@ -229,6 +229,83 @@ def test_a_job_that_has_only_what_it_began_with(
     assert chosen.only_parameters == only_parameters
     shutil.rmtree(elsewhere)
     assert "Is its disk mounted, or was it emptied?" in say("status", job.id)
+
+
+def go_on(job: Job, cut: int | None = None) -> None:
+    """As ``run --resume`` notes it, of a job that dies before it has another checkpoint."""
+    job.write_beginning(resuming.beginning_of(resuming.chosen_for(job, cut), job))
+
+
+def spoil(where: Path, *cuts: int) -> None:
+    for cut in cuts:
+        next((where / f"cut-{cut:08}").glob("*.part")).unlink()
+
+
+def states(say: Say, job: Job) -> dict[int, str]:
+    rows = re.findall(r"^ +(\d+) .*?([a-z, ]+)$", say("checkpoints", job.id), re.MULTILINE)
+    return {int(number): state.strip() for number, state in rows}
+
+
+@pytest.mark.parametrize("state", ENDS)
+def test_what_was_given_up_for_an_older_one_is_gone_on_from_only_when_named(
+    say: Say, begun: Any, tmp_path: Path, state: str
+) -> None:
+    job, where = left(state, tmp_path)
+    for cut in (1, 2, 3):
+        cut_of(job, cut)
+    go_on(job, 1)
+    text = say("status", job.id)
+    assert "Passed over: checkpoints 3, 2: abandoned, the job has gone on from an older one" in text
+    assert "go on from checkpoint 1: " in text
+    assert msgspec.json.decode(say("status", job.id, "--json"))["checkpoints"]["newest"]["number"] == 1
+    assert states(say, job) == {1: "complete", 2: "complete, abandoned", 3: "complete, abandoned"}
+    listed = msgspec.json.decode(say("checkpoints", job.id, "--json"))["checkpoints"]
+    assert [one["abandoned"] for one in listed] == [False, True, True]
+    for command, number in ((("--resume", job.id), 1), (("--resume", job.id, "--cut", "3"), 3)):
+        say("run", *command, code=1)
+        assert begun.pop()[1].manifest.cut == number
+    say("run", "--from", job.id, code=1)
+    assert begun.pop()[1].cut == 1
+
+    spoil(where, 1)
+    text = say("status", job.id)
+    assert f"No checkpoint of {job.id} can be used:" in text
+    assert text.index("  checkpoint 1: ") < text.index("  checkpoints 3, 2: abandoned")
+    assert ["run", "--resume", job.id, "--cut", "3"] in commands(text)
+
+    go_on(job, 3)
+    assert "go on from checkpoint 3: " in say("status", job.id)
+    spoil(where, 3)
+    assert "go on from checkpoint 2: " in say("status", job.id)
+    go_on(job)
+    assert "go on from checkpoint 2: " in say("status", job.id)
+
+
+@pytest.mark.parametrize("only_parameters", [False, True])
+def test_a_job_whose_own_are_all_damaged_knows_what_it_began_with(
+    say: Say, begun: Any, tmp_path: Path, only_parameters: bool
+) -> None:
+    """Also when it has gone on from one of its own since, or its master has gone back to one."""
+    other, elsewhere = left("stopped", tmp_path)
+    cut_of(other, 4)
+    job, where = left("stopped", tmp_path)
+    cut_of(job, 1), cut_of(job, 2)
+    chosen = resuming.choose(resuming.Located(resuming.store_of(other), other, 4))
+    job.write_beginning(resuming.beginning_of(chosen, only_parameters=only_parameters))
+    go_on(job), go_on(job, 1)
+    assert "go on from checkpoint 1: " in say("status", job.id)
+    spoil(where, 1, 2)
+    text = say("status", job.id)
+    assert "Passed over: checkpoint 1: " in text
+    assert f"begin again with checkpoint 4 of {other.id}: " in text
+    say("run", "--resume", job.id, code=1)
+    _, again = begun.pop()
+    assert (again.url, again.manifest.cut, again.exactly) == (str(elsewhere), 4, True)
+    assert again.only_parameters == only_parameters
+    shutil.rmtree(elsewhere)
+    (command,) = commands(say("status", job.id))
+    options = ["--from", f"{elsewhere}:4", *(["--only-parameters"] if only_parameters else [])]
+    assert command == ["run", *options, str(job.directory / "recipe.yaml")]
 
 
 def test_what_has_succeeded_needs_no_going_on(say: Say, tmp_path: Path) -> None:

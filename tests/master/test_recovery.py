@@ -160,7 +160,8 @@ def cut_now(rig: Rig, cut: int) -> None:
     """Of what its ledger says now; its master is between two turns, or the test is the only one who asks. Written when the master is done
     with what it does in the background: as it starts it removes half-written cuts."""
     store = CheckpointStore(str(rig.directory / "checkpoints"))
-    manifest = manifest_of(rig.master.shards, job=rig.job.id, cut=cut)
+    generation = rig.master.facts.generation.number
+    manifest = manifest_of(rig.master.shards, job=rig.job.id, cut=cut, generation=generation)
     if (checkpoints := rig.master.checkpoints) is None:
         write_cut(store, cut, manifest)
         return
@@ -267,6 +268,40 @@ def test_a_damaged_cut_is_passed_over_and_said(make: Callable[..., Rig]) -> None
         "failed",
         "ps-3: cut-00000001/x is damaged, and no checkpoint can be used",
     )
+
+
+@pytest.mark.parametrize("dies", ["before its next checkpoint", "after it"])
+def test_what_was_given_up_for_an_older_cut_is_not_gone_back_to(make: Callable[..., Rig], dies: str) -> None:
+    """The job was stopped with cuts 1 to 3, and a person has let it go on from 1."""
+    rig = make(workers=1, samples=4000, checkpoint={"every_seconds": 3600.0, "keep": 5})
+    rig.up("ps-0", "worker-0")
+    for cut in (1, 2, 3):
+        train(rig, "worker-0", 1)
+        cut_now(rig, cut)
+    rig.kill()
+    store = CheckpointStore(str(rig.checkpoints))
+    rig.job.write_beginning(Beginning(1, store.url, 1, exactly=True).after(rig.job.beginning(), store.url, 0))
+    rig.start()
+    rig.up("ps-1", "worker-1")
+    assert rig.ask("cli", StatusRequest()).samples == store.manifest(1).samples
+    end = time.monotonic() + PATIENCE
+    while (known := rig.ask("cli", StatusRequest()).checkpoints).newest is None and time.monotonic() < end:
+        pass
+    assert known.newest.number == 1
+    if dies == "after it":
+        cut_now(rig, 4)
+    rig.ask("ps-1", NodeFailed("ps-1", **LOST))
+    rig.up("ps-2", "worker-2")
+    expected = 1 if dies == "before its next checkpoint" else 4
+    status = rig.ask("cli", StatusRequest())
+    assert (status.generation, status.begun.partition(" (")[0]) == (2, f"went back to checkpoint {expected}")
+    texts = [entry.text for entry in rig.ask("cli", StoryRequest("master")).entries]
+    abandoned = "passed over checkpoints 3, 2: abandoned, the job has gone on from an older one"
+    assert (abandoned in texts) == (expected == 1)
+    rig.ask("ps-2", NodeFailed("ps-2", **LOST))  # and once more
+    rig.up("ps-3", "worker-3")
+    assert rig.ask("cli", StatusRequest()).begun.startswith(f"went back to checkpoint {expected} (")
+    assert [cut.number for cut in store.cuts(lineage=rig.master.facts.generation.lineage) if cut.abandoned] == [3, 2]
 
 
 def test_a_job_goes_back_only_so_often(make: Callable[..., Rig]) -> None:
