@@ -17,6 +17,8 @@ from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import CheckpointDamaged, UsageError
 from dlrover_lite.failpoints import Died, armed
+from dlrover_lite.ps import copier, moving
+from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.ps.memory import PrivateMemory
@@ -24,6 +26,7 @@ from dlrover_lite.ps.restoring import Restoring
 from dlrover_lite.ps.service import Unrestorable
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
+from dlrover_lite.wire.ps_messages import Shared
 from tests.ps.engine_cuts import clocks_of, write_cut
 from tests.ps.models import start, step
 from tests.ps.rig import Rig, configuration, rows_of
@@ -32,6 +35,7 @@ ADAM = Optimizer(use="adam", learning_rate=0.5)
 PATIENCE_SECONDS = 100.0
 """With the thread that reads."""
 LOW = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
+QUARTER = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 1024))
 
 
 def owners(servers: int) -> np.ndarray:
@@ -150,6 +154,66 @@ def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
         row = start(after, np.frombuffer(kept["a", key][0], np.float32).astype(float))
         step(after, row, np.full(2, 0.5), 1.0)
         assert np.frombuffer(trained["a", key][0], np.float32) == pytest.approx(row["w"], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("way", "at_once"), [("memory", False), ("memory", True), ("wire", False)])
+@pytest.mark.parametrize(("then", "now"), [("adam", "adagrad"), ("sgd", "ftrl"), ("ftrl", "sgd"), ("adagrad", "adam")])
+def test_slots_move_after_another_optimizer_has_taken_over(
+    rigs: Callable[..., Rig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str,
+    now: str,
+    way: str,
+    at_once: bool,
+) -> None:
+    """Rows have the values of the cut and the new optimizer's state wherever they are, and are trained meanwhile as where nothing moves,
+    bit for bit; and so has a cut of them."""
+
+    def not_here(_offer: Shared) -> ChunkMemory:
+        raise NotShared("it is on another machine")
+
+    monkeypatch.setattr(moving, "CHUNK_BYTES", 600)
+    if way == "wire":
+        monkeypatch.setattr(copier, "open_memory", not_here)
+    store, after = CheckpointStore(str(tmp_path)), OPTIMIZERS[now]
+    old = rigs(2, optimizer=OPTIMIZERS[then])
+    train(old, range(9))
+    write_cut(store, 1, engines(old))
+    stays, moves = (rigs(servers, fresh=False, optimizer=after) for servers in (1, 2))
+    for rig in (stays, moves):
+        restore(rig, store, 1, marks=False, training=TrainingSettings(1, after, after))
+        rig.configure_all(1.0)
+    assert everything(moves) == everything(stays)
+    names = iter(range(100, 200))
+
+    def train_both() -> None:
+        k = next(names)
+        for rig in (stays, moves):
+            rig.push_everywhere(1, k, gradients(k))
+
+    for source, slots in (
+        (0, QUARTER),
+        (1, ALL_SLOTS),
+        (0, LOW),
+    ):  # rows that nobody has trained yet, and later those that were
+        moves.move(source, 1 - source, slots, at_once=at_once)
+        for _ in range(0 if at_once else 3):  # where they are frozen at once, pushes wait
+            for i in range(2):
+                moves.turn(i)
+                moves.hear(i)
+            train_both()
+        moves.settle()
+        assert everything(moves) == everything(stays)
+        for _ in range(2):
+            train_both()
+        assert everything(moves) == everything(stays)
+        assert all(rows_of(moves.engine(i)) for i in range(2) if moves.owned(i))
+    again = CheckpointStore(str(tmp_path / "again"))
+    write_cut(again, 1, engines(moves))
+    third = rigs(1, fresh=False, optimizer=after)
+    restore(third, again, 1)
+    assert everything(third) == everything(stays)
 
 
 def test_ages_and_clocks_go_on(rigs: Callable[..., Rig], tmp_path: Path) -> None:
