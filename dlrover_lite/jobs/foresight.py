@@ -117,9 +117,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
             at,
         )
         decision, inputs = adviser.first(name, at)
-        if (
-            decision.plan is not None
-        ):  # a plan counts thousandths of cores; what the recipe fixes is as it says, as for the job's master
+        if decision.plan is not None:  # it counts thousandths of cores; what the recipe fixes is as the recipe says
             limits, found = recipe.resources, decision.plan
             as_fixed = Plan(ps=fixed(limits.ps) or found.ps, worker=fixed(limits.worker) or found.worker)
             decision = msgspec.structs.replace(decision, plan=as_fixed)

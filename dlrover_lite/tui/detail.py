@@ -6,17 +6,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlrover_lite.tui.fold import LocalNode, LocalStatus
-from dlrover_lite.tui.model import Cut, Cuts, Look, NodeRow, PsStrip, Shards
+from dlrover_lite.tui.model import Cut, Cuts, Evaluated, Look, NodeRow, PsStrip, Shards
 from dlrover_lite.units import format_bytes
+from dlrover_lite.unknown_ids import unknown_text, warnings_of
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.news import NodeNews
     from dlrover_lite.wire.messages import NodeStatus, SlotsReport, Status, Topology
 
-__all__ = ["NodesFold", "cuts_of", "shards_of", "status_of_master", "strips_of"]
+__all__ = ["NodesFold", "cuts_of", "evaluated_of", "shards_of", "status_of_master", "strips_of"]
 
 _RANGES = 128
 """Of slots, that a strip shows at most."""
+_MOST_COLUMNS = 3
+"""That are named with their share of unknown ids."""
 _IDLE = 0.02
 """Of the heat of the busiest slot: what a range has that is owned and idle."""
 
@@ -113,6 +116,19 @@ def shards_of(status: Status | None) -> Shards | None:
         return None
     one = status.shards
     return Shards(one.done, one.leased, one.left, one.quarantined)
+
+
+def evaluated_of(status: Status | None) -> Evaluated | None:
+    if status is None or not status.evaluations:
+        return None
+    last = status.evaluations[-1]
+    return Evaluated(
+        at_samples=last.at_samples,
+        auc=last.auc,
+        loss=last.loss,
+        unknown=unknown_text(last.unknown_ids, _MOST_COLUMNS),
+        warnings=tuple(warnings_of(last.unknown_ids, last.unusual_ids)),
+    )
 
 
 def cuts_of(status: Status | None) -> Cuts | None:

@@ -13,7 +13,7 @@ from dlrover_lite.brain.store.news import Chosen
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import Mark, Measured, bar, curve, sparkline, strip
 from dlrover_lite.tui.memory_chart import memory_chart, span_of
-from dlrover_lite.tui.model import Cuts, JobDetail, NodeRow, PsStrip, Rate, Shards
+from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 from dlrover_lite.units import format_bytes
@@ -138,14 +138,16 @@ def _legend(acting: list[Chosen]) -> Line:
 
 
 def facts(detail: JobDetail, width: int, height: int, now: float) -> list[Line]:
-    """As many of these as there is room for: shards, checkpoints, memory, decisions, slots; and what isn't known."""
-    blocks = [_shards(detail.shards, width), _cuts(detail.cuts, width)]
+    """As many of these as there is room for: warnings, shards, checkpoints, the newest evaluation, memory, decisions, slots; and what isn't
+    known."""
+    blocks = [_warnings(detail, width, max(1, height - 5)), _shards(detail.shards, width)]
+    if detail.cuts is not None or not detail.missing:
+        blocks.append(_cuts(detail.cuts, width))
     if detail.missing:
-        blocks[1] = [] if detail.cuts is None else blocks[1]
         blocks.append(wrapped(f"! {detail.missing}", width, "dim", indent="  "))
-    ahead = _ahead(detail.memory, width)
-    if sum(map(len, blocks)) + len(ahead) < height:  # what was decided comes first
-        blocks.append(ahead)
+    for more in (_evaluated(detail.evaluated), _ahead(detail.memory, width)):
+        if sum(map(len, blocks)) + len(more) < height:  # what was decided comes first
+            blocks.append(more)
     room = height - sum(len(block) for block in blocks)
     slots = _slots(detail, width)
     if len(slots) >= room:
@@ -169,6 +171,29 @@ def _shards(shards: Shards | None, width: int) -> list[Line]:
     found = [line(_name("shards"), *drawn, text if drawn else text[1:])]
     if shards.quarantined:
         found.append(line(_name(""), (f"{count(shards.quarantined)} failed twice, left out", "bad")))
+    return found
+
+
+def _warnings(detail: JobDetail, width: int, most: int) -> list[Line]:
+    """Columns whose ids are mostly unknown: the first in a sentence, and how many more there are; a line of that where ``most`` lines are
+    too few."""
+    found = () if detail.evaluated is None else detail.evaluated.warnings
+    if not found:
+        return []
+    lines = wrapped(f"! {found[0]}", width, "warn", indent="  ")
+    if len(found) > 1:
+        more = f"! the same in {plural(len(found) - 1, 'more column')}: dlrover-lite status {detail.row.id}"
+        lines += wrapped(more, width, "warn", indent="  ")
+    return lines if len(lines) <= most else [line((cut(f"! {found[0]}", width), "warn"))]
+
+
+def _evaluated(one: Evaluated | None) -> list[Line]:
+    if one is None:
+        return []
+    at = f"  after {compact(one.at_samples)} samples"
+    found = [line(_name("quality"), f"AUC {metric(one.auc)}, loss {metric(one.loss)}", (at, "dim"))]
+    if one.unknown:
+        found.append(line(_name("unknown"), one.unknown, (" (ids evaluated)", "dim")))
     return found
 
 

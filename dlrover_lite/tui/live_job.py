@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.errors import DlroverLiteError, JobError
-from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, status_of_master, strips_of
+from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, status_of_master, strips_of
 from dlrover_lite.tui.fold import JobsFold
 from dlrover_lite.tui.live_memory import LiveMemory
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
@@ -83,6 +83,7 @@ class LiveJob:
             epochs=status.epochs if status else 0,
             auc=status.auc if status else None,
             loss=status.loss if status else None,
+            evaluated=evaluated_of(status),
             autoscale=self._autoscale,
             autoscaling=self._autoscaling,
             master_restarts=status.master_restarts if status else 0,

@@ -18,6 +18,7 @@ __all__ = [
     "Cost",
     "Cut",
     "Cuts",
+    "Evaluated",
     "Explanation",
     "JobDetail",
     "JobRow",
@@ -267,6 +268,20 @@ class Explanation(msgspec.Struct, frozen=True):
     rests_on: Explained = Explained()
 
 
+class Evaluated(msgspec.Struct, frozen=True):
+    """The newest evaluation of a job."""
+
+    at_samples: int
+    """Trained on by then."""
+    auc: float | None
+    """None, as of the loss: it isn't finite."""
+    loss: float | None
+    unknown: str = ""
+    """Shares of ids that had never been trained, by column, in words; empty: no column has ids."""
+    warnings: tuple[str, ...] = ()
+    """A sentence for each column where that share is far above the usual one."""
+
+
 class Autoscaling(msgspec.Struct, frozen=True):
     """How the brain's changes of a job stand."""
 
@@ -325,7 +340,10 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     epochs: int = 0
     auc: float | None = None
+    """On the latest training samples, as the loss."""
     loss: float | None = None
+    evaluated: Evaluated | None = None
+    """None: nothing was evaluated so far."""
     autoscale: str = ""
     """How the brain's changes of it stand, in words."""
     autoscaling: Autoscaling | None = None

@@ -27,6 +27,7 @@ from dlrover_lite.tui.model import (
     Cost,
     Cut,
     Cuts,
+    Evaluated,
     Explanation,
     JobDetail,
     JobRow,
@@ -42,6 +43,7 @@ from dlrover_lite.tui.model import (
     WeighedPlan,
 )
 from dlrover_lite.units import GIB, MIB
+from dlrover_lite.unknown_ids import warnings_of
 
 NOW = 1_795_356_000.0
 """2026-11-22 14:00:00 UTC."""
@@ -225,6 +227,13 @@ DETAIL = JobDetail(
     loss=0.4531,
     autoscale="on",
     autoscaling=Autoscaling("on"),
+)
+EVALUATED = Evaluated(
+    at_samples=4_000_000,
+    auc=0.7634,
+    loss=0.4702,
+    unknown="user 97.2%, item 61%, 24 more at most 3.1%",
+    warnings=tuple(warnings_of({"user": 0.972, "item": 0.61}, {"user": 0.03, "item": None})),
 )
 SUGGESTED = Autoscaling("suggest", decision=5, what="it changes to 4 worker x 0.5, 1 ps x 0.5 cores")
 ROOM = Room(RoleNow(2, 0.5, 440 * MIB), RoleNow(1, 0.5, 151 * MIB), 4 * GIB, 8.0, 4.0)

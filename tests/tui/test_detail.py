@@ -8,13 +8,14 @@ import msgspec
 from dlrover_lite.brain.store.news import NodeNews
 from dlrover_lite.jobs.statuses import starting
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.tui.detail import NodesFold, cuts_of, shards_of, strips_of
-from dlrover_lite.tui.model import NodeRow
+from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
+from dlrover_lite.tui.model import Evaluated, NodeRow
 from dlrover_lite.wire.messages import (
     CheckpointProblem,
     CheckpointsStatus,
     CheckpointStatus,
     CheckpointUnderWay,
+    EvaluationResult,
     HotSlot,
     NextLook,
     NodeStatus,
@@ -136,3 +137,14 @@ def test_how_long_a_cut_held_training_up() -> None:
     cuts = cuts_of(_status(checkpoints=CheckpointsStatus(newest)))
     assert cuts is not None and cuts.newest is not None
     assert (cuts.newest.held_up, cuts.newest.usual) == (0.014, 0.011)
+
+
+def test_of_evaluations_the_newest_counts() -> None:
+    assert evaluated_of(None) is None and evaluated_of(_status()) is None
+    before = EvaluationResult(100, 50, 0.5, 0.6, {"user": 0.9}, {"user": None})
+    last = EvaluationResult(200, 50, None, 0.7, {"user": 0.92, "item": 0.01}, {"user": 0.04})
+    found = evaluated_of(_status(evaluations=[before, last]))
+    assert isinstance(found, Evaluated)
+    assert (found.at_samples, found.auc, found.loss, found.unknown) == (200, 0.7, None, "user 92%, item 1%")
+    (warning,) = found.warnings
+    assert warning.startswith("92% of the ids evaluated in column 'user' were never trained, where 4% are usual")

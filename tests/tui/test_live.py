@@ -19,7 +19,7 @@ from dlrover_lite.tui.live import LiveSource
 from dlrover_lite.tui.model import Rate
 from dlrover_lite.tui.once import frame
 from dlrover_lite.units import Resources
-from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, to_builtins
+from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
 from tests.backends.support import recipe
 from tests.brain.models import load, view
 
@@ -238,3 +238,14 @@ def test_a_decision_is_explained_as_it_was_stored(source: LiveSource, files: Bra
     assert choice is not None
     assert (chosen.workers, chosen.servers, chosen.verdict) == (choice.workers, choice.servers, "chosen")
     assert source.explain("one", number + 1) is None
+
+
+def test_the_newest_evaluation_is_shown(source: LiveSource, files: BrainFiles) -> None:
+    job = create_job(recipe(), "")
+    one = EvaluationResult(10, 1000, 0.5, 0.7, {"user": 0.92}, {"user": None})
+    _write_status(job, evaluations=[to_builtins(one)])
+    job.write_result(Result("succeeded", NOW, status=job.status()))
+    _commit(files, _entry(job, "succeeded", ended_at=NOW))
+    detail = source.job(job.id)
+    assert detail is not None and detail.evaluated is not None
+    assert (detail.evaluated.unknown, len(detail.evaluated.warnings)) == ("user 92%", 1)

@@ -13,7 +13,19 @@ from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Sha
 from dlrover_lite.tui.once import frame
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import length, plain
-from tests.tui.fixed import ADS, BROKEN, DETAIL, EXPLANATION, MEMORY, NOW, RESTS_ON, TREATED, VIEW, FixedSource
+from tests.tui.fixed import (
+    ADS,
+    BROKEN,
+    DETAIL,
+    EVALUATED,
+    EXPLANATION,
+    MEMORY,
+    NOW,
+    RESTS_ON,
+    TREATED,
+    VIEW,
+    FixedSource,
+)
 
 
 def test_a_frame_of_all_jobs_has_what_is_known_of_each() -> None:
@@ -251,3 +263,23 @@ def test_what_a_source_has_not_got_is_said_and_the_rest_is_from_the_list() -> No
     assert "13:56 change: it changes to" in facts
     assert "no checkpoints are taken" not in facts
     assert "What was measured of it isn't known here" in text_of(job_page.chart(detail, 80, 8))
+
+
+def test_the_newest_evaluation_is_shown_with_its_unknown_ids_and_what_to_do() -> None:
+    facts = text_of(job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED), 78, 14, NOW))
+    assert "quality AUC 0.7634, loss 0.4702  after 4.00 M samples" in facts
+    assert "unknown user 97.2%, item 61%, 24 more at most 3.1% (ids evaluated)" in facts
+    words = " ".join(facts.split())
+    assert words.startswith(f"! {EVALUATED.warnings[0]} ! the same in 1 more column: dlrover-lite status {ADS.id}")
+    usual = msgspec.structs.replace(EVALUATED, unknown="", warnings=())
+    plain = text_of(job_page.facts(msgspec.structs.replace(DETAIL, evaluated=usual), 78, 14, NOW))
+    assert "quality" in plain and "unknown" not in plain and "!" not in plain
+
+
+@pytest.mark.parametrize("height", [3, 4, 5, 8])
+def test_where_there_is_little_room_a_warning_about_unknown_ids_is_there_and_what_was_decided(height: int) -> None:
+    facts = job_page.facts(msgspec.structs.replace(DETAIL, evaluated=EVALUATED, cuts=None), 60, height, NOW)
+    assert len(facts) <= height
+    text = text_of(facts)
+    assert text.startswith("! 97.2% of the ids evaluated in column 'user'") and "shards" in text
+    assert "decided" in text or height == 3

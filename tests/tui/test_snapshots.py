@@ -15,7 +15,7 @@ from dlrover_lite.tui.model import JobsView
 from dlrover_lite.tui.screens.reading import ReadingScreen
 from dlrover_lite.tui.widgets.toned import Lines
 from tests.tui.driving import arrived, opened, the_app, until
-from tests.tui.fixed import ADS, DETAIL, SUGGESTED, VIEW, FixedSource
+from tests.tui.fixed import ADS, DETAIL, EVALUATED, SUGGESTED, VIEW, FixedSource
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Compare = Callable[..., bool]
@@ -89,6 +89,11 @@ def test_form_with_an_error(snap_compare: Compare, size: tuple[int, int]) -> Non
 
 def test_something_is_suggested(snap_compare: Compare, size: tuple[int, int]) -> None:
     source = FixedSource(VIEW, msgspec.structs.replace(DETAIL, autoscaling=SUGGESTED, autoscale="suggests 5: more"))
+    assert snap_compare(the_app(source, job=ADS.id), terminal_size=size, run_before=_job)
+
+
+def test_ids_are_unknown(snap_compare: Compare, size: tuple[int, int]) -> None:
+    source = FixedSource(VIEW, msgspec.structs.replace(DETAIL, evaluated=EVALUATED))
     assert snap_compare(the_app(source, job=ADS.id), terminal_size=size, run_before=_job)
 
 
