@@ -31,11 +31,11 @@ class Disturbance:
     """Of one job. What was tried is in ``told``, and what came to pass in ``harm``. A seed fixes what is tried, not how fast the machine is
     meanwhile."""
 
-    def __init__(self, job: ChaosJob, rng: random.Random) -> None:
+    def __init__(self, job: ChaosJob, rng: random.Random, harm: Counter[str]) -> None:
         self.job = job
         self.rng = rng
         self.told: list[str] = []
-        self.harm: Counter[str] = Counter()
+        self.harm = harm
         """Signals that were delivered, by what was hit: ``kill worker``, ``stop master``."""
         self._wishes = ThreadPoolExecutor(1)
         """A master that is stopped answers late, and isn't waited for."""

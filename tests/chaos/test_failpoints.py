@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,24 +53,38 @@ def points_by_scenario() -> dict[str, list[str]]:
     return found
 
 
+@contextmanager
+def counted(faults: Counter[str], directory: Path, points: list[str], action: str) -> Iterator[None]:
+    """Those of the points that were reached, also where the test fails: whoever is hit there has made a file of its name."""
+    try:
+        yield
+    finally:
+        made = {path.name for path in directory.rglob("*")}
+        faults.update(f"{action} at {name}" for name in points if name in made)
+
+
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(("scenario", "points"), points_by_scenario().items(), ids=points_by_scenario())
-def test_deaths_at_every_failpoint(tmp_path: Path, scenario: str, points: list[str]) -> None:
+def test_deaths_at_every_failpoint(tmp_path: Path, scenario: str, points: list[str], faults: Counter[str]) -> None:
     """In one job: each process dies at the first that it comes to and where nobody has died before."""
-    SCENARIOS[scenario](tmp_path, points)
+    with counted(faults, tmp_path, points, "kill"):
+        SCENARIOS[scenario](tmp_path, points)
 
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", POINTS)
-def test_a_death_at(tmp_path: Path, name: str, optimizer: str) -> None:
-    SCENARIOS[POINTS[name].scenario](tmp_path, [*NEEDS.get(name, []), name], optimizer=optimizer)
+def test_a_death_at(tmp_path: Path, name: str, optimizer: str, faults: Counter[str]) -> None:
+    points = [*NEEDS.get(name, []), name]
+    with counted(faults, tmp_path, points, "kill"):
+        SCENARIOS[POINTS[name].scenario](tmp_path, points, optimizer=optimizer)
 
 
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.parametrize("pause_seconds", [1.0, 5.0])
 @pytest.mark.parametrize("name", [name for name in POINTS if name not in STEPS and name not in NEEDS])
-def test_a_pause_at(tmp_path: Path, name: str, pause_seconds: float) -> None:
+def test_a_pause_at(tmp_path: Path, name: str, pause_seconds: float, faults: Counter[str]) -> None:
     """Shorter, and longer, than the master's patience with a node that says nothing."""
     health = {"heartbeat_seconds": 3}
-    SCENARIOS[POINTS[name].scenario](tmp_path, [name], pause_seconds=pause_seconds, health=health)
+    with counted(faults, tmp_path, [name], "stop"):
+        SCENARIOS[POINTS[name].scenario](tmp_path, [name], pause_seconds=pause_seconds, health=health)

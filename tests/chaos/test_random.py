@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ MOST_LOST = 0.005
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_census_that_is_disturbed(tmp_path: Path, seed: int) -> None:
+def test_a_census_that_is_disturbed(tmp_path: Path, seed: int, faults: Counter[str]) -> None:
     print(f"CHAOS_SEED={seed}")
     rng = random.Random(seed)
     plain = recipe(
@@ -35,7 +36,7 @@ def test_a_census_that_is_disturbed(tmp_path: Path, seed: int) -> None:
     slow_seconds = rng.choice([0.02, 0.0])  # without, it may come to its end, and write its model, meanwhile
     job = start(tmp_path, plain, slow_seconds=slow_seconds)
     until_trained(job.handle, BATCH_SIZE)
-    disturbance = Disturbance(job, rng)
+    disturbance = Disturbance(job, rng, faults)
     disturbance.go_on(SECONDS)
     assert_harmed(disturbance, job.finish(300))
 
@@ -55,11 +56,13 @@ def test_a_census_whose_server_is_out_of_memory(tmp_path: Path) -> None:
 @pytest.mark.skipif(not LONG, reason="make chaos")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_model_that_is_disturbed_learns_as_much(tmp_path: Path, seed: int, undisturbed_auc: float) -> None:
+def test_a_model_that_is_disturbed_learns_as_much(
+    tmp_path: Path, seed: int, undisturbed_auc: float, faults: Counter[str]
+) -> None:
     print(f"CHAOS_SEED={seed}")
     job = start(tmp_path, quality(), slow_seconds=0.02)
     until_trained(job.handle, BATCH_SIZE)
-    disturbance = Disturbance(job, random.Random(seed))
+    disturbance = Disturbance(job, random.Random(seed), faults)
     disturbance.go_on(SECONDS)
     result = job.finish(300)
     assert_harmed(disturbance, result)
