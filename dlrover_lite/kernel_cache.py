@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 
 from dlrover_lite.files import make_private
 from dlrover_lite.kernel_files import INDEX, is_ours, is_whole, seal
+from dlrover_lite.kernel_sources import digest
 
 __all__ = ["cache_of"]
 
@@ -43,6 +45,10 @@ class _Locator(UserProvidedCacheLocator):
     def from_function(cls, function: Callable[..., Any], source: str) -> Any:
         return super(UserProvidedCacheLocator, cls).from_function(function, source)
 
+    def get_source_stamp(self) -> str:
+        """What is compiled from other sources is compiled anew, and replaced."""
+        return _digest(self._py_file)
+
     def ensure_cache_path(self) -> None:
         path = Path(self.get_cache_path())
         make_private(path)
@@ -50,6 +56,12 @@ class _Locator(UserProvidedCacheLocator):
             _say(f"Other users can write to {path}: kernels aren't kept there, and are compiled by each process")
             raise PermissionError(path)
         super().ensure_cache_path()
+
+
+@cache
+def _digest(file: str) -> str:
+    """Of what all kernels of a file are compiled from."""
+    return digest([Path(file)])
 
 
 class _Sealed(IndexDataCacheFile):

@@ -62,8 +62,8 @@ def _use(directory: Path, now: float) -> None:
 
 
 def _sources() -> str:
-    """Names the state of our sources. numba looks at a kernel's own file only: one whose callee has changed elsewhere, by an upgrade
-    say, would go on as it was compiled."""
+    """Names the state of our sources, so that the kernels of another one can be dropped as a whole. (``kernel_sources`` tells whether
+    one in the cache is of its sources.)"""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         status = path.stat()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dlrover_lite.kernel_sources import digest
 from tests.compiled_once import compile_kernels, start_compiling
 from tests.leftovers import Machine, Session
 
@@ -157,15 +157,12 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _kernel_cache() -> Path:
-    """Compiled kernels, kept between runs. numba doesn't notice when a kernel that another one calls has changed, so
-    the directory is named by the contents of all files with kernels; that of another state is dropped."""
-    digest = hashlib.sha256()
-    for path in sorted((ROOT / "dlrover_lite").rglob("*.py")):
-        content = path.read_bytes()
-        if b"kernel" in content:
-            digest.update(content)
+    """Compiled kernels, kept between runs. They are known by their sources; a directory named by those of all of them lets that of
+    another state be dropped."""
+    sources = (ROOT / "dlrover_lite").rglob("*.py")
+    current_name = digest(path for path in sources if b"\n@kernel" in path.read_bytes())[:16]
     kept = ROOT / ".home" / "test-kernels"
-    current = kept / digest.hexdigest()[:16]
+    current = kept / current_name
     for old in kept.glob("*"):
         if old != current:
             shutil.rmtree(old, ignore_errors=True)

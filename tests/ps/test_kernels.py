@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -9,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from dlrover_lite import kernel_sources
 from tests.house.sources import ROOT
 
 _COUNT_ROWS = """
@@ -29,25 +33,46 @@ def test_kernels_work_without_a_writable_cache() -> None:
 
 _CALLER = """
 from dlrover_lite.kernels import kernel
-from dlrover_lite.ps.callee import answer
+from dlrover_lite.ps.taken import {name}
 
 @kernel
 def ask():
-    return answer()
+    return {name}{call}
 
 print(ask())
 """
+TAKEN = {
+    "a constant": ("ANSWER", "", "ANSWER = {value}\n"),
+    "a constant at second hand": ("ANSWER", "", "from dlrover_lite.ps.further import ANSWER\n"),
+    "a kernel": (
+        "answer",
+        "()",
+        "from dlrover_lite.kernels import kernel\n@kernel\ndef answer():\n    return {value}\n",
+    ),
+}
+"""What a kernel takes from another module, how, and that module."""
 
 
-def test_a_kernel_is_compiled_anew_when_one_it_calls_has_changed_in_another_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [False, True], ids=["our cache", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize("taken", TAKEN)
+def test_a_kernel_is_compiled_anew_when_what_it_takes_from_another_file_has_changed(
+    tmp_path: Path, taken: str, named: bool
+) -> None:
+    """Also where that file is as large and as old as it was: package managers give files the time of a release."""
     shutil.copytree(ROOT / "dlrover_lite", tmp_path / "dlrover_lite", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "caller.py").write_text(_CALLER)
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    name, call, module = TAKEN[taken]
+    (tmp_path / "caller.py").write_text(_CALLER.format(name=name, call=call))
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     environment |= {"DLROVER_LITE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}  # Python, too, goes by size and time
+    if named:
+        environment["NUMBA_CACHE_DIR"] = str(tmp_path / "home" / "cache")
 
     def answer(value: int) -> str:
-        callee = f"from dlrover_lite.kernels import kernel\n@kernel\ndef answer():\n    return {value}\n"
-        (tmp_path / "dlrover_lite" / "ps" / "callee.py").write_text(callee)
+        ps = tmp_path / "dlrover_lite" / "ps"
+        for file, text in (("taken.py", module), ("further.py", "ANSWER = {value}\n")):
+            (ps / file).write_text(text.format(value=value))
+            os.utime(ps / file, (1e9, 1e9))
         done = subprocess.run(
             [sys.executable, "-c", "import caller"],
             env=environment,
@@ -59,8 +84,34 @@ def test_a_kernel_is_compiled_anew_when_one_it_calls_has_changed_in_another_file
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    assert [answer(value) for value in (1, 1, 1234)] == ["1", "1", "1234"]
-    assert list((tmp_path / "home").rglob("*.nbc")), "nothing was cached: the test tests nothing"
+    def kept() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (tmp_path / "home").rglob("*.nb?")}
+
+    assert answer(1) == "1"
+    first = kept()
+    assert first, "nothing was cached: the test tests nothing"
+    assert answer(1) == "1" and kept() == first
+    assert answer(2) == "2"
+    assert kept().keys() == first.keys(), "what is compiled anew takes the place of what was there"
+
+
+def _imports(path: Path) -> set[Path]:
+    """Files of the package that a file imports, wherever in it, by its syntax tree."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports relatively, which kernel_sources doesn't follow"
+            modules |= {str(node.module), *(f"{node.module}.{name.name}" for name in node.names)}
+    places = [ROOT.joinpath(*module.split(".")) for module in modules if module.split(".")[0] == "dlrover_lite"]
+    return {file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()}
+
+
+def test_all_that_a_kernels_file_imports_counts_as_its_source() -> None:
+    for path in (ROOT / "dlrover_lite").rglob("*.py"):
+        found = kernel_sources._read(path).imported
+        assert _imports(path) <= found, path
 
 
 def test_kernels_of_other_sources_go_when_they_have_not_been_used_for_a_month(tmp_path: Path) -> None:
