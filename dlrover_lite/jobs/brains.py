@@ -18,6 +18,7 @@ from dlrover_lite.jobs.brain_files import BrainFiles, BrainMode, BrainRecord
 from dlrover_lite.jobs.launching import environment
 from dlrover_lite.jobs.processes import is_foreign, send_signal, wait_for_end
 from dlrover_lite.jobs.runtime import sweep_runtime
+from dlrover_lite.jobs.scope import outside_jobs
 from dlrover_lite.locks import Lock
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _start(files: BrainFiles, options: DaemonOptions) -> Brain:
     try:
         with os.fdopen(open_private(files.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
             process = subprocess.Popen(
-                command,
+                outside_jobs(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

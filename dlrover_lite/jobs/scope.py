@@ -1,4 +1,5 @@
-"""A control group of its own for a job's keeper, from the user's systemd: without it a person who isn't root can't limit anything."""
+"""Control groups from systemd: one for a job's keeper, without which a person who isn't root can't limit anything; and one for what a job
+starts and is to outlive it."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import os
 import shutil
 import subprocess
 
-from dlrover_lite.backends.local.limits.cgroup_v2 import place_in
+from dlrover_lite.backends.local.limits.cgroup_v2 import is_keepers, place_in
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified
 
-__all__ = ["scoped"]
+__all__ = ["outside_jobs", "scoped"]
 
 _SCOPE = ["--user", "--scope", "--quiet", "--collect", "-p", "Delegate=yes", "--"]
+_PLAIN_SCOPE = ["--scope", "--quiet", "--collect", "--"]
 _PROBE_SECONDS = 5.0
 
 
@@ -29,6 +31,22 @@ def scoped(command: list[str], found: list[Hierarchy] | None = None) -> list[str
     if systemd_run is None or not _works([systemd_run, *_SCOPE, "true"]):
         return command
     return [systemd_run, *_SCOPE, *command]
+
+
+def outside_jobs(command: list[str], found: list[Hierarchy] | None = None) -> list[str]:
+    """``command``, through systemd-run where this process is in the control group of a job's keeper: what stays there counts to the job's
+    memory, ends with its scope, and keeps that from being removed.
+
+    A group of version 1 is never a keeper's own. Without systemd it is started where this process is.
+    """
+    hierarchy = unified(hierarchies() if found is None else found)
+    if hierarchy is None or not is_keepers(hierarchy.own):
+        return command
+    systemd_run = shutil.which("systemd-run")
+    options = _PLAIN_SCOPE if os.geteuid() == 0 else ["--user", *_PLAIN_SCOPE]
+    if systemd_run is None or not _works([systemd_run, *options, "true"]):
+        return command
+    return [systemd_run, *options, *command]
 
 
 def _has_controllers(hierarchy: Hierarchy) -> bool:

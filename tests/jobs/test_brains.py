@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,22 @@ from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.errors import BrainError, HistoryError, UsageError
-from dlrover_lite.jobs import brains
+from dlrover_lite.jobs import brains, cgroups
 from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
+from dlrover_lite.jobs.handle import launch
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.master.brain_link import BrainLink
 from dlrover_lite.master.brain_restart import BrainRestart, start_process
 from dlrover_lite.master.brain_start import find_daemon
-from dlrover_lite.recipe.load import parse_recipe
+from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from tests.brain.service_rig import PATIENCE, profile, registration
+from tests.limits.support import own_v1, own_v2
 
 RECIPE = "version: 1\nname: ads\nmodel: dcn\ndata: {format: synthetic, samples: 1000}\n"
 ENSURE = """
 import sys
-from dlrover_lite.jobs import brains
+from dlrover_lite.jobs import brains, cgroups
 sys.stdin.readline()
 brain = brains.ensure()
 print(brain.pid, int(brain.started), flush=True)
@@ -122,6 +125,109 @@ def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
     finally:
         link.close()
         context.destroy(linger=0)
+
+
+START_FROM = """
+import os, sys
+from pathlib import Path
+from dlrover_lite.master.brain_restart import start_process
+
+(Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
+starting = start_process()
+while (end := starting.ended()) is None:
+    pass
+print(end[1])
+"""
+"""What the master does, in the control group that is named."""
+SYSTEMD_RUN = """#!/bin/sh
+mkdir -p "$SCOPE" && echo $$ > "$SCOPE/cgroup.procs" || exit 1
+while [ "$1" != -- ]; do shift; done; shift
+exec "$@"
+"""
+
+
+def groups_of(pid: int) -> dict[str, str]:
+    """By controllers; version 2 has no name."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+
+
+def remove_group(path: Path) -> None:
+    """As soon as the kernel lets it: who was in it may have ended a moment ago."""
+    assert cgroups.end([path]), path
+
+
+@pytest.fixture
+def divided_group() -> Iterator[Path]:
+    """A control group of version 2 as a keeper divides it, without controllers; its name is this run's."""
+    group = own_v2() / f"brain-{uuid.uuid4().hex[:8]}.scope"
+    (group / "keeper").mkdir(parents=True)
+    yield group
+    remove_group(group)
+
+
+def test_a_brain_that_a_master_starts_is_not_in_the_control_group_of_the_job(
+    tmp_path: Path, divided_group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it would keep the job's group from being removed, and end with it. systemd is played by a script that makes a real group."""
+    scope = divided_group.with_name(f"of-its-own-{divided_group.name}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemd-run").write_text(SYSTEMD_RUN.replace("$SCOPE", str(scope)))
+    (tmp_path / "bin" / "systemd-run").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", START_FROM, str(divided_group / "keeper")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith("started the brain"), done.stdout + done.stderr
+        brain = brains.ask_status()
+        assert brain is not None and groups_of(brain.pid)[""].endswith(scope.name)
+        assert cgroups.end([divided_group / "keeper"]), "nothing holds the job's group"
+        assert brains.stop() == brain.pid
+    finally:
+        brains.stop(kill=True)
+        if scope.exists():
+            remove_group(scope)
+
+
+def test_a_brain_that_the_master_of_a_job_with_limits_of_version_1_starts_is_where_its_keeper_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_v1()
+    monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
+    first = brains.ensure()
+    recipe = parse_recipe(
+        {
+            "version": 1,
+            "name": "ads",
+            "model": "dcn",
+            "data": {"format": "synthetic", "samples": 100_000_000},
+            "resources": {role: {"count": 1, "cores": 0.5, "memory": "512MiB"} for role in ("ps", "worker")},
+            "export": {"format": "none"},
+            "directory": str(tmp_path),
+        }
+    )
+    handle = launch(recipe, resolved_yaml(recipe))
+    try:
+        end = time.monotonic() + 3 * PATIENCE
+        while (brain := brains.ask_status()) is None or not brain.jobs:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_for_end_of(first.pid)
+        while (brain := brains.ask_status()) is None:
+            assert time.monotonic() < end, handle.job.last_log_lines("master")
+            time.sleep(0.05)
+        keeper = handle.job.record().keeper
+        assert keeper is not None and brain.pid != first.pid
+        assert groups_of(brain.pid) == groups_of(keeper.pid)
+        assert not any("dlrover-lite" in path for path in groups_of(brain.pid).values())
+    finally:
+        handle.stop(kill=True)
+        handle.wait(60)
 
 
 def test_a_job_outlives_its_brain_and_tells_the_next() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
-from dlrover_lite.jobs.scope import scoped
+from dlrover_lite.jobs.scope import outside_jobs, scoped
 
 COMMAND = ["sh", "-c", "echo $$ $IN_A_SCOPE"]
 ALL = frozenset(("cpu", "memory"))
@@ -75,3 +75,27 @@ def test_without_the_controllers_a_scope_would_be_of_no_use(session: Hierarchy) 
     (session.mount / "cgroup.controllers").write_text("\n")
     assert scoped(COMMAND, [session]) == COMMAND
     assert scoped(COMMAND, []) == COMMAND
+
+
+def test_what_a_job_starts_and_is_to_outlive_it_gets_a_scope_of_its_own(session: Hierarchy) -> None:
+    path = systemd_run(session)
+    in_a_job = Hierarchy(2, ALL, session.mount, session.own / "keeper")
+    command = outside_jobs(COMMAND, [in_a_job])
+    assert command == [path, "--user", "--scope", "--quiet", "--collect", "--", *COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.communicate()[0].split() == [str(process.pid), "yes"]
+    v1 = Hierarchy(1, ALL, session.mount, session.own)
+    for found in ([session], [v1], []):  # whoever is in none of a job's groups stays where he is
+        assert outside_jobs(COMMAND, found) == COMMAND
+
+
+def test_root_asks_the_systemd_of_the_machine(session: Hierarchy, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemd_run(session)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    in_a_job = Hierarchy(2, ALL, session.mount, session.own / "keeper")
+    assert outside_jobs(COMMAND, [in_a_job])[1:3] == ["--scope", "--quiet"]
+
+
+def test_without_systemd_it_stays_in_the_job(session: Hierarchy) -> None:
+    systemd_run(session, "exit 1")
+    assert outside_jobs(COMMAND, [Hierarchy(2, ALL, session.mount, session.own / "keeper")]) == COMMAND

@@ -28,7 +28,7 @@ from dlrover_lite.errors import BackendError
 from dlrover_lite.jobs import cgroups
 from dlrover_lite.units import Resources
 
-__all__ = ["CgroupV2", "place_in"]
+__all__ = ["CgroupV2", "is_keepers", "place_in"]
 
 _CONTROLLERS = frozenset(("cpu", "memory"))
 _WEIGHT_PER_CORE = 100
@@ -50,6 +50,11 @@ def place_in(hierarchy: Hierarchy) -> Path | None:
         if handed_down >= _CONTROLLERS and all(os.access(path, os.W_OK) for path in (group, group / "cgroup.procs")):
             return group
     return None
+
+
+def is_keepers(group: Path) -> bool:
+    """Whether it is the leaf that a keeper has moved into to divide the group it was started in."""
+    return group.name == _KEEPER
 
 
 class CgroupV2:
