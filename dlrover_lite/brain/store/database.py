@@ -6,6 +6,8 @@ rather than failing. Readers never wait.
 
 from __future__ import annotations
 
+import errno
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +39,8 @@ _BUSY_SECONDS = 30.0
 _OPENING_SECONDS = 10.0
 """For another process that opens the file just now: which takes milliseconds, or seconds where an older file is brought up to date."""
 _MOST_WAL = 16 * MIB
+_SHARED_MEMORY = 32 * 1024
+"""Bytes that SQLite lays out beside the file when the first process opens it."""
 _KEPT_PROFILES = 200_000
 """Not yet written, while the disk is full, say: older ones are then dropped."""
 
@@ -295,10 +299,20 @@ def _locked(path: Path, *files: Path, instead: str = "") -> HistoryError:
     )
 
 
+def _has_no_room(path: Path, error: sqlite3.Error | OSError, primary: int | None) -> bool:
+    """Say whether it is for want of room. SQLite calls it an I/O error where it can't lay out its shared memory beside the file."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    try:
+        return primary == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free < _SHARED_MEMORY
+    except OSError:
+        return False
+
+
 def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    if primary == sqlite3.SQLITE_FULL:
+    if primary == sqlite3.SQLITE_FULL or _has_no_room(path, error, primary):
         hint = f"Free some space (about {format_bytes(_MOST_WAL)}), then try again."
         return HistoryError(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
