@@ -112,6 +112,26 @@ def _make_prefetch() -> Any:
 prefetch = _make_prefetch()
 
 
+def _make_count_trailing_zeros() -> Any:
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def count_trailing_zeros(_context, bits):  # type: ignore[no-untyped-def]
+        """How many zeros there are below the lowest one of a uint64 that isn't 0."""
+
+        def codegen(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+        return types.uint64(types.uint64), codegen
+
+    return count_trailing_zeros
+
+
+count_trailing_zeros = _make_count_trailing_zeros()
+
+
 def _make_fence() -> Any:
     from numba.core import types
     from numba.extending import intrinsic
