@@ -1,7 +1,9 @@
 """Offset indexes of text files: where every 1,024th line starts, and how many lines there are.
 
 Built in one pass, kept in the cache directory under the file's absolute path, and used as long as the file's size and
-modification time are those it was built for. A .gz file (known by its first bytes) is unpacked there in the same pass.
+modification time are those it was built for. A .gz file (known by its first bytes) is unpacked there in the same pass;
+the unpacked text has a checksum for every 32,768 lines, which readers compare (``lines``): nobody else would notice that
+it was damaged.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +30,19 @@ from dlrover_lite.kernels import kernel
 from dlrover_lite.regular_files import open_descriptor, open_regular, read_file
 from dlrover_lite.units import format_bytes
 
-__all__ = ["LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head"]
+__all__ = ["LINES_PER_CHECKSUM", "LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head", "unpack_again"]
 
 LINES_PER_MARK = 1024
+LINES_PER_CHECKSUM = 32 * LINES_PER_MARK
 _CHUNK_BYTES = 4 << 20
 _SAMPLE_BYTES = 4 << 20
 _MOST_INDEX_BYTES = 1 << 30
 """Size of the index of 128 billion lines."""
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
+_LATER_NANOSECONDS = 2_000_000_000
+"""By which an unpacked text is younger than what it was unpacked from: not equal, and the same whoever unpacks it, so that who has an index
+of it can go on with the text that another process has unpacked anew."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -53,6 +59,8 @@ class TextIndex:
     lines: int
     offsets: NDArray[np.int64]
     """[ceil(lines / 1024)]: byte offset in ``text`` at which line 1024 * i starts."""
+    checksums: NDArray[np.int64]
+    """CRC-32 of each 32,768 lines of an unpacked text; empty for a file that isn't ours."""
     unnamed: BinaryIO | None = None
     """The unpacked text where no cache can be written: a file without a name, gone with this object."""
 
@@ -69,6 +77,14 @@ class TextIndex:
             raise
         return descriptor
 
+    def is_whole(self, buffer: NDArray[np.uint8], window: int) -> bool:
+        """Whether the lines from 32,768 * ``window`` on are in ``buffer``, the text, as they were unpacked."""
+        if not len(self.checksums):
+            return True
+        first, after = (number * (LINES_PER_CHECKSUM // LINES_PER_MARK) for number in (window, window + 1))
+        end = int(self.offsets[after]) if after < len(self.offsets) else self.size
+        return zlib.crc32(buffer[int(self.offsets[first]) : end].data) == int(self.checksums[window])
+
     def check(self, descriptor: int) -> None:
         """Raises DataError when the open text was changed since it was indexed."""
         status = os.fstat(descriptor)
@@ -84,13 +100,15 @@ def find_index(source: Path) -> TextIndex | None:
         if len(stored) < _HEADER or stored[0] != _FORMAT or stored[6] != zlib.crc32(stored[_HEADER:].tobytes()):
             return None
         _, source_size, source_mtime, size, mtime, lines, _ = (int(value) for value in stored[:_HEADER])
-        offsets = stored[_HEADER:]
         # A text that was unpacked has a modification time of its own.
-        text = source if (size, mtime) == (source_size, source_mtime) else _unpacked_path(source, status)
+        unpacked = (size, mtime) != (source_size, source_mtime)
+        text = _unpacked_path(source, status) if unpacked else source
+        offsets, checksums = np.split(stored[_HEADER:], [_marks(lines)])
         fits = (source_size, source_mtime) == _version(status) and (size, mtime) == _version(text.stat())
     except OSError:
         return None
-    return TextIndex(source, text, size, mtime, lines, offsets) if fits and len(offsets) == _marks(lines) else None
+    fits = fits and len(offsets) == _marks(lines) and len(checksums) == (_windows(lines) if unpacked else 0)
+    return TextIndex(source, text, size, mtime, lines, offsets, checksums) if fits else None
 
 
 def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
@@ -99,18 +117,34 @@ def index_text(source: Path, progress: Progress | None = None) -> TextIndex:
     ``progress(what, done, total)`` is called in bytes of ``source``. Raises DataError.
     """
     try:
-        found = find_index(source)
-        if found is not None:
-            return found
-        with open_regular(source) as file:
-            status = os.fstat(file.fileno())
-            packed = file.read(2) == _GZIP_MAGIC
-            file.seek(0)
-            index = _unpack(source, file, status, progress) if packed else _scan(source, file, status, progress)
-            if _version(os.fstat(file.fileno())) != _version(status):
-                raise _changed(source)
+        return find_index(source) or _build(source, progress)
     except OSError as error:
         raise DataError(f"data file {source} can't be read: {error.strerror or error}") from error
+
+
+def unpack_again(damaged: TextIndex) -> TextIndex:
+    """The index of a text whose unpacked copy turned out to be ``damaged``, unpacked anew. Raises DataError, also where its source is
+    another one by now."""
+    try:
+        found = _build(damaged.source, None)
+    except OSError as error:
+        raise DataError(f"data file {damaged.source} can't be read: {error.strerror or error}") from error
+    if (found.size, found.lines) != (damaged.size, damaged.lines) or not np.array_equal(
+        found.checksums, damaged.checksums
+    ):
+        raise _changed(damaged.source)
+    return found
+
+
+def _build(source: Path, progress: Progress | None) -> TextIndex:
+    """Raises DataError and OSError."""
+    with open_regular(source) as file:
+        status = os.fstat(file.fileno())
+        packed = file.read(2) == _GZIP_MAGIC
+        file.seek(0)
+        index = _unpack(source, file, status, progress) if packed else _scan(source, file, status, progress)
+        if _version(os.fstat(file.fileno())) != _version(status):
+            raise _changed(source)
     if index.unnamed is None:
         _store(index, status)
     return index
@@ -127,11 +161,26 @@ def open_head(source: Path, byte_count: int) -> bytes:
         raise DataError(f"data file {source} can't be read: {error.strerror or error}") from error
 
 
-class _Builder:
-    """Finds the marks of a text that is fed to it in pieces."""
+class _Marks(NamedTuple):
+    """See ``TextIndex``."""
 
-    def __init__(self) -> None:
+    lines: int
+    """A last one without newline counts."""
+    offsets: NDArray[np.int64]
+    checksums: NDArray[np.int64]
+
+
+class _Builder:
+    """Finds the marks of a text that is fed to it in pieces, and ``with_checksums`` those of every 32,768 lines too."""
+
+    def __init__(self, *, with_checksums: bool = False) -> None:
         self.size = 0
+        self._with_checksums = with_checksums
+        self._checksum = 0
+        """Of the lines since the last whole 32,768."""
+        self._checksums: list[int] = []
+        self._found = 1
+        """Marks."""
         self._newlines = 0
         self._ends_with_newline = True
         self._marks = [np.zeros(1, np.int64)]
@@ -142,13 +191,24 @@ class _Builder:
         marks = np.empty(len(piece) // LINES_PER_MARK + 1, np.int64)
         self._newlines, found = _mark_lines(piece, self._newlines, self.size, marks)
         self._marks.append(marks[:found])
+        if self._with_checksums:
+            self._add_checksums(piece, marks[:found])
         self._ends_with_newline = bool(piece[-1] == 10)
         self.size += len(piece)
 
-    def finish(self) -> tuple[int, NDArray[np.int64]]:
-        """Lines (a last one without newline counts) and offsets."""
+    def _add_checksums(self, piece: NDArray[np.uint8], marks: NDArray[np.int64]) -> None:
+        step = LINES_PER_CHECKSUM // LINES_PER_MARK
+        begin = 0
+        for end in (marks[-self._found % step :: step] - self.size).tolist():
+            self._checksums.append(zlib.crc32(piece[begin:end].data, self._checksum))
+            self._checksum, begin = 0, end
+        self._checksum = zlib.crc32(piece[begin:].data, self._checksum)
+        self._found += len(marks)
+
+    def finish(self) -> _Marks:
         lines = self._newlines + (not self._ends_with_newline)
-        return lines, np.concatenate(self._marks)[: _marks(lines)]
+        checksums = [*self._checksums, self._checksum][: _windows(lines)] if self._with_checksums else []
+        return _Marks(lines, np.concatenate(self._marks)[: _marks(lines)], np.array(checksums, np.int64))
 
 
 @kernel
@@ -185,8 +245,7 @@ def _scan(source: Path, file: BinaryIO, status: os.stat_result, progress: Progre
             progress(f"indexing {source.name}", builder.size, status.st_size)
     if builder.size != status.st_size:
         raise _changed(source)
-    lines, offsets = builder.finish()
-    return TextIndex(source, source, status.st_size, status.st_mtime_ns, lines, offsets)
+    return TextIndex(source, source, status.st_size, status.st_mtime_ns, *builder.finish())
 
 
 def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None) -> TextIndex:
@@ -198,29 +257,30 @@ def _unpack(source: Path, file: BinaryIO, status: os.stat_result, progress: Prog
         try:
             _remove_other_versions(source, text)
             with atomic_file(text, private=True) as target:
-                lines, offsets = _unpack_to(target, source, file, status, progress)
+                marks = _unpack_to(target, source, file, status, progress)
                 target.flush()
+                os.utime(target.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns + _LATER_NANOSECONDS))
                 unpacked = os.fstat(target.fileno())
         except OSError as error:
             raise _write_error(error, source, text.parent, needed) from error
-        return TextIndex(source, text, unpacked.st_size, unpacked.st_mtime_ns, lines, offsets)
+        return TextIndex(source, text, unpacked.st_size, unpacked.st_mtime_ns, *marks)
     directory = Path(tempfile.gettempdir())
     _check_space(source, directory, needed)
     try:
         target = unnamed_file(directory)
-        lines, offsets = _unpack_to(target, source, file, status, progress)
+        marks = _unpack_to(target, source, file, status, progress)
         target.flush()
         unpacked = os.fstat(target.fileno())
     except OSError as error:
         raise _write_error(error, source, directory, needed) from error
-    return TextIndex(source, source, unpacked.st_size, unpacked.st_mtime_ns, lines, offsets, target)
+    return TextIndex(source, source, unpacked.st_size, unpacked.st_mtime_ns, *marks, unnamed=target)
 
 
 def _unpack_to(
     target: BinaryIO, source: Path, file: BinaryIO, status: os.stat_result, progress: Progress | None
-) -> tuple[int, NDArray[np.int64]]:
+) -> _Marks:
     file.seek(0)
-    builder = _Builder()
+    builder = _Builder(with_checksums=True)
     for chunk in _unpacked_chunks(source, file):
         target.write(chunk)
         builder.feed(np.frombuffer(chunk, np.uint8))
@@ -274,14 +334,14 @@ def _remove_other_versions(source: Path, current: Path) -> None:
 
 
 def _store(index: TextIndex, status: os.stat_result) -> None:
-    checksum = zlib.crc32(index.offsets.tobytes())
-    header = [_FORMAT, *_version(status), index.size, index.mtime_ns, index.lines, checksum]
+    body = index.offsets.tobytes() + index.checksums.tobytes()
+    header = [_FORMAT, *_version(status), index.size, index.mtime_ns, index.lines, zlib.crc32(body)]
     path = _index_path(index.source)
     # Without a cache the index is built again next time: slower, but nothing is lost.
     with suppress(OSError):
         make_cache(path.parent.name)
         with atomic_file(path, private=True) as file:
-            file.write(np.array(header, np.int64).tobytes() + index.offsets.tobytes())
+            file.write(np.array(header, np.int64).tobytes() + body)
 
 
 def _writable(directory: Path) -> bool:
@@ -308,6 +368,10 @@ def _whole_words(data: bytes) -> bytes:
 
 def _marks(lines: int) -> int:
     return -(-lines // LINES_PER_MARK)
+
+
+def _windows(lines: int) -> int:
+    return -(-lines // LINES_PER_CHECKSUM)
 
 
 def _key(source: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.data.index import LINES_PER_MARK, TextIndex
+from dlrover_lite.data.index import LINES_PER_CHECKSUM, LINES_PER_MARK, TextIndex, unpack_again
 from dlrover_lite.errors import DataError
 from dlrover_lite.kernels import kernel
 
 __all__ = ["LineReader", "Spans", "line_starts"]
 
-_WINDOW_LINES = 32 * LINES_PER_MARK
+_WINDOW_LINES = LINES_PER_CHECKSUM
 _KEPT_LINES = 4 * _WINDOW_LINES
 _KEPT_FILES = 64
 _BOM = b"\xef\xbb\xbf"
@@ -61,7 +62,7 @@ class LineReader:
     """
 
     def __init__(self, indexes: Sequence[TextIndex]) -> None:
-        self._indexes = indexes
+        self._indexes = list(indexes)
         self._files: OrderedDict[int, _OpenFile] = OrderedDict()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         self._kept_lines = 0
@@ -74,9 +75,10 @@ class LineReader:
         first = int(windows[0])
         for number in [first] if (windows == first).all() else np.unique(windows).tolist():
             rows = np.flatnonzero(windows == number)
-            starts = self._window(file, number).starts
+            window = self._window(file, number)
+            starts = window.starts
             local = lines[rows] - number * _WINDOW_LINES
-            yield Spans(mapped.buffer, rows, starts[local], starts[local + 1] - 1)
+            yield Spans(window.file.buffer, rows, starts[local], starts[local + 1] - 1)
 
     def line(self, file: int, line: int) -> bytes:
         """One line without its newline, of which at most 64 KiB."""
@@ -99,12 +101,39 @@ class LineReader:
             self._files.popitem(last=False)[1].close()
         return opened
 
+    def _open_whole(self, file: int, window: int) -> _OpenFile:
+        """The file, with the lines of this window as they were unpacked: where they no longer are, it is unpacked anew."""
+        mapped = self._open(file)
+        index = mapped.index
+        if index.is_whole(mapped.buffer, window):
+            return mapped
+        mapped = self._open_again(file)
+        if index.is_whole(mapped.buffer, window):
+            return mapped  # another process has found it, and unpacked it
+        print(
+            f"The unpacked text {index.text} of {index.source} is damaged: it is unpacked anew",
+            file=sys.stderr,
+            flush=True,
+        )
+        self._indexes[file] = unpack_again(index)
+        mapped = self._open_again(file)
+        if not mapped.index.is_whole(mapped.buffer, window):
+            raise DataError(
+                f"the unpacked text {index.text} of {index.source} is damaged again, just after it was unpacked anew",
+                hint="Check the disk and the memory of this machine; DLROVER_LITE_HOME moves the cache to another disk.",
+            )
+        return mapped
+
+    def _open_again(self, file: int) -> _OpenFile:
+        self._files.pop(file).close()
+        return self._open(file)
+
     def _window(self, file: int, number: int) -> _Window:
         key = (file, number)
         if key in self._windows:
             self._windows.move_to_end(key)
             return self._windows[key]
-        mapped = self._open(file)
+        mapped = self._open_whole(file, number)
         index = mapped.index
         first = number * _WINDOW_LINES
         count = min(_WINDOW_LINES, index.lines - first)

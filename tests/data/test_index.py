@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.data import index
 from dlrover_lite.data.files import atomic_file
 from dlrover_lite.data.index import find_index, index_text
 from dlrover_lite.data.lines import LineReader, line_starts
@@ -38,8 +39,7 @@ def lines_read(path: Path, numbers: list[int]) -> list[bytes]:
 def test_every_line_is_found(tmp_path: Path, count: int, end: bytes) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text_of(count)[:-1] + end)
-    index = index_text(path)
-    assert index.lines == count
+    assert index_text(path).lines == count
     wanted = sorted({0, count - 1, count // 2, min(count - 1, 1024), min(count - 1, 32_768)}, reverse=True)
     assert lines_read(path, wanted) == [path.read_bytes().split(b"\n")[number] for number in wanted]
 
@@ -119,6 +119,100 @@ def test_an_unpacked_text_that_vanishes_is_made_again(tmp_path: Path) -> None:
     index_text(path).text.unlink()
     assert find_index(path) is None
     assert lines_read(path, [0]) == [b"0"]
+
+
+LINES = 100_000
+"""In four windows of 32,768 lines, the last one not whole."""
+
+
+def flip(path: Path, at: int) -> None:
+    """A bit, as a disk or a memory that fails does it: size and modification time stay."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 0x04]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("chunk_bytes", [997, 1 << 20, 64 << 20])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.99999])
+def test_damage_to_an_unpacked_text_is_found_and_mended(
+    tmp_path: Path,
+    where: float,
+    end: bytes,
+    chunk_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(index, "_CHUNK_BYTES", chunk_bytes)
+    text = text_of(LINES)[:-1] + end
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text, 1))
+    lines, numbers = text.split(b"\n"), [*range(0, LINES, 1000), LINES - 1]
+    assert lines_read(path, numbers) == [lines[number] for number in numbers]
+    unpacked = index_text(path).text
+    flip(unpacked, int(len(text) * where))
+    assert find_index(path) is not None
+    assert capfd.readouterr().err == ""
+    assert lines_read(path, numbers) == [lines[number] for number in numbers]
+    assert capfd.readouterr().err == f"The unpacked text {unpacked} of {path} is damaged: it is unpacked anew\n"
+    assert unpacked.read_bytes() == text
+    assert lines_read(path, numbers) == [lines[number] for number in numbers]
+    assert capfd.readouterr().err == ""
+
+
+def test_of_several_readers_one_unpacks_a_damaged_text_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text_of(3000)))
+    readers = [LineReader([index_text(path)]) for _ in range(3)]
+    next(readers[0].find(0, np.array([5])))  # it has the file open, the others don't yet
+    readers[0]._windows.clear()
+    flip(index_text(path).text, 100)
+    unpacked: list[Path] = []
+    unpack = index._unpack
+
+    def counted(source: Path, *rest: object) -> index.TextIndex:
+        unpacked.append(source)
+        return unpack(source, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(index, "_unpack", counted)
+    for reader in readers:
+        (span,) = reader.find(0, np.array([2999]))
+        assert bytes(span.buffer[span.starts[0] : span.ends[0]]) == text_of(3000).split(b"\n")[2999]
+        reader.close()
+    assert unpacked == [path]
+
+
+def test_a_damaged_text_whose_gz_has_changed_is_not_mixed_with_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text_of(3000)))
+    reader = LineReader([index_text(path)])
+    flip(index_text(path).text, 100)
+    path.write_bytes(gzip.compress(text_of(2000)))
+    with pytest.raises(DataError, match=r"a\.gz was changed"):
+        list(reader.find(0, np.array([1])))
+    reader.close()
+
+
+def test_a_disk_that_keeps_damaging_a_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text_of(3000)))
+    reader = LineReader([index_text(path)])
+    flip(index_text(path).text, 100)
+    build = index._build
+
+    def damaged(source: Path, progress: None) -> index.TextIndex:
+        built = build(source, progress)
+        flip(built.text, 200)
+        return built
+
+    monkeypatch.setattr(index, "_build", damaged)
+    with pytest.raises(DataError, match="is damaged again, just after it was unpacked anew"):
+        list(reader.find(0, np.array([1])))
+    reader.close()
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.999])
