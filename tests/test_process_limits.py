@@ -14,6 +14,8 @@ from dlrover_lite.cli.main import main
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs import doctor
 from dlrover_lite.jobs.handle import launch
+from dlrover_lite.jobs.store import create_job
+from dlrover_lite.master import __main__ as master
 from dlrover_lite.recipe.load import parse_recipe
 
 RECIPE = {
@@ -112,6 +114,21 @@ def test_what_runs_out_in_a_command_is_no_bug(
     assert main(["doctor"]) == 1
     output = capsys.readouterr().err
     assert said in output and "bug" not in output and len(output.splitlines()) == 2
+
+
+def test_a_master_without_threads_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path))
+    job = create_job(parse_recipe(RECIPE), "")
+
+    def fails(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(master, "run", fails)
+    monkeypatch.setattr(master, "pass_over_full_disk", lambda: None)
+    assert master.main([str(job.directory)]) == 1
+    result = job.result()
+    assert result is not None and "(ulimit -u)" in result.message and "Raise it" in result.hint
+    assert "bug" not in result.message + result.hint
 
 
 def test_other_errors_are_none_of_these() -> None:

@@ -78,7 +78,9 @@ def start_keeper(job: Job, *, detach: bool, options: KeeperOptions) -> Started:
         os.close(ready)
         shortage = exhausted(error)
         why, hint = (error, "") if shortage is None else shortage
-        raise JobError(f"Can't start the job's keeper: {why}", hint=hint) from error
+        failure = JobError(f"Can't start the job's keeper: {why}", hint=hint)
+        _record_false_start(job, failure)
+        raise failure from error
     finally:
         for end in ends:
             os.close(end)

@@ -40,6 +40,7 @@ from dlrover_lite.master.shard_plan import JobData, ShardPlan, look_at_data
 from dlrover_lite.master.shards import SLOW_START_MINIBATCHES, ShardService
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.master.waiting import WaitingRoom, blank, without_nodes
+from dlrover_lite.process_limits import exhausted
 from dlrover_lite.recipe.schema import Checkpoint
 from dlrover_lite.units import Resources
 from dlrover_lite.wire.asking import status_of
@@ -306,8 +307,11 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: the result must say that this is a bug of ours
         trace = traceback.format_exc()
         print(trace)
-        hint = f"This is a bug in dlrover-lite; the traceback is in {job.log('master')}"
-        job.write_result(Result("failed", time.time(), f"The job's master failed: {error!r}", hint))
+        why, hint = exhausted(error) or (
+            repr(error),
+            f"This is a bug in dlrover-lite; the traceback is in {job.log('master')}",
+        )
+        job.write_result(Result("failed", time.time(), f"The job's master failed: {why}", hint))
         return 1
     print(f"{outcome.state} {outcome.message}")
     return 0 if outcome.state == "succeeded" else 1

@@ -38,6 +38,7 @@ from dlrover_lite.jobs.log_stream import pass_over_full_disk
 from dlrover_lite.jobs.processes import identify
 from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
 from dlrover_lite.jobs.store import Job, JobRecord, Result
+from dlrover_lite.process_limits import exhausted
 
 __all__ = ["Keeper", "main"]
 
@@ -87,7 +88,8 @@ class Keeper:
             self.master: int | None = self._spawn_master()
             self.template, self._channel = self._spawn_template()
         except OSError as error:
-            raise JobError(f"Can't start the job's processes: {error}") from error
+            why, hint = exhausted(error) or (error, "")
+            raise JobError(f"Can't start the job's processes: {why}", hint=hint) from error
         self._write_record(master=identify(self.master))
         self._context: zmq.Context[Any] = zmq.Context()
         self.service = KeeperService(self, self.record.keeper_endpoint, self._context)
