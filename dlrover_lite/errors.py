@@ -13,6 +13,7 @@
     │   └── CheckpointForeign   a cut in a format that this version can't read
     ├── BrainError              the brain's daemon can't be started or used    exit code 1
     ├── HistoryError            the brain's database can't be used             exit code 1
+    │   ├── HistoryBusy         not now: it is locked, or its disk is full
     │   └── RowRefused          it can, but what was to be written makes no sense
     ├── BackendError            nodes that can't be launched or reached        exit code 1
     └── WireError               a peer that can't be reached or understood     exit code 1
@@ -38,6 +39,7 @@ __all__ = [
     "DeadlineExceeded",
     "DiskFull",
     "DlroverLiteError",
+    "HistoryBusy",
     "HistoryError",
     "JobError",
     "ModelError",
@@ -123,6 +125,10 @@ class BrainError(DlroverLiteError):
 
 class HistoryError(DlroverLiteError):
     pass
+
+
+class HistoryBusy(HistoryError):
+    """The database is locked or its disk is full: trying again later may do."""
 
 
 class RowRefused(HistoryError):

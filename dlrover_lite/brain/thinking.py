@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.brain.store.database import BUSY_SECONDS, ConfigStore
+from dlrover_lite.errors import DlroverLiteError, HistoryBusy
 from dlrover_lite.wire.brain_messages import Advice, EndJob, RegisterJob, Report
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ __all__ = ["Thinking"]
 
 Told = RegisterJob | Report | EndJob
 _TURN_SECONDS = 0.5
+_OPEN_AGAIN_SECONDS = 1.0
+"""After a database was locked, or its disk full."""
 
 
 class Thinking:
@@ -39,17 +41,21 @@ class Thinking:
         say: Callable[[str], None],
         runs: Callable[[str], bool] | None = None,
         wall_clock: Callable[[], float] = time.time,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """``runs``: whether the job with these files runs, where all jobs report to this brain."""
+        """``runs``: whether the job with these files runs, where all jobs report to this brain. ``busy_seconds``: how long a locked
+        database is waited for before that is said."""
         self._path = path
         self._say = say
         self._runs = runs
         self._wall_clock = wall_clock
+        self._busy_seconds = busy_seconds
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._advice: dict[str, Advice] = {}
         """A new one each time: another thread reads it."""
         self._thread: threading.Thread | None = None
         self._complained = ""
+        self._closing = threading.Event()
         self._to_register: dict[str, RegisterJob] = {}
         """Jobs that couldn't be taken when they came: the database was locked, say."""
 
@@ -73,23 +79,33 @@ class Thinking:
     def close(self, timeout_seconds: float = 5.0) -> None:
         """What was decided is in the database."""
         if self._thread is not None:
+            self._closing.set()
             self._told.put(None)
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        from dlrover_lite.brain.adviser import Adviser
-
         try:
-            with ConfigStore(self._path) as store:
-                adviser = Adviser(store)
-                if self._runs is not None:
-                    self._guarded(lambda: self._recall(adviser, store))
-                while self._turn(adviser):
-                    pass
+            while not self._closing.is_set():
+                try:
+                    return self._decide()
+                except HistoryBusy as error:
+                    self._complain(error.message, str(error))
+                self._closing.wait(_OPEN_AGAIN_SECONDS)
         except DlroverLiteError as error:  # jobs keep the plans that they have
             self._say(f"no more decisions: {error}")
         finally:
             self._advice = {}  # who waits for more is to know that there won't be any
+
+    def _decide(self) -> None:
+        """Until ``close``."""
+        from dlrover_lite.brain.adviser import Adviser
+
+        with ConfigStore(self._path, busy_seconds=self._busy_seconds) as store:
+            adviser = Adviser(store)
+            if self._runs is not None:
+                self._guarded(lambda: self._recall(adviser, store))
+            while self._turn(adviser):
+                pass
 
     def _recall(self, adviser: Adviser, store: ConfigStore) -> None:
         """Jobs that ran under the brain before this one: until they register again, nobody else gets what they have."""

@@ -116,5 +116,34 @@ def test_a_damaged_database_is_said_once_and_nothing_piles_up(tmp_path: Path, sa
     thinking.close()
 
 
+def test_a_database_that_is_locked_at_first_is_waited_for(path: Path, said: list[str]) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("pragma locking_mode = exclusive")
+    other.execute("begin exclusive")
+    thinking = Thinking(path, say=said.append, busy_seconds=0.01)
+    try:
+        thinking.told(comes())
+        until(lambda: said, "why there is no plan")
+        assert "is locked by another process" in said[0]
+        other.execute("rollback")
+        other.close()
+        until(lambda: thinking.advice("ads-1"), "a plan")
+    finally:
+        thinking.close()
+    assert len(said) == 1
+
+
+def test_waiting_for_a_database_ends_with_the_brain(path: Path, said: list[str]) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("pragma locking_mode = exclusive")
+    other.execute("begin exclusive")
+    thinking = Thinking(path, say=said.append, busy_seconds=0.01)
+    thinking.told(comes())
+    until(lambda: said, "why there is no plan")
+    thinking.close()
+    other.close()
+    assert thinking._thread is not None and not thinking._thread.is_alive()
+
+
 def test_one_that_was_never_asked_ends_at_once(path: Path) -> None:
     Thinking(path, say=lambda _: None).close()

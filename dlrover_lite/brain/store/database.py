@@ -21,7 +21,7 @@ from sqlite_utils import Database
 from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
-from dlrover_lite.errors import HistoryError, RowRefused
+from dlrover_lite.errors import HistoryBusy, HistoryError, RowRefused
 from dlrover_lite.files import close_to_others, create_private
 from dlrover_lite.locks import Lock, held_by
 from dlrover_lite.units import MIB, format_bytes
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.job_view import RoundInputs
     from dlrover_lite.brain.treatment import HealInputs
 
-__all__ = ["ConfigStore", "unpack_inputs"]
+__all__ = ["BUSY_SECONDS", "ConfigStore", "unpack_inputs"]
 
-_BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0
 _OPENING_SECONDS = 10.0
 """For another process that opens the file just now: which takes milliseconds, or seconds where an older file is brought up to date."""
 _MOST_WAL = 16 * MIB
@@ -75,7 +75,7 @@ class ConfigStore:
     What is added is written by ``commit``, all of it or nothing; after a HistoryError it is kept for another try.
     """
 
-    def __init__(self, path: Path, *, busy_seconds: float = _BUSY_SECONDS) -> None:
+    def __init__(self, path: Path, *, busy_seconds: float = BUSY_SECONDS) -> None:
         self.path = path
         self._waiting: dict[str, list[Row]] = {}
         self._busy_seconds = busy_seconds
@@ -290,10 +290,10 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _locked(path: Path, *files: Path, instead: str = "") -> HistoryError:
+def _locked(path: Path, *files: Path, instead: str = "") -> HistoryBusy:
     """``files``: those that the lock may be on; ``instead``: what else can be done than to end the process."""
     by = held_by(*files)
-    return HistoryError(
+    return HistoryBusy(
         f"{path} is locked by another process that doesn't let go of it{f', {by}' if by else ''}",
         hint=f"End that process{instead}. Then try again.",
     )
@@ -314,7 +314,7 @@ def _history_error(path: Path, error: sqlite3.Error | OSError) -> HistoryError:
     primary = None if code is None else code & 0xFF
     if primary == sqlite3.SQLITE_FULL or _has_no_room(path, error, primary):
         hint = f"Free some space (about {format_bytes(_MOST_WAL)}), then try again."
-        return HistoryError(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
+        return HistoryBusy(f"The disk of {path.parent} is full: {path.name} can't be written", hint=hint)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return _locked(path, path, *(path.with_name(path.name + ending) for ending in ("-shm", "-wal")))
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
