@@ -8,6 +8,7 @@ from dlrover_lite.brain.decision import Candidates, Decision
 from dlrover_lite.brain.effect import Effect
 from dlrover_lite.brain.job_view import Policy
 from dlrover_lite.units import format_bytes
+from dlrover_lite.words import plural
 
 __all__ = ["Line", "explain", "lines_of"]
 
@@ -63,12 +64,12 @@ def explain(
     if effect is not None:
         text.append(f"What it brought: {effect.text}.")
     if decision.room is not None:
-        text.append(f"It could have had {decision.room.cores:g} cores and {format_bytes(decision.room.memory)}.")
+        text.append(f"It could have had {_cores(decision.room.cores)} and {format_bytes(decision.room.memory)}.")
     lines = lines_of(decision, policy=policy, most=most)
     if lines and decision.candidates is not None:
         text += ["", *_table(lines)]
         if (hidden := len(decision.candidates.workers) + decision.candidates.left_out - len(lines)) > 0:
-            text.append(f"({hidden} more plans between these)")
+            text.append(f"({plural(hidden, 'more plan')} between these)")
     if decision.index:
         text += ["", f"index {decision.index}"]
     return "\n".join(text)
@@ -78,7 +79,7 @@ def _whose(decision: Decision) -> str:
     """Memory it is that a decision foresees."""
     if decision.treatment is None:
         return "each PS"
-    return "all PS together" if decision.treatment.cause == "ceiling" else "it"
+    return "all PS together" if decision.treatment.cause == "ceiling" else decision.treatment.node
 
 
 def _sentence(decision: Decision) -> str:
@@ -125,19 +126,19 @@ def _verdict(decision: Decision, table: Candidates, at: int, policy: Policy) -> 
     more = table.cores[at] - table.cores[chosen]
     name = "the present plan: " if at == table.now else ""
     if room is not None and table.cores[at] > room.cores + _SLACK:
-        return f"{name}needs {_cores(table.cores[at] - room.cores)} more than are left for it"
+        return f"{name}needs {_cores(table.cores[at] - room.cores)} more than it may have"
     if room is not None and table.memory[at] > room.memory:
-        return f"{name}needs {format_bytes(table.memory[at] - room.memory)} of memory more than are left for it"
+        return f"{name}needs {format_bytes(table.memory[at] - room.memory)} of memory more than it may have"
     if decision.action == "explore":
-        return f"{name}{_by_time(later)} as far as is known; the chosen one is tried to know more"
+        return f"{name}{_by_time(later)} as far as is known; the chosen one is tried to learn more"
     if later >= 0:
         cost = f", for {_cores(-more)} less" if more < 0 else f", and costs {_cores(more)} more" if more > 0 else ""
         return f"{name}{_by_time(later)}{cost}"
     if later > -policy.tie_share * table.seconds[at]:
-        return f"{name}{_by_time(later)}, too little for {_cores(more)} more"
-    if chosen == table.now:
+        return f"{name}{_by_time(later)}, too little {f'for {_cores(more)} more' if more > 0 else 'to count'}"
+    if chosen == table.now or more <= 0:
         return f"{name}{_by_time(later)} by the model; what is said above keeps it from that"
-    return f"{name}{_by_time(later)} for {_cores(more)} more, which are worth more to other jobs"
+    return f"{name}{_by_time(later)} for {_cores(more)} more, by which other jobs gain more"
 
 
 def _cores(count: float) -> str:

@@ -9,8 +9,8 @@ from dlrover_lite.brain.job_view import JobView, RoundInputs
 from dlrover_lite.brain.lattice import Bounds, Candidate
 from dlrover_lite.brain.profiles import Profile
 from dlrover_lite.brain.shown import Fact
-from dlrover_lite.brain.treatment import HealInputs, NodeNow
-from dlrover_lite.units import format_bytes
+from dlrover_lite.brain.treatment import HealInputs, NodeEnd, NodeNow
+from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.words import count, duration, plural
 
 __all__ = ["facts_of_round", "facts_of_treatment"]
@@ -92,15 +92,15 @@ def _capacity(inputs: RoundInputs, view: JobView) -> str:
     most = view.most
     own = ""
     if most is not None and (most.cores < inputs.capacity.cores or most.memory < inputs.capacity.memory):
-        own = f"; this one {most.cores:g} and {format_bytes(most.memory)} at most"
-    return f"{inputs.capacity.cores:g} cores and {format_bytes(inputs.capacity.memory)} for all jobs{own}"
+        own = f"; this one may have {_amount(most)} at most"
+    return f"{_amount(inputs.capacity)} for all jobs{own}"
 
 
 def _free(view: JobView) -> str:
     free = view.model.parameters.get("free_cores")
     if not isinstance(free, int | float):
         return ""
-    return f"{free:.3g} core{'' if free == 1 else 's'} that its nodes could use on each machine"
+    return f"{_cores(free)} that its nodes could use on each machine"
 
 
 def _others(inputs: RoundInputs, job: str) -> str:
@@ -114,7 +114,7 @@ def _others(inputs: RoundInputs, job: str) -> str:
 
 
 def _has(plan: Candidate | None) -> str:
-    return "waits" if plan is None else f"has {plan.cores:g} core{'' if plan.cores == 1 else 's'}"
+    return "waits" if plan is None else f"has {_cores(plan.cores)}"
 
 
 def _priority(view: JobView) -> str:
@@ -143,7 +143,7 @@ def _trust(view: JobView) -> str:
 def _held(view: JobView) -> str:
     parts = []
     if view.fixed and view.now is not None:
-        parts.append("its plan couldn't be changed just then")
+        parts.append(f"its plan couldn't be changed just then{view.held and f': {view.held}'}")
     if view.declined:
         parts.append(f"refused a short while ago: {', '.join(plan.describe() for plan in view.declined[-2:])}")
     if view.priority != 1:
@@ -165,9 +165,14 @@ def facts_of_treatment(inputs: HealInputs, decision: Decision) -> tuple[Fact, ..
         ("to act", _to_act(inputs)),
         ("room", _room(inputs)),
         ("before", _before(inputs, name)),
-        *((f"ended {end.node}", f"{end.reason}, with {format_bytes(end.peak_bytes)} at most") for end in inputs.ended),
+        *((f"ended {end.node}", _end(end)) for end in inputs.ended),
     ]
     return tuple(Fact(name, text) for name, text in pairs if text)
+
+
+def _end(end: NodeEnd) -> str:
+    used = f"; it had used {format_bytes(end.peak_bytes)} at most" if end.peak_bytes else ""
+    return f"{end.reason}{used}"
 
 
 def _node(node: NodeNow | None) -> str:
@@ -175,7 +180,7 @@ def _node(node: NodeNow | None) -> str:
         return ""
     used = f"; it has used {format_bytes(node.used_bytes)} at most" if node.used_bytes else ""
     where = f" on {node.host}" if node.host else ""
-    return f"{node.node}{where}: {node.resources.cores:g} cores, {format_bytes(node.resources.memory)}{used}"
+    return f"{node.node}{where}: {_amount(node.resources)}{used}"
 
 
 def _seen(inputs: HealInputs) -> str:
@@ -204,10 +209,7 @@ def _to_act(inputs: HealInputs) -> str:
 
 
 def _room(inputs: HealInputs) -> str:
-    parts = [
-        f"{free.cores:g} cores and {format_bytes(free.memory)}{f' on {host}' if host else ''}"
-        for host, free in inputs.free.items()
-    ]
+    parts = [f"{_amount(free)}{f' on {host}' if host else ''}" for host, free in inputs.free.items()]
     return f"{'; '.join(parts)} could still be given" if parts else ""
 
 
@@ -216,4 +218,14 @@ def _before(inputs: HealInputs, node: str) -> str:
     if not past:
         return ""
     ago = duration(max(0.0, inputs.at - past[-1].at))
-    return f"{plural(len(past), 'time')} it was treated, the last time {ago} before, for {past[-1].cause}"
+    if len(past) == 1:
+        return f"it was treated {ago} before ({past[-1].cause})"
+    return f"it was treated {len(past)} times, the last time {ago} before ({past[-1].cause})"
+
+
+def _amount(there: Resources) -> str:
+    return f"{_cores(there.cores)} and {format_bytes(there.memory)}"
+
+
+def _cores(count: float) -> str:
+    return f"{count:.4g} core{'' if count == 1 else 's'}"

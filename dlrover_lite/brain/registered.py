@@ -280,7 +280,7 @@ class RegisteredJob:
             return f"autoscaling is paused for it ({standing.paused})"
         if standing.busy or self.waits is not None:
             return "a change of it is under way"
-        return "it couldn't just now" if at < self.stays_until else ""
+        return "it couldn't when it was asked a short while ago" if at < self.stays_until else ""
 
     @property
     def least_cores(self) -> float:

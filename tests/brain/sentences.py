@@ -12,15 +12,20 @@ from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.health import heal
 from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
 from dlrover_lite.brain.lattice import Candidate, MemoryNeed
+from dlrover_lite.brain.options import options_of
 from dlrover_lite.brain.pareto import Band
+from dlrover_lite.brain.reasons import Reasons
+from dlrover_lite.brain.settle import Settled, Verdict
 from dlrover_lite.brain.treatment import HealInputs, Replace, Treatment
 from dlrover_lite.units import GIB, MIB, Resources
+from tests.brain.explaining import explanations, of_step
 from tests.brain.models import data
 from tests.brain.models import load as load_sides
 from tests.brain.models import view as plain_view
 from tests.brain.recording import DIRECTORY, Heal, Step, decided, load
 from tests.brain.test_health import inputs as nodes
 from tests.brain.test_health import windows
+from tests.brain.test_spare_rules import inputs_of, job_of
 
 __all__ = ["examples"]
 
@@ -28,16 +33,21 @@ ROOMY = MemoryNeed(worker=100 * MIB, ps=100 * MIB)
 
 
 def examples() -> Iterator[str]:
-    """Reasons and effects, in whatever order."""
+    """Reasons, effects and explanations, in whatever order."""
     for path in sorted(DIRECTORY.glob("*.json")):
         for step in load(path).steps:
             yield from (one.reason for one in decided(step))
             yield from _of_nodes(step)
+            yield from of_step(step)
+    yield from explanations()
     yield from _alone()
     yield from _shared()
     yield from _brought()
     for busy, cpu in (((0.9, 0.6, 0.6), (0.62, 0.6, 0.6)), ((1.6, 1.0, 1.0), (1.6, 1.0, 1.0))):
         yield from (one.reason for one in heal(nodes(windows(busy=busy, cpu=cpu))))
+    unlike = job_of()
+    unlike.limits["worker-1"] = 2 * GIB
+    yield from (one.reason for one in heal(inputs_of(unlike)))
 
 
 def view(job: str, **fields: Any) -> JobView:
@@ -79,7 +89,21 @@ def _shared() -> Iterator[str]:
         view("news", model=data(worker=0.03, server=0.005, spread=0.3), now=Candidate(4, 1, 0.5, 0.5), scale_seconds=5.0),
         view("shop", model=data(server=0.005, spread=0.02), now=Candidate(4, 1, 0.5, 0.25), scale_seconds=30.0),
     )  # fmt: skip
+    yield from _of_others()
     yield from reasons(4.0, view("ads", now=Candidate(4, 1, 0.75, 0.75)), view("news"), view("shop"))
+    many = [view(name, now=one) for name in ("ads", "news", "shop", "feed", "mail")]
+    yield from reasons(8.0, *many, view("huge", need=MemoryNeed(worker=63 * GIB + 800 * MIB)))
+
+
+def _of_others() -> Iterator[str]:
+    """An exchange that two others would make, and that doesn't come about."""
+    one = view("ads", now=Candidate(1, 1, 0.25, 0.25))
+    inputs = RoundInputs(at=0.0, capacity=Resources(8.0, 64 * GIB), jobs=(one,), policy=Policy())
+    options = options_of(one, load_sides(one.model), inputs.capacity, inputs.policy)
+    assert options is not None and options.now is not None
+    verdict = Verdict(options.now, "stay", "exchange")
+    settled = Settled({"ads": verdict}, Resources(0.0, 0), {"news": 20.0, "shop": -30.0})
+    yield Reasons(inputs, {"ads": options}, {}, settled).plan(options, verdict)
 
 
 def _brought() -> Iterator[str]:
@@ -109,6 +133,20 @@ def _of_nodes(step: Step) -> Iterator[str]:
         yield from _said(inputs, past=(*inputs.past, *[replaced] * 3))
         yield from _said(inputs, free={})
         yield from _said(inputs, free={"a": Resources(0.0, 0)}, total_samples=None)
+        if treatment.cause == "hot ps":
+            yield from _said(_alone_on(inputs, treatment.node), free={})
+
+
+def _alone_on(inputs: HealInputs, server: str) -> HealInputs:
+    """The same job, as if it had no other parameter server."""
+    return msgspec.structs.replace(
+        inputs,
+        profiles=tuple(
+            msgspec.structs.replace(one, ps=tuple(use for use in one.ps if use.node == server))
+            for one in inputs.profiles
+        ),
+        nodes=tuple(node for node in inputs.nodes if node.role == "worker" or node.node == server),
+    )
 
 
 def _said(inputs: HealInputs, **changed: Any) -> Iterator[str]:

@@ -289,7 +289,10 @@ def test_one_that_could_not_give_way_is_left_alone_for_a_while(office: Office) -
     office.turn()
     assert office.said("a") is None
     told = office.said("urgent")
-    assert told is not None and "a has less priority, but can't give way: it couldn't just now" in told.reason
+    assert (
+        told is not None
+        and "a has less priority, but can't give way: it couldn't when it was asked a short while ago" in told.reason
+    )
     office.now = office.jobs["a"].at = office.now + 100.0
     office.measured("a")
     told = office.said("a")

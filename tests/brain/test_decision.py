@@ -98,7 +98,7 @@ def test_the_explanation_says_why_this_one_and_why_not_the_others():
         if line.seconds > chosen.seconds and line.cores < chosen.cores:
             assert "later" in line.verdict and line.verdict.endswith(" less")
         elif line.cores > one.room.cores + 1e-6:
-            assert "more than are left" in line.verdict
+            assert "more than it may have" in line.verdict
     short = lines_of(one, most=6)
     assert len(short) < len(lines)
     assert {"*", "="} <= {line.mark for line in short}

@@ -46,11 +46,11 @@ def test_the_chosen_plan_is_marked_and_the_rest_has_a_verdict() -> None:
 def test_plans_that_are_too_large_say_how_much_they_need() -> None:
     one = decided(cores=2.0, now=Candidate(2, 1, 1.0, 0.5))  # what it has is more than there is now
     (present,) = [line for line in lines_of(one) if line.mark == "="]
-    assert present.verdict == "the present plan: needs 0.5 cores more than are left for it"
+    assert present.verdict == "the present plan: needs 0.5 cores more than it may have"
     need = MemoryNeed(worker=100, ps=100, tables=0)
     one = decided(memory=500, need=need, now=Candidate(5, 1, 0.25, 0.25))
     (present,) = [line for line in lines_of(one) if line.mark == "="]
-    assert present.verdict == "the present plan: needs 100 B of memory more than are left for it"
+    assert present.verdict == "the present plan: needs 100 B of memory more than it may have"
 
 
 def test_a_long_table_is_cut_with_the_plans_that_count_in_it() -> None:
@@ -102,5 +102,5 @@ def test_a_treatment_names_its_node_and_the_memory_it_will_need() -> None:
     )
     assert explain(one).splitlines() == [
         "a: heal ps-1. ps-1 grows.",
-        "Memory of it: 600 MiB at its peak (80% band 500 MiB to 700 MiB), limit 1 GiB.",
+        "Memory of ps-1: 600 MiB at its peak (80% band 500 MiB to 700 MiB), limit 1 GiB.",
     ]

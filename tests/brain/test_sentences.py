@@ -1,16 +1,21 @@
 """Every sentence that the brain can write, with an example of each in ``sentences.txt``: read it when one changes.
 
 python -m tests.brain.test_sentences      # write the file anew
+
+Parts of sentences are found in the code. That each has an example is checked twice: its text is in one, and the code that makes it has run
+while the examples were made, so that an example of another sentence doesn't stand for one of few words.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -29,42 +34,176 @@ MODULES = (
     "ceiling",
     "health",
     "effect",
+    "registered",
+    "explain",
+    "explained",
+    "explained_facts",
+    "explained_model",
+    "explained_words",
 )
-"""Where reasons are written."""
-_LEAST_WORDS = 3
+"""Where reasons and explanations are written."""
+OTHERS = {
+    "daemon": "how a job has ended that nobody told of, and the log",
+    "decision": "what a replay finds different",
+    "lattice": "why bounds hold no plan",
+    "plan": "why nodes don't fit into a machine",
+    "service": "the log, and answers to what can't be understood",
+    "thinking": "the log",
+}
+"""Where other text is written, and which."""
+_CAUSES = get_args(Cause)
+_LEAST_WORDS = 2
 _WORD = re.compile(r"[a-zA-Z']{2,}")
 
 
-def fragments(module: str) -> Iterator[str]:
-    """Parts of sentences: constant text of a few words, but for docstrings and messages of errors."""
-    tree = ast.parse((BRAIN / f"{module}.py").read_text())
+def words(text: str) -> int:
+    return sum(bool(_WORD.search(word)) for word in text.split())
+
+
+def text_nodes(tree: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
+    """All but docstrings, messages of errors, formats of numbers, and names of causes."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             skipped.update(id(inner) for inner in ast.walk(node))
+        elif isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            skipped.update(id(inner) for inner in ast.walk(node.format_spec))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            words = [word for word in node.value.split() if _WORD.search(word)]
-            if len(words) >= _LEAST_WORDS and node.value not in get_args(Cause):
-                yield node.value
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in get_args(Cause)
+        ):
+            yield node
+
+
+def fragments(module: str) -> Iterator[str]:
+    """Parts of sentences: text of a few words, with ``{}`` where values come."""
+    tree = ast.parse((BRAIN / f"{module}.py").read_text())
+    parts = {id(one) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for one in node.values}
+    for node in text_nodes(tree):
+        if id(node) not in parts and words(text := text_of(node)) >= _LEAST_WORDS:
+            yield text
+
+
+def text_of(node: ast.Constant | ast.JoinedStr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
+
+
+def is_in(part: str, text: str) -> bool:
+    """``part`` may begin a sentence."""
+    pieces = [re.escape(piece) for piece in re.split(r"\{[^}]*\}", part)]
+    pieces[0] = f"(?i:{pieces[0][:1]}){pieces[0][1:]}" if part[:1].isalpha() else pieces[0]
+    return re.search(".*?".join(pieces), text) is not None
+
+
+# --- code that has run ------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Of an expression in a file: first line, last line, first column, last column."""
+
+    line: int | None
+    end: int | None
+    column: int | None
+    end_column: int | None
+
+
+class Run:
+    """Notes which expressions of some files run meanwhile."""
+
+    def __init__(self, files: set[str]) -> None:
+        self.places: dict[str, set[Place]] = {file: set() for file in files}
+        self._positions: dict[CodeType, list[Place]] = {}
+
+    def __enter__(self) -> Run:
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _called(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        if frame.f_code.co_filename not in self.places:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event == "opcode":
+            code = frame.f_code
+            if code not in self._positions:
+                self._positions[code] = [Place(*position) for position in code.co_positions()]
+            self.places[code.co_filename].add(self._positions[code][frame.f_lasti // 2])
+        return self._stepped
+
+
+def written_in_functions(tree: ast.Module) -> Iterator[tuple[str, Place]]:
+    """Text with words that functions write, and where; a tuple of constants is one constant."""
+    inside: dict[int, ast.AST] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and all(isinstance(one, ast.Constant) for one in node.elts):
+            inside.update((id(one), node) for one in node.elts)
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for statement in function.body:
+            parts = {id(one) for node in ast.walk(statement) if isinstance(node, ast.JoinedStr) for one in node.values}
+            for node in text_nodes(statement):
+                formatted = isinstance(node, ast.JoinedStr)
+                text = text_of(node)
+                if id(node) not in parts and words(text) >= (1 if formatted else _LEAST_WORDS):
+                    place: Any = inside.get(id(node), node)
+                    yield text, Place(place.lineno, place.end_lineno, place.col_offset, place.end_col_offset)
+
+
+class Examples(NamedTuple):
+    texts: list[str]
+    """The shortest first."""
+    ran: dict[str, set[Place]]
+    """By module."""
+
+
+@cache
+def made() -> Examples:
+    files = {str(BRAIN / f"{module}.py"): module for module in MODULES}
+    with Run(set(files)) as run:
+        texts = set(examples())
+    known = sorted(texts, key=lambda text: (len(text), text))
+    return Examples(known, {files[file]: places for file, places in run.places.items()})
 
 
 @cache
 def written() -> str:
     """The file as it is to be: by module, the shortest example of each part of a sentence."""
-    known = sorted(examples(), key=lambda text: (len(text), text))
     lines: list[str] = []
     for module in MODULES:
         found = {}
         for part in fragments(module):
-            found.setdefault(next((text for text in known if part in text), f"NO EXAMPLE OF: {part!r}"), None)
+            found.setdefault(next((text for text in made().texts if is_in(part, text)), f"NO EXAMPLE OF: {part!r}"))
         lines += [f"--- {module}", *found, ""]
     return "\n".join(lines)
 
 
 def test_every_sentence_has_an_example() -> None:
     missing = [line for line in written().splitlines() if line.startswith("NO EXAMPLE")]
-    assert not missing, "add a case of it to tests/brain/sentences.py"
+    assert not missing, "add a case of it to tests/brain/sentences.py or explaining.py"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_all_code_that_writes_sentences_has_run_for_an_example(module: str) -> None:
+    tree = ast.parse((BRAIN / f"{module}.py").read_text())
+    ran = made().ran[module]
+    missing = [f"line {place.line}: {text}" for text, place in written_in_functions(tree) if place not in ran]
+    assert not missing, "add a case of it to tests/brain/sentences.py or explaining.py"
+
+
+def test_no_module_writes_sentences_that_nobody_reads() -> None:
+    writing = {path.stem for path in BRAIN.glob("*.py") if any(words(part) > 2 for part in fragments(path.stem))}
+    assert writing - set(MODULES) == set(OTHERS), "add it to MODULES, with examples, or to OTHERS"
 
 
 def test_the_sentences_are_those_that_were_read() -> None:
