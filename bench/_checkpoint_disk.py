@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import GroupShape
+from dlrover_lite.checkpoint.layout import ArenaFacts, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.ps.cut_kernels import compile_kernels
@@ -66,7 +66,7 @@ def make_rows(total_bytes: int) -> Arenas:
     state = random.random((count, SHAPE.state), np.float32)
     columns = random.integers(0, 1 << 63, count, np.uint64), meta, values, state
     files = [_file(column) for column in columns]
-    return Arenas(GroupFiles(*files), GroupCut(SHAPE.dim, SHAPE.state, count, CLOCK, bytes(8), 1))
+    return Arenas(GroupFiles(*files), GroupCut(SHAPE.dim, SHAPE.state, count, CLOCK, bytes(8), 1, rows=count))
 
 
 def _file(column: NDArray[Any]) -> int:
@@ -89,7 +89,7 @@ def write_part(store: CheckpointStore, number: int, arenas: Arenas) -> Cost:
     spill = Spill([arenas.cut])
     reader = CutReader([arenas.cut], [arenas.files], spill, every, none, kernels=True)
     began, cpu_s = time.perf_counter(), _cpu_s()
-    with writer.part("bench", 0, every, [SHAPE]) as part:
+    with writer.part("bench", 0, every, [SHAPE], arenas=[ArenaFacts(CLOCK, [0])]) as part:
         for _ in reader.steps(part):
             pass
         entry = part.finish()
@@ -172,7 +172,7 @@ def _read_share(url: str, cut: int, share: int, scattered: bool, ready: Any, go:
     used_before = _cpu_s()
     ready.release()
     go.wait()
-    count = sum(len(block.slots) for block in store.rows(cut, mine))
+    count = sum(len(block.slots) for block in store.rows(cut, mine, kernels=True))
     with rows.get_lock():
         rows.value += count
         cpu_s.value += _cpu_s() - used_before

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,15 +63,12 @@ class Buckets:
     """``memory``, as bytes: all rooms. That of each bucket begins at ``offsets`` [16], and the first ``used`` [16] rows are in it: who
     puts rows there raises that number. ``spare``: rooms beyond those that fill."""
 
-    def __init__(self, shape: GroupShape, capacity: int, spare: int, *, huge_pages: bool = False) -> None:
-        """``capacity``: rows of a block. ``huge_pages``: all of it is going to be used, and more than once."""
+    def __init__(self, shape: GroupShape, capacity: int, spare: int) -> None:
+        """``capacity``: rows of a block."""
         self.shape, self.capacity = shape, capacity
         size = capacity * shape.known_row_bytes
         stride = size + -size % ALIGNMENT
         room = mmap.mmap(-1, stride * (BUCKETS + spare), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if huge_pages and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
-                room.madvise(mmap.MADV_HUGEPAGE)
         view = memoryview(room)
         rooms = [Room(view, number * stride, capacity, shape) for number in range(BUCKETS + spare)]
         self.memory: NDArray[np.uint8] = np.frombuffer(room, np.uint8)

@@ -1,7 +1,8 @@
 """The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
 
     header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
-    blocks     arrays of rows one after the other, zeros up to a multiple of 8, or of 4,096; compressed as a whole, if they are
+    blocks     arrays of rows one after the other, zeros up to a multiple of 8, or of 4,096; compressed as a whole, if they are;
+               a block's kind says whether it is of rows of neighbouring slots, or of rows as they lie (``lying``)
     index      an entry of ENTRY for each block
     tail       TAIL
 
@@ -30,11 +31,15 @@ __all__ = [
     "BUCKETS",
     "BUCKET_SHIFT",
     "ENTRY",
+    "ENTRY_BYTES_1",
+    "GATHERED",
     "HEAD",
     "LARGE_BYTES",
+    "LYING",
     "PART_MAGIC",
     "TAIL",
     "VERSION",
+    "ArenaFacts",
     "Block",
     "Codec",
     "GroupShape",
@@ -48,8 +53,10 @@ __all__ = [
     "refuse_other_major",
 ]
 
-VERSION = (1, 0)
+VERSION = (2, 0)
 """Major, minor. A minor version adds only what an older one can pass over: fields, keys, arrays at the end of a block."""
+OLDEST_MAJOR = 1
+"""That can be read: its parts have blocks of one kind only."""
 BLOCK_BYTES = 1 << 20
 """Of a full block, before compression."""
 ALIGNMENT = 4096
@@ -76,9 +83,14 @@ ENTRY = np.dtype(
         ("first_slot", "<u2"),
         ("last_slot", "<u2"),
         ("crc32", "<u4"),
+        ("kind", "<u4"),
     ]
 )
-"""Of the bytes as stored: position, number and checksum; of the rows: number, group, lowest and highest slot."""
+"""Of the bytes as stored: position, number and checksum; of the rows: number, group, lowest and highest slot, how they are stored."""
+ENTRY_BYTES_1 = 28
+"""Of an entry of version 1, which has no kind."""
+GATHERED, LYING = 0, 1
+"""Kinds of blocks: of rows of neighbouring slots, which were gathered for it; of rows as they lie in the memory of a server."""
 _SMALL_ROW_BYTES = 8 + 4 + 4 + 2 + 2
 
 Codec = Literal["none", "zlib"]
@@ -101,6 +113,15 @@ class GroupShape(msgspec.Struct, frozen=True):
         return self.row_bytes or self.known_row_bytes
 
 
+class ArenaFacts(msgspec.Struct, frozen=True):
+    """What is to be known of a group beside blocks of rows as they lie."""
+
+    clock: int
+    """When the snapshot began."""
+    salts: list[int]
+    """Of its tables."""
+
+
 class PartHead(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     cut: int
@@ -108,6 +129,8 @@ class PartHead(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupShape]
     codec: str
     entry_bytes: int
+    arenas: list[ArenaFacts] = []
+    """Of each group; empty in a part that has no rows as they lie."""
 
 
 class Block(NamedTuple):
@@ -156,11 +179,11 @@ def read_tail(data: bytes | memoryview, file: str) -> Tail:
 
 def refuse_other_major(file: str, version: Sequence[int]) -> None:
     """Raises CheckpointForeign for a version that can't be read here."""
-    if version[0] != VERSION[0]:
+    if not OLDEST_MAJOR <= version[0] <= VERSION[0]:
         found = ".".join(map(str, version))
         newer = version[0] > VERSION[0]
         raise CheckpointForeign(
-            f"{file} is of checkpoint format {found}; this dlrover-lite reads {VERSION[0]}.x",
+            f"{file} is of checkpoint format {found}; this dlrover-lite reads {OLDEST_MAJOR}.x to {VERSION[0]}.x",
             hint=f"Use {'a newer' if newer else 'an older'} dlrover-lite.",
         )
 

@@ -21,7 +21,10 @@ from dlrover_lite.checkpoint.destination import FileReader, damaged
 from dlrover_lite.checkpoint.layout import (
     ALIGNMENT,
     ENTRY,
+    ENTRY_BYTES_1,
+    GATHERED,
     HEAD,
+    LYING,
     TAIL,
     Block,
     GroupShape,
@@ -30,6 +33,7 @@ from dlrover_lite.checkpoint.layout import (
     read_head,
     read_tail,
 )
+from dlrover_lite.checkpoint.lying import LyingRows, lying_arrays, lying_row_bytes, rows_lying
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.rows import RowData
@@ -50,8 +54,15 @@ class PartReader:
     the destination can't be read.
     """
 
-    def __init__(self, file: FileReader, entry: PartEntry, groups: list[GroupShape]) -> None:
+    def __init__(self, file: FileReader, entry: PartEntry, groups: list[GroupShape], *, kernels: bool = False) -> None:
+        """``kernels``: whether numba is to be used, which should be there then."""
         self._file, self._entry = file, entry
+        self._slots = slot_sets.unpack(entry.slots)
+        self._rows_lying = rows_lying
+        if kernels:
+            from dlrover_lite.checkpoint import lying_kernels
+
+            self._rows_lying = lying_kernels.rows_lying
         self.url = file.url
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="checkpoint")  # has none until it reads blocks
         try:
@@ -89,16 +100,18 @@ class PartReader:
         tail = read_tail(self._file.read(size - TAIL.size, TAIL.size), self.url)
         length = size - TAIL.size - tail.index_offset
         wrong = tail.index_crc32 != self._entry.index_crc32 or tail.blocks != self._entry.blocks
-        if wrong or entry_bytes < ENTRY.itemsize or length != tail.blocks * entry_bytes:
+        if wrong or entry_bytes < ENTRY_BYTES_1 or length != tail.blocks * entry_bytes:
             raise damaged(self.url, "it isn't the file that its manifest means")
         if not length:
             return np.empty(0, ENTRY)
         data = self._file.read(tail.index_offset, length)
         if crc32([data]) != tail.index_crc32:
             raise damaged(self.url, "its index isn't as it was written")
-        # A newer minor version's entries are longer.
-        wide = np.frombuffer(data, np.uint8).reshape(tail.blocks, entry_bytes)[:, : ENTRY.itemsize]
-        return np.ascontiguousarray(wide).view(ENTRY).reshape(tail.blocks)
+        # A newer minor version's entries are longer, version 1's are shorter.
+        wide = np.zeros((tail.blocks, ENTRY.itemsize), np.uint8)
+        known = min(entry_bytes, ENTRY.itemsize)
+        wide[:, :known] = np.frombuffer(data, np.uint8).reshape(tail.blocks, entry_bytes)[:, :known]
+        return wide.view(ENTRY).reshape(tail.blocks)
 
     def blocks(
         self, owned: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
@@ -169,19 +182,35 @@ class PartReader:
     def _block(self, number: int, entry: Any, stored: NDArray[np.uint8], owned: slot_sets.SlotSet | None) -> Block:
         if crc32([stored.data]) != int(entry["crc32"]):
             raise self._damaged_block(number, "its checksum is another")
-        group, rows = int(entry["group"]), int(entry["rows"])
+        group, rows, kind = int(entry["group"]), int(entry["rows"]), int(entry["kind"])
+        if kind not in (GATHERED, LYING):
+            raise CheckpointForeign(f"{self.url} has blocks of a kind {kind}", hint="Use a newer dlrover-lite.")
         shape = self.head.groups[group]
+        size = rows * (lying_row_bytes(shape) if kind == LYING else shape.stored_row_bytes)
         payload: Any = stored
         if self.head.codec == "zlib":
             try:
-                payload = decompress(stored.data, rows * shape.stored_row_bytes + ALIGNMENT)
+                payload = decompress(stored.data, size + ALIGNMENT)
             except BrokenStream as error:
                 raise self._damaged_block(number, str(error)) from error
-        if len(payload) < rows * shape.stored_row_bytes:
+        if len(payload) < size:
             raise self._damaged_block(number, "it is too short")
+        if kind == LYING:
+            return self._lying(number, group, lying_arrays(payload, rows, shape), owned)
         slots, data = block_arrays(payload, rows, shape)
         if owned is not None and len(chosen := np.flatnonzero(owned[slots])) < rows:
             slots, data = slots[chosen], _chosen(data, chosen)
+        return Block(self.head.cut, group, slots, data)
+
+    def _lying(self, number: int, group: int, found: LyingRows, owned: slot_sets.SlotSet | None) -> Block:
+        """A server's memory may have rows of slots that aren't its own (any more)."""
+        if group >= len(self.head.arenas):
+            raise self._damaged_block(number, "nothing is said of its rows")
+        wanted = self._slots if owned is None else owned & self._slots
+        try:
+            slots, data = self._rows_lying(found, self.head.arenas[group], wanted)
+        except ValueError as error:
+            raise self._damaged_block(number, str(error)) from error
         return Block(self.head.cut, group, slots, data)
 
     def _damaged_block(self, number: int, what: str) -> CheckpointDamaged:

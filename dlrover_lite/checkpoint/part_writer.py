@@ -1,7 +1,7 @@
-"""Writing a part: rows come in any order, and go out in blocks of neighbouring slots.
+"""Writing a part: rows come in any order, and go out in blocks of neighbouring slots, or as they lie.
 
-The caller's thread puts rows in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, and
-twelve that are full and not written yet; 28 MiB.
+The caller's thread puts rows in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, if there
+are such blocks, and twelve of each kind that are full and not written yet.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,15 @@ from dlrover_lite.checkpoint.layout import (
     BUCKET_SHIFT,
     BUCKETS,
     ENTRY,
+    GATHERED,
+    LYING,
     TAIL,
     PartHead,
     Tail,
     pack_head,
     pack_tail,
 )
+from dlrover_lite.checkpoint.lying import LyingRoom, LyingRooms, lying_row_bytes
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.errors import JobError
 from dlrover_lite.rows import RowData
@@ -41,8 +45,19 @@ _MOST_UNDER_WAY = 2
 """Such writes."""
 _TOGETHER = 16
 """The rows of a full block are a multiple of that, if there are many: then its arrays begin at cache lines."""
-_MANY_BYTES = 64 << 20
-"""Of a group: more than twice the memory that is used for it."""
+_LYING_TOGETHER = 8
+"""As many rows as they lie: their arrays begin at cache lines behind ids."""
+
+
+class _Stored(NamedTuple):
+    """A block, but for its zeros at the end."""
+
+    pieces: list[Piece]
+    rows: int
+    group: int
+    first_slot: int
+    last_slot: int
+    kind: int
 
 
 def _size(pieces: Sequence[Piece]) -> int:
@@ -66,6 +81,10 @@ class PartWriter:
         self._buckets: Buckets | None = None
         self._full: list[Full] = []
         self._under_way: deque[Future[list[Full]]] = deque()
+        self._rooms = LyingRooms(head.groups, block_bytes, _AT_ONCE * (1 + _MOST_UNDER_WAY) + 1 + len(head.groups))
+        self._free: list[LyingRoom] = []
+        self._laid: list[tuple[LyingRoom, int]] = []
+        self._laying: deque[Future[list[LyingRoom]]] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -101,17 +120,56 @@ class PartWriter:
                 if buckets.used[number] == buckets.capacity:
                     self._flush(number)
 
-    def buckets(self, group: int, rows: int = 0) -> Buckets:
+    def room(self, group: int) -> LyingRoom:
+        """Where the next block of this group's rows as they lie may be put. Nothing of it is checked."""
+        if not self._free and (made := self._rooms.make()) is not None:
+            self._free.append(made)
+        if not self._free:
+            self._submit_laid()
+            self._free += self._laying.popleft().result()
+        shape = self._head.groups[group]
+        capacity = max(1, self._block_bytes // lying_row_bytes(shape))
+        capacity -= capacity % _LYING_TOGETHER if capacity >= _LYING_TOGETHER**2 else 0
+        room = next((room for room in self._free if room.group == group), self._free[-1])
+        self._free.remove(room)
+        room.begin(group, shape, capacity)
+        return room
+
+    def lay(self, room: LyingRoom, used: int) -> None:
+        """The first numbers of ``room`` are a block; the room isn't the caller's any more."""
+        self._laid.append((room, used))
+        if len(self._laid) == _AT_ONCE:
+            self._submit_laid()
+
+    def counted(self, group: int, rows: int) -> None:
+        """So many rows are in blocks of this group that were laid."""
+        self._rows[group] += rows
+
+    def _submit_laid(self) -> None:
+        while self._laying and self._laying[0].done():
+            self._free += self._laying.popleft().result()
+        if self._laid:
+            self._laying.append(self._writer.submit(self._store_laid, self._laid))
+            self._laid = []
+
+    def _store_laid(self, blocks: list[tuple[LyingRoom, int]]) -> list[LyingRoom]:
+        """In the writing thread."""
+        last = slot_sets.SLOTS - 1
+        self._store(
+            [_Stored(room.pieces(used), used, room.group, 0, last, LYING) for room, used in blocks], aligned=True
+        )
+        return [room for room, _ in blocks]
+
+    def buckets(self, group: int) -> Buckets:
         """Where rows of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing is
-        checked. Groups come one after the other. ``rows``: about how many there are going to be, if that is known."""
+        checked. Groups come one after the other."""
         if group != self._group or self._buckets is None:
             self._flush_all()
             self._group = group
             shape = self._head.groups[group]
             capacity = max(1, self._block_bytes // shape.known_row_bytes)
             capacity -= capacity % _TOGETHER if capacity >= _TOGETHER**2 else 0
-            huge = rows * shape.known_row_bytes >= _MANY_BYTES
-            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY), huge_pages=huge)
+            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY))
         return self._buckets
 
     def flush_full(self) -> None:
@@ -158,18 +216,29 @@ class PartWriter:
         while len(self._under_way) >= _MOST_UNDER_WAY:
             self._buckets.written(self._under_way.popleft().result())
         if self._full:
-            self._under_way.append(self._writer.submit(self._store, self._full, self._group, last))
+            self._under_way.append(self._writer.submit(self._store_full, self._full, self._group, last))
             self._full = []
 
-    def _store(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
-        """In the writing thread, which alone has to do with file, position and entries meanwhile; the blocks, whose rooms are free."""
+    def _store_full(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
+        """In the writing thread."""
+        found = []
+        for block in blocks:
+            slots = block.room.slots[: block.used]
+            pieces = block.room.pieces(block.used)
+            found.append(_Stored(pieces, block.used, group, int(slots.min()), int(slots.max()), GATHERED))
+        self._store(found, last=last)
+        return blocks
+
+    def _store(self, blocks: list[_Stored], *, last: bool = False, aligned: bool = False) -> None:
+        """In the writing thread, which alone has to do with file, position and entries meanwhile. ``last``: what follows the last block
+        is aligned; ``aligned``: what follows any."""
         self._go_on()
         position, entries, together = self._position, [], []
         for block in blocks:
-            pieces = self._stored(block, position, last=last and block is blocks[-1])
-            slots = block.room.slots[: block.used]
+            pieces = self._packed(block.pieces, position, last=aligned or (last and block is blocks[-1]))
             size = _size(pieces)
-            entries.append((position, size, block.used, group, int(slots.min()), int(slots.max()), crc32(pieces)))
+            span = block.first_slot, block.last_slot
+            entries.append((position, size, block.rows, block.group, *span, crc32(pieces), block.kind))
             together += pieces
             position += size
         self._failed = True  # until they are written
@@ -177,10 +246,8 @@ class PartWriter:
         self._failed = False
         self._entries += entries
         self._position = position
-        return blocks
 
-    def _stored(self, block: Full, position: int, *, last: bool) -> list[Piece]:
-        pieces = block.room.pieces(block.used)
+    def _packed(self, pieces: list[Piece], position: int, *, last: bool) -> list[Piece]:
         size = _size(pieces)
         if self._head.codec == "zlib":
             return [compress([*pieces, bytes(padding(size, size))])]
@@ -190,6 +257,9 @@ class PartWriter:
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
         """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""
         self._flush_all()
+        self._submit_laid()
+        while self._laying:
+            self._laying.popleft().result()
         self._go_on()
         self._writer.shutdown()
         index = np.array(self._entries, ENTRY).tobytes()
@@ -216,6 +286,8 @@ class PartWriter:
         """Without effect on a part that is finished."""
         self._writer.shutdown(cancel_futures=True)
         self._buckets = None
+        self._free, self._laid = [], []
+        self._laying.clear()
         self._file.abandon()
 
     def __enter__(self) -> PartWriter:

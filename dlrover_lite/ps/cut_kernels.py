@@ -1,4 +1,4 @@
-"""What ``cut_reader`` does with rows, compiled: each is copied once, from where it is to where it is written from.
+"""What ``cut_reader`` does with rows of an increment, compiled: each is copied once, from where it is to where it is written from.
 
 A quarter of the processor time of doing the same with numpy, which copies rows twice and looks at each column of each bucket by itself. A
 persister has them only if its server had: to import numba for them would take more memory than the part.
@@ -11,28 +11,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.checkpoint import lying_kernels
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT, BUCKETS, GroupShape
-from dlrover_lite.kernels import kernel, prefetch
+from dlrover_lite.checkpoint.lying import LyingRows, lying_arrays
+from dlrover_lite.kernels import copy_4, kernel, prefetch
 from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.rows import CHANGED, COUNT, META_WORDS, TABLE
+from dlrover_lite.ps.spill import ENTRY_HEAD_WORDS, ENTRY_ID, ENTRY_META
 from dlrover_lite.slots import SLOTS, SlotSet
 
-__all__ = ["Copier", "Source", "compile_kernels"]
+__all__ = ["Copier", "Source", "compile_kernels", "lay_entries"]
 
 _U0, _U1, _U2, _U4, _U8 = (np.uint64(number) for number in (0, 1, 2, 4, 8))
 _META = np.uint64(META_WORDS)
+_HEAD, _ID_AT, _META_AT = np.uint64(ENTRY_HEAD_WORDS), np.uint64(ENTRY_ID), np.uint64(ENTRY_META)
+_HALF = np.uint64(32)
 _LINE = np.uint64(16)
 _SHIFT, _TO_BUCKET = np.uint64(SLOT_SHIFT), np.uint64(BUCKET_SHIFT)
 _AHEAD = np.uint64(4)
 """Rows that a bucket's next ones are fetched ahead."""
-_READ_AHEAD = np.uint64(48)
-"""Rows that those to be copied are, where all are: the processor alone doesn't look beyond a page."""
 _PLACE_SHIFT = np.uint64((BUCKETS - 1).bit_length())
 _BUCKET_MASK = np.uint64(BUCKETS - 1)
 _NEWER = np.uint32(1 << 30)
-"""See ``cut_reader``."""
+"""See ``checkpoint.lying``."""
 
 
 class Source(NamedTuple):
@@ -46,12 +49,10 @@ class Source(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted,
-    unless ``all`` are."""
+    """Of a group's rows. ``newer``: the first clock after the snapshot; ``span``: rows that changed less than so long ago are wanted."""
 
     clock: np.uint32
     newer: np.uint32
-    all: bool
     span: np.uint32
     owned: SlotSet
     any_whole: bool
@@ -95,7 +96,7 @@ def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[n
     (The next row, how many were copied, how many are late, whether the next row is of a table that there isn't.)
     """
     ids, meta, from_values, from_state, salts = source
-    clock, newer, wants_all, span, owned, any_whole, whole = wanted
+    clock, newer, span, owned, any_whole, whole = wanted
     u64, u32, u16, offsets, room_used, capacity, dim, row_state = rooms
     numbers, places = copies
     values_at, state_at = _U8 * capacity, (_U8 + _U4 * dim) * capacity
@@ -112,7 +113,7 @@ def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[n
             row += _U1
             continue
         age = np.uint32(clock - changed)
-        is_wanted = wants_all or age < span
+        is_wanted = age < span
         if table == _U0 or not (is_wanted or any_whole):
             row += _U1
             continue
@@ -130,9 +131,6 @@ def copy_rows(row, stop, source, wanted, rooms, copies, late):  # type: ignore[n
         _fetch(u32, values_to + _AHEAD * dim, dim)
         state_to = (room + state_at) // _U4 + k * row_state
         _fetch(u32, state_to + _AHEAD * row_state, row_state)
-        if wants_all:
-            _fetch(from_values, (row + _READ_AHEAD) * dim, dim)
-            _fetch(from_state, (row + _READ_AHEAD) * row_state, row_state)
         ids_to = room // _U8 + k
         counts_to = (room + counts_at) // _U4 + k
         slots_to = (room + slots_at) // _U2 + k
@@ -190,6 +188,24 @@ def drop_late(n, source, wanted, rooms, copies, late, lates):  # type: ignore[no
     return lates
 
 
+@kernel
+def put_entries(entries, n, words, chosen, dim, row_state, at, ids, meta, values, state, room):  # type: ignore[no-untyped-def]
+    """Of n entries of a spill, from ``at`` on, those that are ``chosen`` into arrays that have ``room`` for so many: the next entry, how
+    many were put there."""
+    put = _U0
+    while at < n and put < room:
+        if chosen[at]:
+            start = at * words
+            id_at = start + _ID_AT
+            ids[put] = np.uint64(entries[id_at]) | np.uint64(entries[id_at + _U1]) << _HALF
+            copy_4(meta, put * _META, entries, start + _META_AT)
+            copy_values(values, put * dim, entries, start + _HEAD, dim)
+            copy_values(state, put * row_state, entries, start + _HEAD + dim, row_state)
+            put += _U1
+        at += _U1
+    return at, put
+
+
 class Copier:
     """Of one group's rows into the buckets of its part. ``since``: as in ``GroupCut``. In one step ``most_rows`` are looked at, and
     ``most_copies`` made."""
@@ -200,19 +216,19 @@ class Copier:
         buckets: Buckets,
         *,
         clock: int,
-        since: int | None,
+        since: int,
         owned: SlotSet,
         whole: SlotSet,
         most_rows: int,
         most_copies: int,
     ) -> None:
         clock_now, newer = np.uint32(clock & 0xFFFFFFFF), np.uint32((clock + 1) & 0xFFFFFFFF)
-        span = np.uint32((clock - since) & 0xFFFFFFFF if since is not None else 0)
-        any_whole = since is not None and bool(whole.any())
+        span = np.uint32((clock - since) & 0xFFFFFFFF)
+        any_whole = bool(whole.any())
         memory, shape = buckets.memory, buckets.shape
         self._most_rows = most_rows
         self._source = source
-        self._wanted = _Wanted(clock_now, newer, since is None, span, owned.copy(), any_whole, whole.copy())
+        self._wanted = _Wanted(clock_now, newer, span, owned.copy(), any_whole, whole.copy())
         self._rooms = _Rooms(
             memory.view(np.uint64),
             memory.view(np.uint32),
@@ -244,8 +260,34 @@ class Copier:
         return self._late[: int(lates)].astype(np.int64), int(self._copied) + int(before) - int(lates)
 
 
+def lay_entries(
+    entries: NDArray[np.uint32], chosen: NDArray[np.bool_], at: int, rows: LyingRows, start: int
+) -> tuple[int, int]:
+    """Put the ``chosen`` of these entries of a spill, [n, words], from ``at`` on, as rows from ``start`` on, as many as there is room for:
+    the next entry, how many rows there are then."""
+    dim, row_state = rows.values.shape[1], rows.state.shape[1]
+    following, put = put_entries(
+        entries.reshape(-1),
+        np.uint64(len(entries)),
+        np.uint64(entries.shape[1]),
+        chosen,
+        np.uint64(dim),
+        np.uint64(row_state),
+        np.uint64(at),
+        rows.ids[start:],
+        rows.meta[start:].reshape(-1),
+        rows.values[start:].reshape(-1),
+        rows.state[start:].reshape(-1),
+        np.uint64(len(rows.ids) - start),
+    )
+    return int(following), start + int(put)
+
+
 def compile_kernels() -> None:
     """Before processes are forked that need them."""
+    lying_kernels.compile_kernels()
+    room = lying_arrays(bytearray(64), 1, GroupShape(1, 0))
+    lay_entries(np.zeros((1, ENTRY_HEAD_WORDS + 1), np.uint32), np.zeros(1, np.bool_), 0, room, 0)
     data = bytes(64)
     numbers, floats = np.frombuffer(data, np.uint64), np.frombuffer(data, np.float32)
     every = np.ones(SLOTS, np.bool_)
@@ -254,7 +296,7 @@ def compile_kernels() -> None:
         Source(numbers, np.frombuffer(data, np.uint32), floats, floats, numbers),
         buckets,
         clock=0,
-        since=None,
+        since=0,
         owned=every,
         whole=every,
         most_rows=1,

@@ -16,6 +16,7 @@ from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.persist_messages import Ended, Failed, FromPersister, Persist, Ready, Writing, Written
 from dlrover_lite.ps.persister_process import PersisterEnded, PersisterProcess
 from dlrover_lite.ps.snapshot import Snapshot
+from dlrover_lite.ps.spill import Spill
 from dlrover_lite.slots import BITMAP_BYTES
 from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 
@@ -47,6 +48,7 @@ class Cuts:
         self._newest = -1
         self._order: SnapshotOrder | None = None
         self._snapshot: Snapshot | None = None
+        self._freeing: list[Spill] = []
         self._persister = persister
         self._ending: list[PersisterProcess] = []
         self._is_ready = False
@@ -59,6 +61,11 @@ class Cuts:
     def active(self) -> bool:
         """A snapshot is taken: rows must stay where they are."""
         return self._snapshot is not None
+
+    @property
+    def frees_memory(self) -> bool:
+        """``work`` has more to do of what was there for a snapshot."""
+        return bool(self._freeing)
 
     @property
     def state(self) -> tuple[int, str] | None:
@@ -105,6 +112,8 @@ class Cuts:
                 self.give_up(error.message, error.hint)
         elif self.waiting and may_begin and self._can_begin():
             self._begin()
+        elif self._freeing and self._freeing[0].free_some():
+            self._freeing.pop(0).close()
         self._look_after_persister()
 
     def spare_persister(self) -> None:
@@ -119,6 +128,8 @@ class Cuts:
 
     def close(self) -> None:
         self._end_snapshot()
+        while self._freeing:
+            self._freeing.pop().close()
         if self._persister is not None:
             self._ending.append(self._persister)
             self._persister = None
@@ -165,7 +176,7 @@ class Cuts:
         """Whatever has become of it; the persister is to let go of it too."""
         if self._snapshot is None:
             return
-        self._snapshot.end()
+        self._freeing.append(self._snapshot.end())
         self._snapshot = None
         if self._persister is not None and self._order is not None:
             try:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import Codec, GroupShape
+from dlrover_lite.checkpoint.layout import ArenaFacts, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
@@ -93,7 +94,8 @@ class Persisting:
             shapes = [GroupShape(group.dim, group.state) for group in order.groups]
             store = CheckpointStore(order.url).join(order.cut)
             codec: Codec = "zlib" if order.compress else "none"
-            with store.part(order.job, order.ps, owned, shapes, codec=codec) as part:
+            arenas = [ArenaFacts(cut.clock, np.frombuffer(cut.salts, np.uint64).tolist()) for cut in order.groups]
+            with store.part(order.job, order.ps, owned, shapes, codec=codec, arenas=arenas) as part:
                 self._write(order, reader, part, spill)
                 failpoint("persister.finish")
                 entry: PartEntry = part.finish()
@@ -121,7 +123,7 @@ class Persisting:
             if (count := int(spill.header[ANSWERED])) != answered:
                 answered, answered_at = count, now
             beside_training = now - answered_at < TRAINING_SECONDS
-            in_haste = 2 * spill.limited_bytes > order.spill_bytes
+            in_haste = 2 * spill.waiting_bytes > order.spill_bytes
             work = self._work_clock() - worked
             self._obey(self._pause * work if beside_training and not in_haste else 0.0)
             worked += work

@@ -117,7 +117,7 @@ class Restoring:
             return
         store = CheckpointStore(self.order.url)
         self._hand_over(store.chain(self.order.cut))
-        for block in store.rows(self.order.cut, slot_sets.unpack(to_bitmap(self.slots))):
+        for block in store.rows(self.order.cut, slot_sets.unpack(to_bitmap(self.slots)), kernels=True):
             if self._closed:
                 return
             self._hand_over(block)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import Applied, Consumed, Marks, PartEntry
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.engine import Engine
@@ -37,9 +38,11 @@ class Snapshot:
         ]
         usual = max(LEAST_SPILL_BYTES, sum(small) // SPILL_SHARE)
         self.spill_bytes = min(spill_bytes, usual) if spill_bytes else usual
+        owned = slot_sets.unpack(to_bitmap(engine.owned))
         self.groups = [
             msgspec.structs.replace(
                 cut,
+                rows=int(group.slot_rows[owned].sum()),
                 capacity=cut.used if group.complete else min(cut.used, self.spill_bytes // cut.entry_bytes),
                 since=since[g] if since else None,
             )
@@ -75,12 +78,12 @@ class Snapshot:
         clocks = [group.clock for group in self.groups]
         return msgspec.structs.replace(entry, clocks=clocks, marks=self._marks)
 
-    def end(self) -> None:
-        """Rows may change as they like again."""
+    def end(self) -> Spill:
+        """Rows may change as they like again. What is left is to be freed little by little, and closed."""
         for group in self._engine.groups:
             group.spill(None)
         self.spill.stop()
-        self.spill.close()
+        return self.spill
 
 
 def _marks(engine: Engine) -> Marks:

@@ -1,8 +1,12 @@
-"""The spill of a snapshot: rows as they were before they changed for the first time since, for the persister to find them in.
+"""The spill of a snapshot: rows as they were before they changed for the first time since, for the persister to take them from there.
 
-One file of memory: a page that says how far both sides are, then an area of entries for each group. An entry is the row's number
-(``journal_kernels.NEW`` beside it: it was free), its metadata, values and state, in words of 4 bytes. The parameter server writes all of
-it but ``PASSED``, which is the persister's. Nothing of it outlives the two.
+One file of memory: a page that says how far both sides are, then an area for each group. An entry is the row's number
+(``journal_kernels.NEW`` beside it: it was free), its id, metadata, values and state, in words of 4 bytes.
+
+An area is a ring of segments. Entries are numbered from 0; those of ``SEGMENT_ROWS`` numbers lie in one segment, and a table, a ring
+itself, says in which. A segment whose entries the persister has taken is used again before another one is touched, so the memory in use is
+that of the longest queue there was. The parameter server writes all of it but ``PASSED`` and ``TAKEN``, which are the persister's. Nothing
+of it outlives the two.
 """
 
 from __future__ import annotations
@@ -23,11 +27,16 @@ from dlrover_lite.ps.rows import META_WORDS
 
 __all__ = [
     "ANSWERED",
-    "CAPACITY",
     "CLOCK",
     "COUNT",
+    "FRESH",
     "OVERFLOW",
     "PASSED",
+    "RECLAIMED",
+    "SEGMENTS",
+    "SEGMENT_ROWS",
+    "STAMPED",
+    "TAKEN",
     "USED",
     "Area",
     "GroupCut",
@@ -35,17 +44,26 @@ __all__ = [
     "no_spill",
 ]
 
-USED, CLOCK, COUNT, CAPACITY, OVERFLOW = (np.uint64(word) for word in range(5))
+USED, CLOCK, COUNT, STAMPED, OVERFLOW, SEGMENT_ROWS, SEGMENTS, FRESH, RECLAIMED = (np.uint64(word) for word in range(9))
 """Words (uint64) of a group: rows below are in the snapshot (0: nothing is spilled any more), the group's clock at its beginning, entries
-there are, entries there is room for, whether there wasn't room for one."""
-PASSED = np.uint64(8)
-"""Rows below are the persister's, as they were. In a cache line of its own: another process writes it."""
+there have been, those of them whose rows say by their clock that they have changed, whether there wasn't room for one; entries of a
+segment, segments there is room for, those that were ever used, those that were given back by now."""
+PASSED, TAKEN = np.uint64(16), np.uint64(17)
+"""Rows below are the persister's, as they were; entries below have been taken. In a cache line of its own: another process writes it."""
 ANSWERED = 0
 """Word of all groups: requests of training so far, by which the persister sees that there is any."""
 
-_HEADER_WORDS, _GROUP_WORDS = 16, 16
-ENTRY_HEAD_WORDS = 2 + META_WORDS
+_HEADER_WORDS, _GROUP_WORDS = 16, 24
+ENTRY_ID, ENTRY_META = 2, 4
+"""Where an entry's id and metadata begin, in uint32 words."""
+ENTRY_HEAD_WORDS = ENTRY_META + META_WORDS
 """uint32 words of an entry before its values."""
+SEGMENT_BYTES = 1 << 20
+"""At most, unless one entry has more."""
+_TABLE_UNIT = 16
+"""Words that the table of segments takes a multiple of."""
+FREED_AT_ONCE_BYTES = 2 << 20
+"""Of memory in use: half a millisecond."""
 
 
 class GroupCut(msgspec.Struct, frozen=True):
@@ -60,9 +78,11 @@ class GroupCut(msgspec.Struct, frozen=True):
     salts: Blob
     """Of the tables: uint64."""
     capacity: Count
-    """Entries in the spill."""
+    """Entries that may wait in the spill."""
     since: Count | None = None
     """Rows changed after this clock are wanted; None: all."""
+    rows: Count = 0
+    """Live ones in the slots owned."""
 
     @property
     def row_bytes(self) -> int:
@@ -76,14 +96,34 @@ class GroupCut(msgspec.Struct, frozen=True):
     def entry_bytes(self) -> int:
         return 4 * self.entry_words
 
+    @property
+    def segment_rows(self) -> int:
+        """Entries of a segment."""
+        return max(1, min(self.capacity, SEGMENT_BYTES // self.entry_bytes))
+
+    @property
+    def segments(self) -> int:
+        """As many as there is room for. Where each row finds room, there are enough for all, taken or not."""
+        full = self.capacity // self.segment_rows
+        return full + 1 if self.capacity >= self.used else max(1, full)
+
+    @property
+    def table_words(self) -> int:
+        """uint32 words of the table of segments."""
+        return -(-self.segments // _TABLE_UNIT) * _TABLE_UNIT
+
+    @property
+    def segment_bytes(self) -> int:
+        return self.segment_rows * self.entry_bytes
+
 
 class Area(NamedTuple):
     """A group's part of the spill, as kernels take it."""
 
     words: NDArray[np.uint64]
-    """[16]"""
+    """[24]"""
     entries: NDArray[np.uint32]
-    """Flat."""
+    """Flat: the table of segments, then these."""
 
 
 def no_spill() -> Area:
@@ -97,7 +137,7 @@ class Spill:
     def __init__(self, groups: list[GroupCut], fd: int | None = None) -> None:
         """``fd``: the file that another process has made; it is closed. Raises JobError when there can be none."""
         header_bytes = _pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
-        sizes = [_pages(max(4, group.capacity * group.entry_bytes)) for group in groups]
+        sizes = [_pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
         is_new = fd is None
         self.fd = _make(header_bytes + sum(sizes)) if fd is None else fd
         try:
@@ -105,16 +145,23 @@ class Spill:
         except (OSError, ValueError) as error:
             os.close(self.fd)
             raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error
+        self._memory = memory
+        self._in_use: list[int] | None = None
+        """Bytes of each group's area, from its beginning, that may have memory; None as long as more may come."""
         self._groups = groups
         self.header: NDArray[np.uint64] = np.frombuffer(memory, np.uint64, _HEADER_WORDS)
         self.areas: list[Area] = []
+        self._starts: list[int] = []
+        """Where each area begins, in bytes."""
         position = header_bytes
         for g, (group, size) in enumerate(zip(groups, sizes, strict=True)):
             words = np.frombuffer(memory, np.uint64, _GROUP_WORDS, 8 * (_HEADER_WORDS + _GROUP_WORDS * g))
             self.areas.append(Area(words, np.frombuffer(memory, np.uint32, size // 4, position)))
+            self._starts.append(position)
             position += size
             if is_new:
-                words[CLOCK], words[CAPACITY], words[USED] = group.clock, group.capacity, group.used
+                words[CLOCK], words[USED] = group.clock, group.used
+                words[SEGMENT_ROWS], words[SEGMENTS] = group.segment_rows, group.segments
 
     @property
     def overflown(self) -> bool:
@@ -123,26 +170,57 @@ class Spill:
 
     @property
     def bytes(self) -> int:
-        """That entries take."""
+        """Memory that entries take, or have taken."""
         return sum(self._bytes())
 
     @property
     def limited_bytes(self) -> int:
-        """That entries take in groups in which not all rows may have one."""
+        """Memory that entries take, or have taken, in groups in which not all rows may have one."""
         found = zip(self._bytes(), self._groups, strict=True)
         return sum(size for size, group in found if group.capacity < group.used)
 
     def _bytes(self) -> list[int]:
         pairs = zip(self.areas, self._groups, strict=True)
-        return [int(area.words[COUNT]) * group.entry_bytes for area, group in pairs]
+        return [
+            min(int(area.words[COUNT]), int(area.words[FRESH]) * group.segment_rows) * group.entry_bytes
+            for area, group in pairs
+        ]
 
-    def entries(self, group: int) -> NDArray[np.uint32]:
-        """Those that are there now: [n, words]."""
-        words = self._groups[group].entry_words
-        count = int(self.areas[group].words[COUNT])
+    @property
+    def waiting_bytes(self) -> int:
+        """Entries that were not taken yet, in groups in which not all rows may have one."""
+        return sum(
+            (int(area.words[COUNT]) - int(area.words[TAKEN])) * group.entry_bytes
+            for area, group in zip(self.areas, self._groups, strict=True)
+            if group.capacity < group.used
+        )
+
+    def count(self, group: int) -> int:
+        """Entries there have been by now: those at least of all rows that have been seen to have changed."""
         barrier()
-        found: NDArray[np.uint32] = self.areas[group].entries[: count * words].reshape(count, words)
+        return int(self.areas[group].words[COUNT])
+
+    def waiting(self, group: int, most: int) -> NDArray[np.uint32]:
+        """The next entries, [n, words]: none, if no more wait whose rows say that they have changed. To be copied, and to be believed only
+        if nothing is ``overflown`` after that; then ``take`` them."""
+        cut, (words, entries) = self._groups[group], self.areas[group]
+        first, stop = int(words[TAKEN]), int(words[STAMPED])
+        barrier()
+        segment, at = divmod(first, cut.segment_rows)
+        count = max(0, min(stop - first, cut.segment_rows - at, most))
+        place = int(entries[segment % cut.segments]) if count else 0
+        start = cut.table_words + (place * cut.segment_rows + at) * cut.entry_words
+        found: NDArray[np.uint32] = entries[start : start + count * cut.entry_words].reshape(count, cut.entry_words)
         return found
+
+    def take(self, group: int, count: int) -> None:
+        """So many of those that were waiting have been copied: the server may use their room."""
+        barrier()
+        self.areas[group].words[TAKEN] += np.uint64(count)
+
+    def taken(self, group: int) -> int:
+        """Entries taken by now."""
+        return int(self.areas[group].words[TAKEN])
 
     def stop(self) -> None:
         """Nothing is spilled any more; who reads it must not believe it to be whole."""
@@ -150,12 +228,28 @@ class Spill:
             area.words[OVERFLOW] = 1
             area.words[USED] = 0
 
+    def free_some(self) -> bool:
+        """Give memory back that entries have taken, little enough for a moment between two requests; True when there is no more. To be
+        called after ``stop``, since it frees the other process's memory too."""
+        if self._in_use is None:
+            pairs = zip(self._groups, self.areas, strict=True)
+            sizes = [4 * cut.table_words + int(area.words[FRESH]) * cut.segment_bytes for cut, area in pairs]
+            self._in_use = [_pages(size) for size in sizes]
+        for g, (start, size) in enumerate(zip(self._starts, self._in_use, strict=True)):
+            if size:
+                freed = min(size, FREED_AT_ONCE_BYTES)
+                self._memory.madvise(mmap.MADV_REMOVE, start + size - freed, freed)
+                self._in_use[g] = size - freed
+                return False
+        return True
+
     def close(self) -> None:
         """The memory goes with the last one who has it, and as soon as nobody holds an array of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
         self.areas = []
+        del self._memory
         self.header = np.zeros(_HEADER_WORDS, np.uint64)
 
 

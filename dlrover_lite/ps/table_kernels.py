@@ -20,6 +20,8 @@ from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, JournalWords, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED, Store
 from dlrover_lite.ps.slot_counters import OWNED, TABLE_ROWS, TRACKED, flags_of
+from dlrover_lite.ps.spill import COUNT as SPILL_COUNT
+from dlrover_lite.ps.spill import STAMPED as SPILL_STAMPED
 from dlrover_lite.ps.spill import USED as SPILL_USED
 from dlrover_lite.ps.spill_kernels import spill_rows
 
@@ -227,13 +229,15 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 if halts(COUNTED, halt):
                     return -np.int64(COUNTED)
             if spill[SPILL_USED] != _U0:
-                spill_rows(rows, n, group, spill, spilled, clock)
+                spill_rows(rows, n, keys, start, group, spill, spilled, clock)
                 publish()
                 if halts(SPILLED, halt):
                     return -np.int64(SPILLED)
             for i in range(n):
                 meta[(rows[i] & ~NEW) * _META + CHANGED] = clock
             publish()  # who has read anything newer of a row finds it changed when it looks again
+            if spill[SPILL_USED] != _U0:
+                spill[SPILL_STAMPED] = spill[SPILL_COUNT]
             if halts(STAMPED, halt):
                 return -np.int64(STAMPED)
             for i in range(n):

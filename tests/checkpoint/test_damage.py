@@ -176,9 +176,9 @@ def stamped(store: CheckpointStore, version: tuple[int, int], change: Any = None
 
 
 def test_another_major_version_is_refused_by_name(store: CheckpointStore) -> None:
-    stamped(store, (2, 3))
+    stamped(store, (3, 3))
     with pytest.raises(
-        CheckpointForeign, match=r"manifest.json is of checkpoint format 2.3; this dlrover-lite reads 1.x"
+        CheckpointForeign, match=r"manifest.json is of checkpoint format 3.3; this dlrover-lite reads 1.x to 2.x"
     ):
         store.manifest(2)
     assert [cut.state for cut in store.cuts()] == ["foreign", "complete"]
@@ -192,7 +192,7 @@ def test_what_a_newer_minor_version_adds_is_passed_over(store: CheckpointStore) 
         manifest["configuration"]["optimizer"]["momentum"] = 0.9
         del manifest["generation"]
 
-    stamped(store, (1, 7), change)
+    stamped(store, (2, 7), change)
     assert read(store) == (expected(OLD | CHANGED), 2)
     from dlrover_lite.checkpoint.manifest import configure
     from tests.checkpoint.cuts import CONFIGURATION

@@ -10,10 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import GroupShape
+from dlrover_lite.checkpoint.buckets import Buckets
+from dlrover_lite.checkpoint.cut_writer import CutWriter
+from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ArenaFacts, GroupShape
+from dlrover_lite.checkpoint.lying import LyingRoom, LyingRooms, lying_row_bytes, slots_lying
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
+from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.ps.cut_reader import CutReader, GroupFiles, numpy_slots
+from dlrover_lite.ps.cut_reader import CutReader, GroupFiles
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.snapshot import Snapshot
@@ -47,7 +51,7 @@ def state_of(engine: Engine) -> dict[Key, Row]:
         data = group.read(numbers)
         clock = group.cut().clock
         salts = np.frombuffer(group.cut().salts, np.uint64)
-        slots = numpy_slots(data.ids, salts[data.tables])
+        slots = slots_lying(data.ids, salts[data.tables])
         for i in range(len(numbers)):
             key = g, int(data.tables[i]), int(data.ids[i])
             changed = (clock - int(data.ages[i])) & 0xFFFFFFFF
@@ -56,11 +60,11 @@ def state_of(engine: Engine) -> dict[Key, Row]:
     return found
 
 
-def read_cut(store: CheckpointStore, cut: int) -> dict[Key, Row]:
+def read_cut(store: CheckpointStore, cut: int, *, kernels: bool = False) -> dict[Key, Row]:
     """What whoever restores it has."""
     found: dict[Key, Row] = {}
     clocks = {manifest.cut: manifest.parts[0].clocks for manifest in store.chain(cut)}
-    for block in store.rows(cut):
+    for block in store.rows(cut, kernels=kernels):
         rows = block.rows
         for i in range(len(block.slots)):
             key = block.group, int(rows.tables[i]), int(rows.ids[i])
@@ -132,13 +136,52 @@ def commit(store: CheckpointStore, engine: Engine, cut: int, part: PartEntry, bu
     )
 
 
+def part_of(snapshot: Snapshot, writer: CutWriter, *, block_bytes: int = BLOCK_BYTES) -> PartWriter:
+    """As the persister makes it."""
+    shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
+    arenas = [ArenaFacts(group.clock, np.frombuffer(group.salts, np.uint64).tolist()) for group in snapshot.groups]
+    owned = slot_sets.unpack(to_bitmap(snapshot.owned))
+    return writer.part("job", 0, owned, shapes, block_bytes=block_bytes, arenas=arenas)
+
+
+class Nowhere:
+    """A part that isn't kept."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.count = 0
+        """Of rows."""
+        self._shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
+        self._buckets: dict[int, Buckets] = {}
+
+    def room(self, group: int) -> LyingRoom:
+        room = LyingRooms(self._shapes, 4096, 1).make()
+        assert room is not None
+        room.begin(group, self._shapes[group], max(1, 4096 // lying_row_bytes(self._shapes[group])))
+        return room
+
+    def lay(self, room: LyingRoom, used: int) -> None:
+        assert used <= room.capacity
+
+    def counted(self, group: int, rows: int) -> None:
+        self.count += rows
+
+    def buckets(self, group: int) -> Buckets:
+        return self._buckets.setdefault(group, Buckets(self._shapes[group], 1000, 0))
+
+    def flush_full(self) -> None:
+        pass
+
+    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
+        self.count += len(slots if which is None else which)
+
+
 @contextmanager
 def snapshot_of(engine: Engine, since: list[int] | None = None, spill_bytes: int = 0) -> Iterator[Snapshot]:
     snapshot = Snapshot(engine, since or [], spill_bytes)
     try:
         yield snapshot
     finally:
-        snapshot.end()
+        snapshot.end().close()
 
 
 @contextmanager

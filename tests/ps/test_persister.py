@@ -117,7 +117,7 @@ class Server:
         return self.cuts.report
 
     def idle(self) -> None:
-        self.until(lambda: self.cuts._is_ready)
+        self.until(lambda: self.cuts._is_ready and not self.cuts.frees_memory)
 
     @property
     def pid(self) -> int:

@@ -17,22 +17,23 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.buckets import Buckets
-from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
+from dlrover_lite.checkpoint import lying_kernels
+from dlrover_lite.checkpoint.layout import BLOCK_BYTES
+from dlrover_lite.checkpoint.lying import slots_lying
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_kernels, cut_reader, spill, table_kernels
-from dlrover_lite.ps.cut_reader import Overflown, numpy_slots
+from dlrover_lite.ps import cut_columns, cut_kernels, cut_reader, spill, table_kernels
+from dlrover_lite.ps.cut_reader import Overflown
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.hashing import table_salt
 from dlrover_lite.ps.layout import BLOCK, slots_of
 from dlrover_lite.ps.marks import Part, mask_of, to_bitmap
 from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.rows import CLOCK, RowData
+from dlrover_lite.ps.rows import CLOCK
 from dlrover_lite.ps.snapshot import Snapshot
-from tests.ps.cutting import clocks_of, commit, read_cut, reader_of, snapshot_of, state_of
+from tests.ps.cutting import Nowhere, clocks_of, commit, part_of, read_cut, reader_of, snapshot_of, state_of
 from tests.ps.survival import (
     FOREIGN,
     OPTIMIZERS,
@@ -60,7 +61,7 @@ MOST_PUSHES = 25
 def test_slots_are_those_of_the_kernels() -> None:
     ids = np.random.default_rng(0).integers(0, 1 << 64, 5000, np.uint64, endpoint=False)
     for table in ("a", "dense parameters", "ü"):
-        assert np.array_equal(numpy_slots(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
+        assert np.array_equal(slots_lying(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
 
 
 class World:
@@ -113,9 +114,8 @@ class World:
             reader_of(snapshot, whole, kernels=kernels) as reader,
         ):
             writer = self.store.begin(number)
-            shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
             with (
-                writer.part("job", 0, slot_sets.unpack(to_bitmap(OWNED)), shapes, block_bytes=block_bytes) as part,
+                part_of(snapshot, writer, block_bytes=block_bytes) as part,
                 interrupted(lambda: self._perhaps_push(part_of_pushes, most)),
             ):
                 for _ in reader.steps(part):
@@ -126,7 +126,7 @@ class World:
         assert entry.marks == marks
         commit(self.store, self.engine, number, entry, None if base else number - 1)
         self.cuts.append(entry)
-        assert read_cut(self.store, number) == before
+        assert read_cut(self.store, number, kernels=kernels) == before
         changed = {
             key: row
             for key, row in before.items()
@@ -157,10 +157,16 @@ class interrupted:  # noqa: N801 - a context
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        for where, name in ((cut_reader, "_copy"), (cut_kernels, "copy_rows"), (cut_kernels, "drop_late")):
+        accesses = (
+            (cut_columns, "_read"),
+            (cut_columns, "_take"),
+            (cut_kernels, "copy_rows"),
+            (cut_kernels, "drop_late"),
+        )
+        for where, name in accesses:
             self._patch.setattr(where, name, self._interrupted(getattr(where, name)))
         self._patch.setattr(cut_kernels, "copy_rows", self._torn(cut_kernels.copy_rows))
-        for module in (cut_reader, spill):
+        for module in (cut_reader, cut_columns, spill):
             self._patch.setattr(module, "barrier", self._happens)
 
     def _interrupted(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,6 +214,8 @@ def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
     try:
         patch.setattr(cut_reader, "PIECE_BYTES", pieces)
         patch.setattr(cut_reader, "SCAN_ROWS", pieces // 25)
+        patch.setattr(cut_reader, "FEW_ROWS", pieces // 25)
+        patch.setattr(spill, "SEGMENT_BYTES", pieces // 2)
         world = World(seed, use, directory, keys=keys, clock=clock)
         none, some = slot_sets.none(), world.random.random(slot_sets.SLOTS) < 0.2
         for number, whole in enumerate((none, none, some)):
@@ -243,25 +251,17 @@ def test_blocks_given_while_a_snapshot_is_taken_are_in_the_next_one(tmp_path: Pa
         before = state_of(world.engine)
         configure(world.engine, "adagrad")
         assert len(state_of(world.engine)) > len(before)
-        rows = Collected()
+        rows = Nowhere(snapshot)
         for _ in reader.steps(rows):
             pass
         assert rows.count == len(before)
         clocks = [group.clock for group in snapshot.groups]
     check(world.engine)
     with snapshot_of(world.engine, clocks) as snapshot, reader_of(snapshot) as reader:
-        rows = Collected()
+        rows = Nowhere(snapshot)
         for _ in reader.steps(rows):
             pass
         assert rows.count == len(state_of(world.engine)) - len(before) > 0
-
-
-class Collected:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
-        self.count += len(slots if which is None else which)
 
 
 # --- what it doesn't survive ------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_spill_that_is_full_is_said(tmp_path: Path) -> None:
     for _ in range(3):
         world.push()
     with snapshot_of(world.engine, spill_bytes=3000) as snapshot, reader_of(snapshot) as reader:
-        steps = reader.steps(Collected())
+        steps = reader.steps(Nowhere(snapshot))
         world.push()
         assert snapshot.overflown
         expected = state_of(world.engine)
@@ -302,13 +302,14 @@ def test_a_row_that_is_missing_in_the_spill_is_a_bug_that_is_said(tmp_path: Path
                 world.push()
             words, entries = snapshot.spill.areas[0]
             assert words[spill.COUNT] >= 2
+            cut = snapshot.groups[0]
+            first, second = entries[cut.table_words :][: 2 * cut.entry_words].reshape(2, -1)
             if harm == "missing":
-                words[spill.COUNT] -= np.uint64(1)
+                second[:2] = (1 << 31) - 1  # a row that is none
             else:
-                width = snapshot.groups[0].entry_words
-                entries[width : 2 * width] = entries[:width]
+                second[:] = first
             with pytest.raises(JobError, match="This is a bug of dlrover-lite"):
-                list(reader.steps(Collected()))
+                list(reader.steps(Nowhere(snapshot)))
 
 
 def test_rows_stay_where_they_are_while_a_snapshot_is_taken(tmp_path: Path) -> None:
@@ -344,7 +345,13 @@ def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None
 
 def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
     """Where it is needed, nothing is compiled."""
-    kernels = cut_kernels.copy_rows, cut_kernels.drop_late
+    kernels = (
+        cut_kernels.copy_rows,
+        cut_kernels.drop_late,
+        cut_kernels.put_entries,
+        lying_kernels.choose,
+        lying_kernels.collect,
+    )
     cut_kernels.compile_kernels()
     before = [len(kernel.signatures) for kernel in kernels]
     for use in ("sgd", "adam"):
@@ -352,7 +359,7 @@ def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
         world.push()
         for base in (True, False):
             world.push()
-            world.cut(slot_sets.none(), base=base, part_of_pushes=0.0, kernels=True)
+            world.cut(slot_sets.none(), base=base, part_of_pushes=0.2, kernels=True)
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 
@@ -363,21 +370,7 @@ def test_a_table_that_there_is_not_is_damage(tmp_path: Path) -> None:
         with snapshot_of(world.engine) as snapshot, reader_of(snapshot, kernels=kernels) as reader:
             world.engine.groups[0]._store.meta[0] = 99
             with pytest.raises(JobError, match="is of table 99"):
-                list(reader.steps(Nowhere()))
-
-
-class Nowhere:
-    """A part that isn't kept."""
-
-    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
-        pass
-
-    def buckets(self, group: int, rows: int = 0) -> Buckets:
-        self._buckets = Buckets(GroupShape(16, 0), 1000, 0)
-        return self._buckets
-
-    def flush_full(self) -> None:
-        pass
+                list(reader.steps(Nowhere(snapshot)))
 
 
 def test_interrupted_pushes_are_known() -> None:
