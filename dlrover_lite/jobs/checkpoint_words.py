@@ -43,6 +43,8 @@ def open_problem(status: Status) -> CheckpointProblem | None:
 
 def problem_text(problem: CheckpointProblem) -> str:
     """``checkpoint 4 failed: …``"""
+    if problem.too_slow:
+        return f"{problem.why}. {problem.hint}"
     what = f"checkpoint {problem.number}" if problem.number else "checkpoints"
     how = "failed" if problem.failures else "was given up" if problem.number else "failed"
     return f"{what} {how}: {problem.why}"

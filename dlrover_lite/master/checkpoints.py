@@ -14,9 +14,18 @@ from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.jobs.lineage import Lineage
 from dlrover_lite.master.background import Background
-from dlrover_lite.master.cut_files import Noted, Owner, basis_for, manifest_of, number_of, part_order, spill_bytes
+from dlrover_lite.master.cut_files import (
+    Noted,
+    Owner,
+    basis_for,
+    interval_for,
+    manifest_of,
+    number_of,
+    part_order,
+    spill_bytes,
+)
 from dlrover_lite.master.cut_store import CutStore, Found, Opened
-from dlrover_lite.master.cuts import Commit, Cuts, Drop, Instruction, Open, Server, Take, Tell, View
+from dlrover_lite.master.cuts import Commit, Cuts, Drop, Hurry, Instruction, Open, Server, Take, Tell, View
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.parameter_servers import ParameterServers, consumed
 from dlrover_lite.master.shards import ShardService
@@ -110,6 +119,7 @@ class Checkpoints:
         self._cleans = False
         """A cut was under way when the job ended."""
         self._problem: CheckpointProblem | None = None
+        self._interval_is_told = False
         self._is_asked = False
         """A turn has something to go by that it hadn't before."""
         self._heard: dict[str, tuple[int, str]] = {}
@@ -133,6 +143,7 @@ class Checkpoints:
             next=known.next,
             newest=newest.number if newest else 0,
             wanted=known.wanted or known.under_way > 0,
+            hurried=known.wanted or known.under_way > 0,
         )
 
     # --- what there is --------------------------------------------------------------------------------------------------
@@ -252,9 +263,12 @@ class Checkpoints:
             match instruction:
                 case Open(cut):
                     self._open(cut)
-                case Take(cut, nodes):
+                case Take(cut, nodes, seconds):
                     assert fleet is not None
-                    self._order(cut, nodes, fleet)
+                    self._order(cut, nodes, fleet, seconds)
+                case Hurry():
+                    for node, order in self._servers.snapshots.items():
+                        self._servers.snapshots[node] = msgspec.structs.replace(order, seconds=0.0)
                 case Drop():
                     self._servers.snapshots.clear()
                 case Commit():
@@ -274,7 +288,7 @@ class Checkpoints:
     def _open(self, cut: int) -> None:
         self._background.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
 
-    def _order(self, cut: int, nodes: list[str], fleet: Fleet) -> None:
+    def _order(self, cut: int, nodes: list[str], fleet: Fleet, seconds: float) -> None:
         """What is consumed comes first: nothing of it can be missing in a snapshot that begins later."""
         opened, state = self._opened, self._servers.state
         assert opened is not None
@@ -295,7 +309,7 @@ class Checkpoints:
         )
         self._began = self._clock()
         self._steps.begins(cut, self._began)
-        order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress)
+        order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress, seconds=seconds)
         for node, owner in owners.items():
             room = spill_bytes(fleet.by_id[node].least_memory, self._usage.get(node))
             self._servers.snapshots[node] = part_order(
@@ -353,10 +367,23 @@ class Checkpoints:
         kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
         what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
         self._story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
+        self._judge_interval(cut, seconds)
         self._go((self.cuts.committed(cut), []))
         failpoint("master.cut.complete")
         keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
         self._background.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
+
+    def _judge_interval(self, cut: int, seconds: float) -> None:
+        """Say once that checkpoints take longer than the time from one to the next."""
+        every = self._chosen.every_seconds
+        if seconds <= every or self._interval_is_told:
+            return
+        self._interval_is_told = True
+        enough = interval_for(seconds)
+        why = f"checkpoint {cut} took {seconds:.0f} s, longer than the {every:g} s from one to the next"
+        hint = f"It would do to take one every {enough:g} s: checkpoint.every_seconds."
+        self._problem = CheckpointProblem(cut, self._wall_clock(), why, hint, too_slow=True)
+        self._story.node("master", f"{why}. {hint}")
 
     def _take_stall(self) -> None:
         """How long the last one has held training up, once all workers have told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,17 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.slots import SlotSet
 from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 
-__all__ = ["Basis", "Noted", "Owner", "basis_for", "manifest_of", "number_of", "part_order", "spill_bytes"]
+__all__ = [
+    "Basis",
+    "Noted",
+    "Owner",
+    "basis_for",
+    "interval_for",
+    "manifest_of",
+    "number_of",
+    "part_order",
+    "spill_bytes",
+]
 
 _LEAST_SPILL_BYTES = 1 << 20
 
@@ -67,6 +78,11 @@ def basis_for(found: Basis | None, job: str, generation: int, full_every: int, o
 def spill_bytes(limit: int, usage: Usage | None) -> int:
     """For a server with this memory: half of what it has left, so that a cut doesn't take it over its limit; 0 where that isn't known."""
     return max(_LEAST_SPILL_BYTES, (limit - usage.memory) // 2) if limit and usage is not None else 0
+
+
+def interval_for(seconds: float) -> float:
+    """Tell how many seconds from one checkpoint to the next would do, if one takes so many: half as many again, in whole tens."""
+    return max(10.0, 10.0 * math.ceil(1.5 * seconds / 10.0))
 
 
 def part_order(order: SnapshotOrder, basis: Basis | None, owner: Owner, moved: SlotSet) -> SnapshotOrder:

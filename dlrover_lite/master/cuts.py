@@ -24,6 +24,7 @@ __all__ = [
     "Commit",
     "Cuts",
     "Drop",
+    "Hurry",
     "Instruction",
     "Next",
     "Open",
@@ -50,6 +51,8 @@ FIRST_DELAY_SECONDS = 5.0
 LAST_CUT_SECONDS = 60.0
 """A job that is to stop waits no longer for its last cut."""
 _FAILURES_TO_STOP = 2
+PACE = 0.8
+"""Of the time until the next cut: one that nobody waits for may take so much of it."""
 
 Phase = Literal["idle", "opening", "waiting", "taking", "committing"]
 
@@ -84,10 +87,15 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Take(msgspec.Struct, frozen=True):
-    """Note what is consumed, then have these PS write their parts."""
+    """Note what is consumed, then have these PS write their parts, within some ``seconds`` (0: as soon as they can)."""
 
     cut: int
     servers: list[str]
+    seconds: float = 0.0
+
+
+class Hurry(msgspec.Struct, frozen=True):
+    """Somebody waits for the cut under way: the PS are to write their parts as soon as they can."""
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -116,7 +124,7 @@ class Problem(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
-Instruction = Open | Take | Drop | Commit | Tell
+Instruction = Open | Take | Hurry | Drop | Commit | Tell
 Next = tuple["Cuts", list[Instruction]]
 
 
@@ -136,6 +144,10 @@ class Cuts(msgspec.Struct, frozen=True):
     """The one under way; 0 when idle."""
     wanted: bool = False
     """One whose consumed set isn't noted yet."""
+    hurried: bool = False
+    """Somebody waits for it, or the one before has come to nothing."""
+    seconds: float = 0.0
+    """The cut under way may take so long; 0: no longer than need be."""
     not_before: float = -math.inf
     """After one that was given up."""
     failures: int = 0
@@ -176,8 +188,8 @@ class Cuts(msgspec.Struct, frozen=True):
     def request(self, now: float) -> tuple[Cuts, int]:
         """Somebody wants a cut of all there is by now: its number, or that of the first one after it that is complete."""
         if self.phase in ("opening", "waiting"):
-            return self, self.cut
-        return self._with(wanted=True, not_before=min(self.not_before, now)), self.next
+            return self._with(hurried=True), self.cut
+        return self._with(wanted=True, hurried=True, not_before=min(self.not_before, now)), self.next
 
     def stop(self, now: float, *, begun: bool) -> Cuts:
         """The job is to stop, after a last cut if there is something to keep. Said again it changes nothing."""
@@ -260,8 +272,11 @@ class Cuts(msgspec.Struct, frozen=True):
     def _take(self, now: float, view: View) -> Next:
         if view.at_rest and view.servers and all(server.up and server.ready for server in view.servers):
             servers = [server.node for server in view.servers]
+            seconds = 0.0 if self.hurried or view.queued else PACE * self.every_seconds
             after = self._with(
                 phase="taking",
+                hurried=False,
+                seconds=seconds,
                 since=now,
                 due_at=now + self.every_seconds,
                 wanted=False,
@@ -271,7 +286,7 @@ class Cuts(msgspec.Struct, frozen=True):
                 written_at=now,
                 move_waits_since=None,
             )
-            return after, [Take(self.cut, servers)]
+            return after, [Take(self.cut, servers, seconds)]
         return self._judge_moves(now, view)
 
     def _collect(self, now: float, view: View) -> Next:
@@ -301,6 +316,9 @@ class Cuts(msgspec.Struct, frozen=True):
             slow = ", ".join(node for node in self.servers if node not in parts)
             why = f"nothing has been written for {STALLED_SECONDS:g} s by {slow}"
             return after._abandon(now, why, "Is the checkpoints' destination reachable?", failure=True)
+        if after.seconds and (after.hurried or view.queued):
+            after, told = after._with(seconds=0.0)._judge_moves(now, view)
+            return after, [Hurry(), *told]
         return after._judge_moves(now, view)
 
     def _judge_moves(self, now: float, view: View) -> Next:
@@ -331,7 +349,7 @@ class Cuts(msgspec.Struct, frozen=True):
         again = f"; another one is tried {f'in {delay:.3g} s' if delay else 'as soon as it can be'}"
         told.append(Tell(f"checkpoint {cut} is given up: {why}{again}"))
         problem = Problem(cut, why, hint, failures if failure else 0)
-        after = self._idle(wanted=True, not_before=now + delay, failures=failures, problem=problem)
+        after = self._idle(wanted=True, hurried=True, not_before=now + delay, failures=failures, problem=problem)
         return after, told
 
     def _idle(self, **changes: object) -> Cuts:

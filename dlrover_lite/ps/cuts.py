@@ -89,6 +89,9 @@ class Cuts:
                 self._say(f"checkpoint {self._order.cut} is abandoned")
             self._end_snapshot()
             self._order = self.report = None
+        elif self._order is not None and order is not None and order.seconds < self._order.seconds:
+            self._order = order
+            self._hurry()
         if order is not None and order.cut > self._newest:
             self._newest = order.cut
             self._order = order
@@ -161,6 +164,7 @@ class Cuts:
                 groups=snapshot.groups,
                 spill_bytes=snapshot.spill_bytes,
                 compress=order.compress,
+                seconds=order.seconds,
             )
             self._is_ready = False
             snapshot.note_training()  # what has been answered until now isn't training beside it
@@ -185,6 +189,14 @@ class Cuts:
                 self._persister = None
             else:
                 self._released_at = self._clock()
+
+    def _hurry(self) -> None:
+        """Somebody waits for the cut under way."""
+        if self.active and self._persister is not None and self._order is not None:
+            try:
+                self._persister.hurry(self._order.cut)
+            except PersisterEnded as error:
+                self._lost(error)
 
     def _layout(self, snapshot: Snapshot) -> bytes:
         """For the manifest."""

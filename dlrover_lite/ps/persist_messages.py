@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dlrover_lite.bounds import Bytes, Count, Items, Name, SlotBits, Text, Url
+from dlrover_lite.bounds import Bytes, Count, Items, Name, Seconds, SlotBits, Text, Url
 from dlrover_lite.ps.spill import GroupCut
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Failed",
     "Files",
     "FromPersister",
+    "Hurry",
     "Persist",
     "Ready",
     "Release",
@@ -49,6 +50,14 @@ class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     spill_bytes: Bytes
     """That may be in the spill, but for groups that may have all their rows there."""
     compress: bool
+    seconds: Seconds = 0.0
+    """As in SnapshotOrder."""
+
+
+class Hurry(msgspec.Struct, frozen=True, tag=True):
+    """Write this cut as soon as may be. No answer."""
+
+    cut: Count
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
@@ -88,7 +97,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     cut: Count
 
 
-ToPersister = Files | Persist | Release
+ToPersister = Files | Persist | Hurry | Release
 FromPersister = Ready | Writing | Written | Failed | Ended
 
 

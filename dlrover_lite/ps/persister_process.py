@@ -23,8 +23,10 @@ from dlrover_lite.ps.persist_messages import (
     MESSAGE_BYTES,
     Files,
     FromPersister,
+    Hurry,
     Persist,
     Release,
+    ToPersister,
     send,
 )
 from dlrover_lite.wire.frames import UNREADABLE
@@ -121,11 +123,15 @@ class PersisterProcess:
             self._send(Files(), files[start : start + FILES_AT_ONCE])
         self._send(order)
 
+    def hurry(self, cut: int) -> None:
+        """Raises PersisterEnded."""
+        self._send(Hurry(cut))
+
     def release(self, cut: int) -> None:
         """Raises PersisterEnded."""
         self._send(Release(cut))
 
-    def _send(self, message: Files | Persist | Release, fds: Sequence[int] = ()) -> None:
+    def _send(self, message: ToPersister, fds: Sequence[int] = ()) -> None:
         try:
             send(self.socket, message, fds)
         except BlockingIOError:  # it doesn't listen, and has so much to listen to

@@ -19,6 +19,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.cut_reader import CutReader, GroupFiles, Overflown
+from dlrover_lite.ps.pace import Pace
 from dlrover_lite.ps.persist_messages import (
     FILES_AT_ONCE,
     MESSAGE_BYTES,
@@ -26,6 +27,7 @@ from dlrover_lite.ps.persist_messages import (
     Failed,
     Files,
     FromPersister,
+    Hurry,
     Persist,
     Ready,
     Release,
@@ -44,6 +46,19 @@ TRAINING_SECONDS = 0.25
 
 class _Released(Exception):
     """The server doesn't want it any more."""
+
+
+class _Training:
+    """Whether there is any, by what the server says."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._spill = spill
+        self._answered, self._answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
+
+    def goes_on(self, now: float) -> bool:
+        if (count := int(self._spill.header[ANSWERED])) != self._answered:
+            self._answered, self._answered_at = count, now
+        return now - self._answered_at < TRAINING_SECONDS
 
 
 class Persisting:
@@ -67,6 +82,7 @@ class Persisting:
         self._pause, self._report_seconds = pause, report_seconds
         self._kernels = kernels
         self._clock, self._work_clock = clock, work_clock
+        self._pace = Pace(0.0, 0, 0.0, pause)
         self._files: list[int] = []
         self._spill: Spill | None = None
         """Kept until it is released: who lets go of it last has the work of freeing it."""
@@ -107,32 +123,43 @@ class Persisting:
         return Written(order.cut, reader.rows, entry.stored_bytes, msgspec.json.encode(entry).decode())
 
     def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: Spill) -> None:
+        total = sum(cut.used * cut.row_bytes for cut in order.groups)
+        pace = self._pace = Pace(order.seconds, total, self._clock(), self._pause)
+        training = _Training(spill)
         worked, reported_at = self._work_clock(), self._clock()
-        answered, answered_at = int(spill.header[ANSWERED]), -TRAINING_SECONDS
         for step in reader.steps(part):
             if step == "block":
                 failpoint("persister.block")
             else:
                 failpoint("persister.spill")
-            if spill.overflown:
-                raise Overflown
-            now = self._clock()
-            if now - reported_at >= self._report_seconds:
-                reported_at = now
-                self._tell(Writing(order.cut, reader.rows, part.bytes_written))
-            if (count := int(spill.header[ANSWERED])) != answered:
-                answered, answered_at = count, now
-            beside_training = now - answered_at < TRAINING_SECONDS
-            in_haste = 2 * spill.waiting_bytes > order.spill_bytes
-            work = self._work_clock() - worked
-            self._obey(self._pause * work if beside_training and not in_haste else 0.0)
-            worked += work
+            rest = self._work_clock() - worked
+            rest = pace.rest(rest) if self._may_rest(order, spill, training) else 0.0
+            while True:
+                self._obey(rest)
+                if spill.overflown:
+                    raise Overflown
+                now = self._clock()
+                if now - reported_at >= self._report_seconds:
+                    reported_at = now
+                    self._tell(Writing(order.cut, reader.rows, part.bytes_written))
+                rest = pace.wait(now, reader.part_read)
+                if not rest or not self._may_rest(order, spill, training):
+                    break
+                for _ in reader.drain(part):
+                    failpoint("persister.spill")
+            worked = self._work_clock()
+
+    def _may_rest(self, order: Persist, spill: Spill, training: _Training) -> bool:
+        """Something is trained beside it, and the spill doesn't fill."""
+        return training.goes_on(self._clock()) and 2 * spill.waiting_bytes <= order.spill_bytes
 
     def _obey(self, seconds: float) -> None:
         """Sleep, unless there is something to hear. Raises _Released."""
         message = self._hear(seconds)
         if isinstance(message, Release):
             raise _Released
+        if isinstance(message, Hurry):
+            self._pace.hurry()
 
     def _release(self, cut: int) -> None:
         if self._spill is not None:

@@ -315,6 +315,8 @@ class CheckpointProblem(Message, frozen=True):
     hint: Text = ""
     failures: Count = 0
     """So many in a row couldn't be written; 0: it was given up for another reason, and is tried again at once or in a few seconds."""
+    too_slow: bool = False
+    """It is complete, but took longer than the time from one to the next."""
 
 
 class CheckpointsStatus(Message, frozen=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dlrover_lite.master import cuts as machine
-from dlrover_lite.master.cuts import Commit, Cuts, Drop, Instruction, Open, Server, Take, Tell, View
+from dlrover_lite.master.cuts import Commit, Cuts, Drop, Hurry, Instruction, Open, Server, Take, Tell, View
 from dlrover_lite.wire.messages import SnapshotReport
 
 EVERY = 600.0
@@ -89,7 +89,7 @@ def test_a_cut_from_beginning_to_end() -> None:
     assert job.tick(1) == [Open(1)]
     assert job.tick(1) == []
     job.opened()
-    assert job.tick() == [Take(1, ["ps-0", "ps-1"])]
+    assert job.tick() == [Take(1, ["ps-0", "ps-1"], 0.8 * EVERY)]
     assert job.tick(1, ps_0=written(1), ps_1=SnapshotReport(1, "taking", 7, 700)) == []
     assert job.cuts.written[:2] == (12, 1200)
     parts = {"ps-0": written(1), "ps-1": written(1, 9)}
@@ -100,6 +100,38 @@ def test_a_cut_from_beginning_to_end() -> None:
     assert job.tick(EVERY - 5) == []
     assert job.tick(2) == []  # counted from when the last one was begun
     assert job.tick(1) == [Open(2)]
+
+
+@pytest.mark.parametrize("waits", ["who asks", "a move", "the job's end", "nobody"])
+def test_one_that_is_scheduled_takes_its_time_until_somebody_waits(waits: str) -> None:
+    job = Job()
+    job.tick(EVERY)
+    job.opened()
+    assert job.tick() == [Take(1, ["ps-0", "ps-1"], 0.8 * EVERY)]
+    assert job.tick(1) == []
+    if waits == "who asks":
+        assert job.request() == 2
+    if waits == "the job's end":
+        job.cuts = job.cuts.stop(job.now, begun=True)
+    assert job.tick(1, queued=waits == "a move") == ([] if waits == "nobody" else [Hurry()])
+    assert job.tick(1, queued=waits == "a move") == []
+    job.tick(ps_0=written(1), ps_1=written(1))
+    job.take(job.cuts.committed(1))
+    job.tick(EVERY)
+    job.opened()
+    seconds = 0.8 * EVERY if waits in ("nobody", "a move") else 0.0
+    assert job.tick() == [Take(2, ["ps-0", "ps-1"], seconds)]
+
+
+def test_one_in_the_place_of_another_that_was_given_up_takes_no_longer_than_it_must() -> None:
+    job = Job()
+    job.tick(EVERY)
+    job.opened()
+    job.tick()
+    job.tick(1, ps_0=SnapshotReport(1, "failed", why="full"))
+    job.tick(5)
+    job.opened()
+    assert job.tick() == [Take(2, ["ps-0", "ps-1"], 0.0)]
 
 
 def test_nothing_to_keep() -> None:
@@ -341,6 +373,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.begun: list[int] = []
         self.complete: list[int] = []
         self.taking: set[str] = set()
+        self.is_slow = False
+        """They were told that there is time."""
         self.reports: dict[str, SnapshotReport] = {}
         self.promised: list[int] = []
         self.up = set(PAIR)
@@ -359,6 +393,11 @@ class AnyOrder(RuleBasedStateMachine):
                     assert cut == self.begun[-1]
                     assert set(servers) == set(PAIR) == self.up
                     self.taking = set(servers)
+                    self.is_slow = step.seconds > 0
+                case Hurry():
+                    assert self.taking
+                    assert self.is_slow
+                    self.is_slow = False
                 case Drop():
                     self.taking = set()
                 case Commit(cut, parts):

@@ -7,8 +7,10 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -26,10 +28,13 @@ from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import VARIABLE
 from dlrover_lite.ps import cuts as cuts_module
+from dlrover_lite.ps import pace, persisting
 from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.marks import ALL_SLOTS
 from dlrover_lite.ps.persister_process import PersisterProcess
+from dlrover_lite.ps.persisting import Persisting
+from dlrover_lite.ps.spill import COUNT, TAKEN
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
@@ -360,9 +365,71 @@ def test_one_that_cannot_be_started_is_said(server: Server, monkeypatch: pytest.
     assert server.finished().state == "written"
 
 
+class InThread(PersisterProcess):
+    """A persister without a process of its own."""
+
+    def __init__(self) -> None:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._hold(_Thread(its), mine)
+        self.stays = False
+
+
+class _Thread:
+    pid = returncode = 0
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._channel, suppress(SystemExit):
+            Persisting(self._channel, pause=0.0, report_seconds=0.0).serve()
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        return 0
+
+    def kill(self) -> None:
+        raise AssertionError("it listens")
+
+
+def test_a_part_takes_the_time_there_is_until_somebody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile what changes is taken from the spill."""
+    monkeypatch.setattr(pace, "LEAST_BYTES_PER_SECOND", 1.0)
+    monkeypatch.setattr(persisting, "TRAINING_SECONDS", 1e9)
+    server, twin = Server(tmp_path), Server(tmp_path / "twin")
+    server.cuts._start = InThread
+    for one in (server, twin):
+        one.fill()
+    server.store.begin(1)
+    order = SnapshotOrder(1, "job", server.store.url, seconds=1e6)
+    server.cuts.follow(order)
+    server.until(lambda: server.cuts.active)
+    snapshot = server.cuts._snapshot
+    assert snapshot is not None
+    server.until(lambda: server.cuts.report is not None and server.cuts.report.rows)
+    for _ in range(20):
+        server.push()
+    server.until(lambda: snapshot.spill.areas[0].words[TAKEN] == snapshot.spill.areas[0].words[COUNT] > 0)
+    assert server.state == "taking"
+    server.cuts.follow(msgspec.structs.replace(order, seconds=0.0))
+    entry = entry_of(server.finished())
+    commit(server.store, server.engine, 1, entry)
+    assert same(arrays_read(server.store, 1), arrays_of(twin.engine))
+    server.cuts.close()
+
+
 _SERVER = """
 import os, signal, sys
 from dlrover_lite.ps.persister_process import PersisterProcess
+from dlrover_lite.ps.persisting import Persisting
+from dlrover_lite.ps.spill import COUNT, TAKEN
 persister = PersisterProcess()
 while persister.receive() is None:
     pass

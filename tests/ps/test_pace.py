@@ -1,0 +1,56 @@
+"""The persister's pace: it follows a straight line to its end, in small turns, and rests at least for so long."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrover_lite.ps.pace import LEAST_BYTES_PER_SECOND, MOST_REST_SECONDS, Pace
+
+STEPS = 1000
+
+
+def written_in(seconds: float, total_bytes: int, step_seconds: float, hurried_at: float = 2.0) -> tuple[float, float]:
+    """Seconds that a part takes, and those of work within any 0.1 of them, at most. Hurried when so much of 1 is done."""
+    now, began = 0.0, 0.0
+    pace = Pace(seconds, total_bytes, began, pause=3.0)
+    works: list[float] = []
+    for step in range(1, STEPS + 1):
+        works.append(now)
+        now += step_seconds
+        now += pace.rest(step_seconds)
+        if step / STEPS >= hurried_at:
+            pace.hurry()
+        while wait := pace.wait(now, step / STEPS):
+            assert wait <= MOST_REST_SECONDS
+            now += wait
+    most = max(sum(start <= other < start + 0.1 for other in works) for start in works)
+    return now, most * step_seconds
+
+
+@given(seconds=st.floats(5.0, 100.0), share=st.floats(0.01, 0.2))
+def test_a_part_is_through_when_it_is_to_be_and_work_is_spread(seconds: float, share: float) -> None:
+    """``share``: of the time, that it works."""
+    took, most = written_in(seconds, 1 << 50, share * seconds / STEPS)
+    assert seconds * 0.99 <= took <= seconds * 1.01
+    assert most <= 0.1 * share * 1.5 + 2 * share * seconds / STEPS
+
+
+def test_one_that_is_small_takes_no_longer_than_its_bytes_need() -> None:
+    took, _ = written_in(480.0, int(LEAST_BYTES_PER_SECOND), 1e-5)
+    assert 0.9 <= took <= 1.1
+
+
+def test_without_a_time_it_rests_three_times_as_long_as_it_works() -> None:
+    took, _ = written_in(0.0, 1 << 50, 0.001)
+    assert 3.9 <= took <= 4.1
+
+
+def test_one_that_needs_more_than_there_is_rests_all_the_same() -> None:
+    took, _ = written_in(2.0, 1 << 50, 0.001)
+    assert 3.9 <= took <= 4.1
+
+
+def test_when_somebody_waits_the_rest_of_it_takes_no_longer_than_it_must() -> None:
+    took, _ = written_in(100.0, 1 << 50, 0.001, hurried_at=0.5)
+    assert 51.0 <= took <= 53.0

@@ -1,0 +1,174 @@
+"""The spill is a queue in a ring of segments: what goes in comes out, in order, and it takes the memory of the longest queue."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrover_lite.ps import spill as spill_module
+from dlrover_lite.ps.rows import CHANGED, META_WORDS, Store
+from dlrover_lite.ps.spill import COUNT, ENTRY_HEAD_WORDS, ENTRY_ID, ENTRY_META, PASSED, STAMPED, USED, GroupCut, Spill
+from dlrover_lite.ps.spill_kernels import spill_rows
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
+
+ROWS, DIM, PARTS, CLOCK = 3000, 3, 1, 0xFFFFFFFE
+NEXT = np.uint32(0)  # two pushes later
+
+
+def store_of(random: np.random.Generator) -> Store:
+    meta = random.integers(1, 9, (ROWS, META_WORDS), np.uint32)
+    meta[:, CHANGED] = CLOCK - random.integers(0, 100, ROWS)
+    values = random.random(ROWS * DIM).astype(np.float32)
+    state = random.random(ROWS * DIM * PARTS).astype(np.float32)
+    no = np.zeros(0, np.uint64)
+    ids = random.integers(0, 1 << 64, ROWS, np.uint64)
+    return Store(ids, meta.reshape(-1), values, state, np.uint64(DIM), np.uint64(PARTS), no, no, values[:0])
+
+
+class Queue:
+    """Both sides of a spill: rows change in chunks, entries are taken."""
+
+    def __init__(self, seed: int, capacity: int, segment_rows: int) -> None:
+        random = np.random.default_rng(seed)
+        self.store = store_of(random)
+        self.left = random.permutation(ROWS).astype(np.uint64)
+        """Rows that are going to change, in this order."""
+        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, CLOCK, bytes(8), capacity)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(spill_module, "SEGMENT_BYTES", segment_rows * self.cut.entry_bytes)
+        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, CLOCK, bytes(8), capacity)
+        self.server = Spill([self.cut])
+        self.persister = Spill([self.cut], os.dup(self.server.fd))
+        self.undo = patch.undo
+        self.waiting: list[np.ndarray] = []
+        self.longest = 0
+
+    def change(self, n: int) -> None:
+        rows, self.left = self.left[:n], self.left[n:]
+        words, entries = self.server.areas[0]
+        changed = self.store.meta.reshape(-1, META_WORDS)[:, CHANGED]
+        expected = [self.entry(int(row)) for row in rows]
+        keys = self.store.ids[rows.astype(np.int64)]
+        spill_rows(rows, np.uint64(len(rows)), keys, np.uint64(0), self.store, words, entries, NEXT)
+        assert len(self.persister.waiting(0, 1 << 30)) <= len(self.waiting), (
+            "not before rows say that they have changed"
+        )
+        changed[rows.astype(np.int64)] = NEXT
+        words[STAMPED] = words[COUNT]
+        spill_rows(rows, np.uint64(len(rows)), keys, np.uint64(0), self.store, words, entries, NEXT)  # not again
+        self.waiting += expected
+        self.longest = max(self.longest, len(self.waiting))
+
+    def entry(self, row: int) -> np.ndarray:
+        store = self.store
+        entry = np.zeros(self.cut.entry_words, np.uint32)
+        entry[0] = row
+        entry[ENTRY_ID:ENTRY_META] = store.ids[row : row + 1].view(np.uint32)
+        entry[ENTRY_META:ENTRY_HEAD_WORDS] = store.meta.reshape(-1, META_WORDS)[row]
+        entry[ENTRY_HEAD_WORDS : ENTRY_HEAD_WORDS + DIM] = store.values.reshape(-1, DIM)[row].view(np.uint32)
+        entry[ENTRY_HEAD_WORDS + DIM :] = store.state.reshape(-1, DIM * PARTS)[row].view(np.uint32)
+        return entry
+
+    def take(self, most: int) -> None:
+        while most and len(found := self.persister.waiting(0, most)):
+            assert found.tolist() == [entry.tolist() for entry in self.waiting[: len(found)]]
+            self.persister.take(0, len(found))
+            self.waiting = self.waiting[len(found) :]
+            most -= len(found)
+
+    def close(self) -> None:
+        self.server.stop()
+        while not self.server.free_some():
+            pass
+        self.server.close()
+        self.persister.close()
+        self.undo()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    segment_rows=st.integers(1, 40),
+    capacity=st.integers(60, 400),
+    steps=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60)), min_size=1, max_size=150),
+)
+def test_what_goes_in_comes_out_in_the_memory_of_the_longest_queue(
+    seed: int, segment_rows: int, capacity: int, steps: list[tuple[int, int]]
+) -> None:
+    queue = Queue(seed, capacity, segment_rows)
+    try:
+        of_segment = queue.cut.segment_rows
+        for changed, taken in steps:
+            room = (queue.cut.segments - 2) * of_segment - len(queue.waiting)
+            queue.change(max(0, min(changed, room, len(queue.left))))
+            queue.take(taken)
+            assert not queue.persister.overflown
+        queue.take(1 << 30)
+        assert not queue.waiting
+        assert queue.server.bytes <= (queue.longest + 2 * of_segment) * queue.cut.entry_bytes
+    finally:
+        queue.close()
+
+
+def test_a_ring_that_goes_round_many_times() -> None:
+    queue = Queue(1, 100, 7)
+    try:
+        while len(queue.left):
+            queue.change(25)
+            queue.take(25)
+        assert not queue.waiting
+        assert queue.server.bytes <= 6 * 7 * queue.cut.entry_bytes
+    finally:
+        queue.close()
+
+
+def test_a_queue_that_is_too_long_is_said_and_no_entry_is_written_over() -> None:
+    queue = Queue(2, 50, 10)
+    try:
+        queue.change(40)
+        expected = queue.waiting.copy()
+        queue.change(30)
+        assert queue.persister.overflown
+        assert queue.server.areas[0].words[USED] == 0
+        found = queue.persister.waiting(0, 10)
+        assert found.tolist() == [entry.tolist() for entry in expected[:10]]
+    finally:
+        queue.close()
+
+
+def test_rows_that_were_passed_are_not_kept() -> None:
+    queue = Queue(3, 5000, 10)
+    try:
+        queue.persister.areas[0].words[PASSED] = ROWS
+        rows = queue.left[:50]
+        words, entries = queue.server.areas[0]
+        spill_rows(
+            rows, np.uint64(50), queue.store.ids[rows.astype(np.int64)], np.uint64(0), queue.store, words, entries, NEXT
+        )
+        assert words[COUNT] == 0
+    finally:
+        queue.close()
+
+
+def test_its_memory_is_given_back_little_by_little() -> None:
+    queue = Queue(4, 5000, 1000)
+    try:
+        queue.change(3000)
+        queue.server.stop()
+        spill_module.FREED_AT_ONCE_BYTES, before = 1 << 12, spill_module.FREED_AT_ONCE_BYTES
+        try:
+            turns = 1
+            while not queue.server.free_some():
+                turns += 1
+        finally:
+            spill_module.FREED_AT_ONCE_BYTES = before
+        assert turns > 3000 * queue.cut.entry_bytes >> 12
+        assert not queue.server.areas[0].entries.any(), "nothing of it is there"
+    finally:
+        queue.close()
