@@ -381,8 +381,8 @@ class SnapshotOrder(Message, frozen=True):
     """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
     16 MiB). 0: only the latter."""
     seconds: Seconds = 0.0
-    """Beside training the part may take so long, and takes no more of the processor than it has to for that; 0: no longer than need be, which
-    may be told later."""
+    """Beside training the part may take so long, and takes no more of the processor than it has to for that; 0: no longer than need be,
+    which may be told later."""
 
 
 class TrainingSettings(Message, frozen=True):
