@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import zmq
 from _migrate_nodes import DIM
@@ -85,16 +86,21 @@ class _Master:
                     self.server.reply(request, Ack())
                 case PsReport() as report:
                     self.reports[report.node] = report
-                    if self.move is not None and self.move.move in report.ready:
-                        self.commit(self.move)
+                    if self.move is not None:
+                        self.commit(self.move, report)
                     moves = [self.move] if self.move is not None else []
                     self.server.reply(request, PsOrders(self.version, slots.pack(self.owned[report.node]), moves))
 
-    def commit(self, move: MoveOrder) -> None:
-        self.owned[move.source] &= ~slots.unpack(move.slots)
-        self.owned[move.target] |= slots.unpack(move.slots)
-        self.move = None
-        self.version += 1
+    def commit(self, move: MoveOrder, report: PsReport) -> None:
+        left = slots.unpack(move.slots)
+        for ready in report.ready:
+            members = slots.unpack(ready.slots) & left
+            if ready.move == move.move and members.any():
+                self.owned[move.source] &= ~members
+                self.owned[move.target] |= members
+                left = left & ~members
+                self.version += 1
+        self.move = msgspec.structs.replace(move, slots=slots.pack(left)) if left.any() else None
 
     def until(self, done: Any) -> float:
         """Turns until ``done()``; seconds it took."""

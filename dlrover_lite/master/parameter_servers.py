@@ -14,7 +14,7 @@ from dlrover_lite.intervals import Range
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_loads import SlotLoads, decode
-from dlrover_lite.master.slot_state import Next, SlotState
+from dlrover_lite.master.slot_state import Batch, Next, SlotState
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import (
@@ -61,9 +61,10 @@ class ParameterServers:
         self._story = story
         self._keep = keep
         self._wall_clock = wall_clock
-        self._map_version = self.state.version
         self._owned: dict[str, bytes] = {}
         """By PS, of this map."""
+        self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
+        """The version from which on each PS owns what it does, or an older master was gone."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
@@ -124,13 +125,15 @@ class ParameterServers:
         if node is None or node.role != "ps" or node.state == "ended":
             return Ack()
         loads = decode(report.loads) if report.loads else None
+        ready = _ready(report)
         if not 0 <= report.requests_per_second < math.inf:
             raise MalformedMessage(f"{report.requests_per_second} requests/s")
+        self._note_slowed(node.id, report.slowed)
         self.reports[node.id] = report
         self._note_restored(node.id)
-        self.take(self.state.ready(node.id, report.ready, self._wall_clock()))
+        self.take(self.state.ready(node.id, ready, self._wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
-        if loads is not None and report.version >= self._map_version > 0:
+        if loads is not None and report.version >= self._owned_since.get(node.id, 1):
             self.loads.take(
                 node.id,
                 self.state.owned(node.id),
@@ -147,13 +150,28 @@ class ParameterServers:
         if node not in self._owned:
             self._owned[node] = slots.pack(state.owned(node))
         moves = [
-            MoveOrder(move.id, move.source, fleet.by_id[move.source].endpoint, move.target, move.slots, move.at_once)
+            MoveOrder(
+                move.id,
+                move.source,
+                fleet.by_id[move.source].endpoint,
+                move.target,
+                move.slots,
+                move.at_once,
+                move.source in state.leaving,
+            )
             for move in state.moves
             if move.state == "copying" and move.involves(node)
         ]
         return PsOrders(
             state.version, self._owned[node], moves, *consumed(self._shards), self.snapshots.get(node), self.restore
         )
+
+    def _note_slowed(self, node: str, share: float) -> None:
+        """More than before."""
+        before = self.reports[node].slowed if node in self.reports else 0.0
+        if share > before:
+            why = "as their rows change faster than they are copied"
+            self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
 
     def _note_restored(self, node: str) -> None:
         order, owners = self.restore, self.state.counts()
@@ -185,8 +203,10 @@ class ParameterServers:
         if state is self.state:
             return False
         if (state.owners, state.ps) != (self.state.owners, self.state.ps):
-            self._map_version = state.version
             self._owned.clear()
+            for node in state.ps:
+                if (state.owned(node) != self.state.owned(node)).any():
+                    self._owned_since[node] = state.version
         self.state = state
         self._keep(state)
         for note in notes:
@@ -222,6 +242,19 @@ class ParameterServers:
         if (report := self.reports.pop(old, None)) is not None:
             self.reports[new] = msgspec.structs.replace(report, node=new, version=0, tidy=False, restored=0)
         self.take(self.state.replaced(old, new))
+
+
+def _ready(report: PsReport) -> dict[int, Batch]:
+    """By move. Raises MalformedMessage."""
+    found: dict[int, Batch] = {}
+    for one in report.ready:
+        try:
+            members = slots.unpack(one.slots)
+        except ValueError as error:
+            raise MalformedMessage(str(error)) from error
+        before = found.get(one.move, Batch(slots.none()))
+        found[one.move] = Batch(before.members | members, before.rows + one.rows, before.bytes + one.bytes)
+    return found
 
 
 def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:

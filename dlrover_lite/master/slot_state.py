@@ -2,10 +2,15 @@
 
 ::
 
-    queued ──start──▶ copying ──ready──▶ committed ──both tidy──▶ gone
-       │                 │                                         ▲
-       └─────cancel──────┼──cancel──▶ cancelled ──both tidy────────┤
-                         └─────────── queued ones at once ─────────┘
+                       ┌─ready─┐
+                       ▼       │ batch by batch
+    queued ──start──▶ copying ─┴─ready, the last──▶ committed ──both tidy──▶ gone
+       │                 │                                                    ▲
+       └─────cancel──────┼──cancel──▶ cancelled ──both tidy───────────────────┤
+                         └─────────── queued ones at once ────────────────────┘
+
+A move is carried out in batches of slots, which its PS choose: a batch that its target has all of is committed at once, with a version of
+its own, and the slots that are left are the move's. What is committed stays, whatever becomes of the rest.
 
 ``version`` counts every change of the map and of the moves; it never falls, and PS follow the newest orders they have heard. A PS takes
 part in one move at a time: the next one begins when both PS of the last have heard that it ended, and are tidy.
@@ -16,8 +21,8 @@ same orders again, and takes a report that it had taken before for what it is: n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,11 +32,24 @@ from dlrover_lite import slots
 from dlrover_lite.master.fleet import Note
 from dlrover_lite.slots import SLOTS, SlotSet
 
-__all__ = ["Move", "SlotState", "Transfer"]
+__all__ = ["Batch", "Move", "SlotState", "Transfer"]
 
 MoveState = Literal["queued", "copying", "committed", "cancelled"]
 Transfer = tuple[str, str, SlotSet]
 """Source, target, and the slots to move."""
+
+
+_RATE_SECONDS = 60.0
+"""Of copying, after which what was measured before counts half."""
+
+
+class Batch(NamedTuple):
+    """Slots of a move that its target has all of."""
+
+    members: SlotSet
+    rows: int = 0
+    bytes: int = 0
+    """Memory of the rows."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -40,7 +58,7 @@ class Move(msgspec.Struct, frozen=True):
     source: str
     target: str
     slots: bytes
-    """512 bytes: ``slots.pack``."""
+    """512 bytes: ``slots.pack``; those that are still to be moved. Of a move that is committed by a master of before batches, all."""
     state: MoveState = "queued"
     began: float = 0.0
     """When the copying began: seconds since the epoch."""
@@ -50,6 +68,13 @@ class Move(msgspec.Struct, frozen=True):
     """Which of its PS have tidied up since, or are no more."""
     at_once: bool = False
     """The slots are frozen from the beginning."""
+    moved: int = 0
+    """Slots that have been committed."""
+    moved_rows: int = 0
+    moved_bytes: int = 0
+    """Memory of their rows."""
+    newest_at: float = 0.0
+    """When a batch was committed last: seconds since the epoch."""
 
     @property
     def open(self) -> bool:
@@ -60,8 +85,19 @@ class Move(msgspec.Struct, frozen=True):
         return slots.unpack(self.slots)
 
     @property
-    def count(self) -> int:
+    def left(self) -> int:
+        """Slots that are still to be moved."""
         return int(self.members.sum())
+
+    @property
+    def count(self) -> int:
+        """Slots that it is of, those that have been committed included."""
+        return self.moved + self.left
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Memory of the rows committed, over the time that it took; 0: nothing has been committed."""
+        return self.moved_bytes / max(1e-3, self.newest_at - self.began) if self.moved else 0.0
 
     def involves(self, node: str) -> bool:
         return node in (self.source, self.target)
@@ -89,6 +125,10 @@ class SlotState(msgspec.Struct, frozen=True):
     next_move: int = 1
     came: bytes = b""
     """4,096 uint32, little-endian: the version with which each slot came to its owner by a move; empty: none has."""
+    moved_bytes: float = 0.0
+    """Memory of rows that have moved of late, and"""
+    moving_seconds: float = 0.0
+    """the time that it took."""
 
     # --- what there is --------------------------------------------------------------------------------------------------
 
@@ -134,6 +174,11 @@ class SlotState(msgspec.Struct, frozen=True):
         """Whether it takes part in a move that isn't over."""
         return any(move.involves(node) for move in self.moves)
 
+    @property
+    def move_rate(self) -> float | None:
+        """Bytes/s of moves, measured with the rows that have moved of late; None: none have."""
+        return self.moved_bytes / max(1e-3, self.moving_seconds) if self.moved_bytes else None
+
     # --- events ---------------------------------------------------------------------------------------------------------
 
     def begin(self, nodes: Sequence[str]) -> Next:
@@ -161,7 +206,7 @@ class SlotState(msgspec.Struct, frozen=True):
             taken |= members
             move = Move(number, source, target, slots.pack(members), at_once=source in at_once)
             moves.append(move)
-            told += _told(move, f"move {move.id} is queued: {_slots(move.count)}")
+            told += _told(move, f"move {move.id} is queued: {_slots(move.left)}")
             number += 1
         if not told:
             return self, []
@@ -176,18 +221,22 @@ class SlotState(msgspec.Struct, frozen=True):
             if move.state == "queued" and not pair & occupied and all(node in up for node in pair):
                 occupied |= pair
                 move = _changed(move, state="copying", began=now)
-                told += _told(move, f"move {move.id} begins: {_slots(move.count)}")
+                told += _told(move, f"move {move.id} begins: {_slots(move.left)}")
             moves.append(move)
         if not told:
             return self, []
         return self._with(version=self.version + 1, moves=moves), told
 
-    def ready(self, node: str, ready: Collection[int], now: float) -> Next:
-        """The target holds all there is: from now on the slots are its own."""
+    def ready(self, node: str, ready: Mapping[int, Batch], now: float) -> Next:
+        """The target holds all there is of these slots: from now on they are its own. Those that are so already, or no longer the move's,
+        change nothing."""
         state, told = self, list[Note]()
         for move in self.moves:
-            if move.state == "copying" and move.target == node and move.id in ready:
-                state, more = state._commit(move, now)
+            batch = ready.get(move.id)
+            if batch is None or move.state != "copying" or move.target != node:
+                continue
+            if (members := batch.members & move.members).any():
+                state, more = state._commit(move, batch._replace(members=members), now)
                 told += more
         return state, told
 
@@ -205,9 +254,7 @@ class SlotState(msgspec.Struct, frozen=True):
         found = [move for move in self.open_moves() if which is None or move.id in which]
         if not found:
             return self, []
-        told = [
-            note for move in found for note in _told(move, f"move {move.id} is cancelled, {why}: {_slots(move.count)}")
-        ]
+        told = [note for move in found for note in _told(move, _cancelled(move, why), _rest(move))]
         version = self.version + 1
         moves = []
         for move in self.moves:
@@ -284,21 +331,35 @@ class SlotState(msgspec.Struct, frozen=True):
         leaving, slow = ([one for one in names if one not in nodes] for names in (self.leaving, self.slow))
         return self._with(leaving=leaving, slow=slow)
 
-    def _commit(self, move: Move, now: float) -> Next:
-        version = self.version + 1
+    def _commit(self, move: Move, batch: Batch, now: float) -> Next:
+        version, members = self.version + 1, batch.members
         ps = self.ps if move.target in self.ps else [*self.ps, move.target]
         positions = self.positions().copy()
-        positions[move.members] = ps.index(move.target)
+        positions[members] = ps.index(move.target)
         came = np.frombuffer(self.came or bytes(4 * SLOTS), "<u4").copy()
-        came[move.members] = version
-        moves = [
-            _changed(other, state="committed", ended_at=version) if other.id == move.id else other
-            for other in self.moves
-        ]
-        seconds = max(0.0, now - move.began)
-        told = _told(move, f"move {move.id} is done in {seconds:.2f} s, map {version}: {_slots(move.count)}")
+        came[members] = version
+        after = _changed(
+            move,
+            slots=slots.pack(move.members & ~members),
+            moved=move.moved + int(members.sum()),
+            moved_rows=move.moved_rows + batch.rows,
+            moved_bytes=move.moved_bytes + batch.bytes,
+            newest_at=max(now, move.began),
+        )
+        told = list[Note]()
+        if not after.left:
+            after = _changed(after, state="committed", ended_at=version)
+            seconds = max(0.0, now - move.began)
+            told = _told(move, f"move {move.id} is done in {seconds:.2f} s, map {version}: {_slots(after.count)}")
+        moves = [after if other.id == move.id else other for other in self.moves]
         state = self._with(version=version, ps=ps, owners=positions.tobytes(), came=came.tobytes(), moves=moves)
-        return state, told
+        return state._measured(batch.bytes, max(0.0, now - max(move.began, move.newest_at))), told
+
+    def _measured(self, moved: int, seconds: float) -> SlotState:
+        kept = 0.5 if self.moving_seconds > _RATE_SECONDS else 1.0
+        return self._with(
+            moved_bytes=kept * self.moved_bytes + moved, moving_seconds=kept * self.moving_seconds + seconds
+        )
 
     def _tidied(self, node: str, ids: Collection[int]) -> SlotState:
         """``node`` has nothing more to do for these moves, if they have ended."""
@@ -360,9 +421,25 @@ def _union(moves: Iterable[Move]) -> SlotSet:
     return members
 
 
-def _told(move: Move, text: str) -> list[Note]:
+def _told(move: Move, text: str, rest: str = "") -> list[Note]:
     """The same for both of its PS."""
-    return [Note(move.source, f"{text} to {move.target}"), Note(move.target, f"{text} from {move.source}")]
+    return [
+        Note(move.source, f"{text} to {move.target}{rest}"),
+        Note(move.target, f"{text} from {move.source}{rest}"),
+    ]
+
+
+def _cancelled(move: Move, why: str) -> str:
+    slots_left = f"{move.left:,} of {_slots(move.count)}" if move.moved else _slots(move.left)
+    return f"move {move.id} is cancelled, {why}: {slots_left}"
+
+
+def _rest(move: Move) -> str:
+    return (
+        f"; {move.moved:,} {'have' if move.moved > 1 else 'has'} moved and stay{'s' * (move.moved == 1)}"
+        if move.moved
+        else ""
+    )
 
 
 def _slots(count: int) -> str:

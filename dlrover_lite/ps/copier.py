@@ -11,12 +11,13 @@ import zmq
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared, open_memory
+from dlrover_lite.ps.convergence import Asked
 from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.marks import mask_of
+from dlrover_lite.ps.marks import mask_of, to_bitmap
 from dlrover_lite.ps.moving import Incoming, Training
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Reply
-from dlrover_lite.wire.messages import MoveOrder
+from dlrover_lite.wire.messages import MoveOrder, ReadySlots
 from dlrover_lite.wire.ps_messages import (
     Copied,
     CopyBegin,
@@ -36,10 +37,12 @@ PAUSE = 0.5
 """Beside training, the next chunk is asked for after this share of the time that the last one took at least: workers are to keep their
 CPU."""
 PACE_BYTES = 256 << 20
-"""A second, at most, of the first round beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't wait for it,
-since the longer they take the more rows change."""
+"""A second, at most, of the first round of a batch beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't
+wait for it, since the longer they take the more rows change."""
 BEHIND_SECONDS = 0.1
 """So much it may be behind its pace, because chunks took long, and still catch up."""
+NOTHING_SECONDS = 0.001
+"""Until the source is asked again that had no rows, while the batch can't be frozen yet."""
 
 
 class _Asked(NamedTuple):
@@ -63,6 +66,9 @@ class Copier:
         """``discard`` is told of slots whose rows, received so far, are worth nothing."""
         self.order = order
         self.slots = mask_of(order.slots)
+        self.complete = 0
+        """Slots of which all there is has been received: they are frozen at the source, and the master may commit them."""
+        self._ready: list[ReadySlots] = []
         self._engine = engine
         self._discard = discard
         self._clock = clock
@@ -86,12 +92,14 @@ class Copier:
         return socket
 
     @property
-    def complete(self) -> bool:
-        """All there is has been received: the source is frozen, and the master may commit."""
-        return self._incoming is not None and self._incoming.complete
+    def ready(self) -> list[ReadySlots]:
+        """Complete slots that the master hasn't committed yet, as far as is known here."""
+        self._ready = [one for one in self._ready if mask_of(one.slots) & ~self._engine.owned]
+        return self._ready
 
     @property
     def rows(self) -> int:
+        """Rows received of the present batch."""
         return self._incoming.rows if self._incoming is not None else 0
 
     def work(self, *, may_begin: bool) -> float | None:
@@ -101,7 +109,7 @@ class Copier:
             self._take(reply)
             return 0.0  # who else is waiting comes first
         now = self._clock()
-        if self.complete:
+        if self._has_all:
             return None
         if self._incoming is None:
             return self._begin(now, may_begin)
@@ -114,14 +122,24 @@ class Copier:
     def close(self) -> None:
         self._client.close()
 
+    @property
+    def _has_all(self) -> bool:
+        return not self.slots & ~self.complete
+
+    def _wants(self, incoming: Incoming) -> Asked:
+        """Of the present batch. It isn't frozen before the one before it is committed: while the master can't be heard, training is held up
+        for one batch only."""
+        asked = incoming.convergence.asked
+        return asked._replace(freeze=asked.freeze and not self.ready)
+
     def _ask(self, incoming: Incoming) -> float | None:
         """For as many chunks as may be under way; or how long to wait with it."""
-        now = self._clock()
-        if now < self._next_at and not incoming.freeze:
+        now, asked = self._clock(), self._wants(incoming)
+        if now < self._next_at and not asked.freeze:
             return self._next_at - now
         while len(self._asked) < WINDOW:
             place = self._places.pop() if self._places else -1
-            request = CopyNext(incoming.session, self._number, incoming.freeze, place)
+            request = CopyNext(incoming.session, self._number, place, *asked)
             self._asked.append(_Asked(self._client.send(request), place))
             self._number += 1
         return None
@@ -132,20 +150,19 @@ class Copier:
         if not may_begin:
             return None  # the caller has something to do before, and comes back
         if not self._begin_sent or now - self._heard_at > SILENCE_SECONDS:
-            self._client.send(CopyBegin(self.order.move))
+            self._client.send(CopyBegin(self.order.move, to_bitmap(self.complete)))
             self._begin_sent, self._heard_at = True, now
         return SILENCE_SECONDS
 
     def _take(self, reply: Reply) -> None:
         self._heard_at = self._clock()
-        if self.complete:
+        if self._has_all:
             return  # asked for ahead; the source may have heard of the commit, and have nothing to say any more
         match reply.body:
             case Copying() as copying:
                 if self._incoming is None:
                     memory = self._open(copying)
-                    self._incoming = Incoming(self._engine, self.order.move, self.slots, copying, memory)
-                    self._incoming.freeze = self.order.at_once
+                    self._incoming = Incoming(self._engine, self.order.move, copying, memory)
                     self._number = 0
                     self._asked.clear()
                     self._places = list(range(memory.places)) if memory is not None else []
@@ -174,8 +191,9 @@ class Copier:
             self._anew(self._heard_at)  # an answer was lost, with the rows in it
             return
         place = self._asked.popleft().place
-        if not copied.complete:
-            self._ask(incoming)  # so that the source has something to do meanwhile
+        if copied.pause_seconds or not (copied.rows or copied.complete or self._wants(incoming).freeze):
+            self._next_at = max(self._next_at, self._heard_at + (copied.pause_seconds or NOTHING_SECONDS))
+        self._ask(incoming)  # so that the source has something to do meanwhile
         self._put_away(incoming, copied, reply)
         if place >= 0:
             self._places.append(place)
@@ -183,19 +201,22 @@ class Copier:
     def _put_away(self, incoming: Incoming, copied: Copied, reply: Reply) -> None:
         began = self._clock()
         try:
-            received = incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
+            received, ready = incoming.take(copied, [reply.buffer(i) for i in range(len(reply.frames))])
         except (ValueError, IndexError) as error:
             raise DlroverLiteError(f"{self.order.source} sends rows that make no sense: {error}") from error
         now = self._clock()
         seconds = now - began + copied.seconds
-        incoming.took(received, seconds)
+        incoming.convergence.took(received, seconds)
+        if ready is not None:
+            self._ready.append(ready)
+            self.complete |= mask_of(ready.slots)
         if self._training.goes_on() or copied.busy:
             paced = received / PACE_BYTES if copied.round == 1 else 0.0
             self._next_at = max(now + PAUSE * seconds, max(self._next_at, began - BEHIND_SECONDS) + paced)
 
     def _anew(self, at: float) -> None:
         if self._incoming is not None:
-            self._discard(self.slots)
+            self._discard(self.slots & ~(self.complete | self._engine.owned))
         self._incoming = None
         self._begin_sent = False
         self._begin_at = at

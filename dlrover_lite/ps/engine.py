@@ -127,6 +127,7 @@ class Engine:
         self._unsettled = 0
         self.marks.forget(lost)
         self.owned = owned
+        self.frozen &= owned
         members = self._owned_set()
         for group in self.groups:
             group.set_owned(members)

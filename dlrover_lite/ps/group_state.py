@@ -125,6 +125,11 @@ class GroupState:
         return self.used - self._free
 
     @property
+    def gaps(self) -> int:
+        """Free row numbers below the last row in use."""
+        return self._free
+
+    @property
     def slot_rows(self) -> NDArray[np.int64]:
         """Live rows of each slot [4096]."""
         return self._slots.row_counts[:SLOTS].copy()

@@ -42,6 +42,11 @@ class Loads:
     def updated(self, group: int, seconds: float) -> None:
         self._update_seconds[group] = self._update_seconds.get(group, 0.0) + seconds
 
+    @property
+    def busy(self) -> NDArray[np.float64]:
+        """Seconds/s of each slot [4096], of the last window that has ended."""
+        return np.zeros(SLOTS) if self._rates is None else self._rates[2]
+
     def window(self, groups: Sequence[TableGroup]) -> NDArray[np.float64]:
         """Ends a window: [3, 4096] requests/s, rows/s and busy seconds/s of each slot, smoothed over the last windows."""
         now = self._clock()

@@ -20,7 +20,20 @@ from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOGGED, META_WORDS, TABLE
 from dlrover_lite.ps.slot_counters import TABLE_ROWS
 from dlrover_lite.ps.table_kernels import halts, log_row, prefetch_row, take_row
 
-__all__ = ["COPIED", "DROPPED", "HALF_WRITTEN", "TWICE", "compact", "drop", "enter_new", "find", "read", "write"]
+__all__ = [
+    "COPIED",
+    "DROPPED",
+    "HALF_WRITTEN",
+    "TWICE",
+    "among",
+    "compact",
+    "drop",
+    "enter_new",
+    "find",
+    "read",
+    "sort_out",
+    "write",
+]
 
 HALF_WRITTEN, COPIED, TWICE, DROPPED = (np.uint64(step) for step in range(6, 10))
 """Steps of ``write``, ``compact`` and ``drop``, for ``Book.halt``: they return them when they are stopped there."""
@@ -56,6 +69,34 @@ def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
         found += np.uint64(members[mix64(ids[row] ^ salt) >> _SHIFT]) & np.uint64(table != _U0)
         row += _U1
     return found, row
+
+
+@kernel
+def sort_out(store, batches, start, stop, rows, ends, limits):  # type: ignore[no-untyped-def]
+    """Put the number of each live row among [start, stop) behind those of its slot's batch (``batches``: uint16 [4096], 0: none): to
+    ``rows[ends[batch]]``, below ``limits[batch]``. Returns how many found no room."""
+    ids, meta, salts = store.ids, store.meta, store.salts
+    lost = _U0
+    for row in range(start, stop):
+        if meta[row * _META + TABLE] != np.uint32(0):
+            batch = np.uint64(batches[_hash_of(row, ids, meta, salts) >> _SHIFT])
+            if batch != _U0:
+                if ends[batch] < limits[batch]:
+                    rows[ends[batch]] = row
+                    ends[batch] += _U1
+                else:
+                    lost += _U1
+    return lost
+
+
+@kernel
+def among(store, members, rows, out):  # type: ignore[no-untyped-def]
+    """Whether each of ``rows`` lives, in a slot of ``members`` (bool [4096]), into ``out`` (bool [n])."""
+    ids, meta, salts = store.ids, store.meta, store.salts
+    for i in range(np.uint64(rows.shape[0])):
+        row = rows[i]
+        live = meta[row * _META + TABLE] != np.uint32(0)
+        out[i] = live and members[_hash_of(row, ids, meta, salts) >> _SHIFT]
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Moving slots from one parameter server to another, without their sockets: what the source gives out, and what the target takes in.
 
-Round 1 is a scan of all rows; each further one are the rows changed since the one before began. When few are left, the source freezes the
-slots, and the rest follows with the marks.
+Slots go in batches. Round 1 of a batch are all its rows; each further one are those changed since the one before began. When few are left,
+the source freezes the batch's slots, and the rest follows with the marks; then comes the next batch, while the master commits this one.
 """
 
 from __future__ import annotations
@@ -16,34 +16,30 @@ from numpy.typing import NDArray
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.errors import UsageError
 from dlrover_lite.failpoints import failpoint
+from dlrover_lite.ps import batches
+from dlrover_lite.ps.batches import Batch, Listing
 from dlrover_lite.ps.chunk_memory import ChunkMemory, offered_memory
+from dlrover_lite.ps.convergence import Convergence
 from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.marks import to_bitmap
+from dlrover_lite.ps.marks import mask_of, to_bitmap
 from dlrover_lite.ps.rows import RowData
 from dlrover_lite.ps.table import TableGroup
-from dlrover_lite.wire.ps_messages import Copied, Copying
+from dlrover_lite.wire.messages import MoveOrder, ReadySlots
+from dlrover_lite.wire.ps_messages import Copied, Copying, CopyNext
 
-__all__ = ["Incoming", "Outgoing", "Tidying", "Training"]
+__all__ = ["Incoming", "Outgoing", "Training"]
 
 CHUNK_BYTES = 2 << 20
 """Rows a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
 PLACES = 3
 """For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
 cache."""
-_SCAN_ROWS = 1 << 16
-"""Looked at for one reply."""
-
-FEW_BYTES = 4 << 20
-"""So much may be left for the time in which the slots are frozen at most,"""
-FREEZE_SECONDS = 0.01
-"""and no more than takes so long at the speed of late."""
-MOST_ROUNDS = 12
-
-_TELLING_BYTES = 1 << 16
-"""Smaller chunks say nothing of the speed."""
-_NEWS = 0.2
-"""Of the newest chunk in the speed of late."""
-
+IDLE_SECONDS = 0.005
+"""Until the target asks a source again that has something else to do."""
+SLOWED_SECONDS = 1.0
+"""So long pushes are held back after the target has asked for it last: it may be gone."""
+PERIOD_SECONDS = 0.04
+"""Pushes are held back for a share of each."""
 
 BUSY_SECONDS = 0.5
 """So long after a pull or a push training is taken to go on: several chunks may be copied between two requests."""
@@ -67,30 +63,57 @@ class Training:
 
 
 class Outgoing:
-    """The source's side of a move, from ``CopyBegin`` until the master has spoken."""
+    """The source's side of a move, from ``CopyBegin`` until the master has spoken. ``have``: slots that the target has all of already."""
 
-    def __init__(self, engine: Engine, move: int, slots: int, session: int) -> None:
-        self.move = move
-        self.slots = slots
+    def __init__(self, engine: Engine, order: MoveOrder, session: int, *, have: int = 0) -> None:
+        self.move = order.move
         self.session = session
+        self.given = have & mask_of(order.slots)
+        """Slots of which all there is has been given out: they are frozen until the master has spoken."""
         self._engine = engine
-        self._members = slot_sets.unpack(to_bitmap(slots))
+        self._order = order
+        self._left = mask_of(order.slots) & ~have
         self._next_number = 0
-        self._round = 1
-        self._cursors: list[int] = []
-        self._to_send: deque[tuple[int, NDArray[np.uint64]]] = deque()
+        self._listing: Listing | None = None
+        self._upcoming: deque[int] = deque()
+        """Batches of the listing."""
+        self._batch: Batch | None = None
+        self._batches = 0
+        self._most_bytes = batches.BATCH_BYTES
+        """Of a batch that is cut from now on: less when one had to be halved."""
         self._told_configuration = engine.configuration is not None
-        self.complete = False
-        """All there is has been given out."""
+        self._slowed, self._slowed_until = 0.0, 0.0
         self._training = Training(engine, engine.clock)
         self._memory = offered_memory(PLACES, CHUNK_BYTES)
         engine.track(0)  # a session before this one may have left a log
-        engine.track(slots)
 
     def began(self) -> Copying:
-        rows = [int(group.slot_rows[self._members].sum()) for group in self._engine.groups]
+        members = slot_sets.unpack(to_bitmap(self._left))
+        rows = [int(group.slot_rows[members].sum()) for group in self._engine.groups]
         offer = self._memory.offer if self._memory is not None else None
         return Copying(self.session, rows, self._engine.configuration, offer)
+
+    @property
+    def waits(self) -> bool:
+        """For the master's word: slots are frozen of which the target has everything."""
+        return bool(self.given & self._engine.frozen)
+
+    @property
+    def may_tidy(self) -> bool:
+        """No row number is known here, nor about to be: what a session before this one has left frozen isn't to wait."""
+        return self._batch is None and self._listing is None and not self._engine.frozen & self._left
+
+    @property
+    def slowed(self) -> float:
+        """Share of the time for which pushes for the batch's slots are held back."""
+        return self._slowed if self._batch is not None and self._engine.clock() < self._slowed_until else 0.0
+
+    def closed_seconds(self, covers: int) -> float:
+        """So long a push for these slots is to be held back."""
+        batch = self._batch
+        if batch is None or not batch.mask & covers or not (slowed := self.slowed):
+            return 0.0
+        return max(0.0, slowed * PERIOD_SECONDS - self._engine.clock() % PERIOD_SECONDS)
 
     def end(self) -> None:
         """Committed or cancelled: the master has spoken."""
@@ -104,35 +127,119 @@ class Outgoing:
         if self._memory is not None:
             self._memory.close()
 
-    def next(self, number: int, *, freeze: bool, place: int = -1) -> tuple[Copied, list[Any]] | None:
-        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one. Raises ValueError for a
-        place that there is none of."""
-        if number != self._next_number:
+    def next(self, request: CopyNext, *, tidy: bool) -> tuple[Copied, list[Any]] | None:
+        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one. ``tidy``: nothing is to
+        be removed or moved. Raises ValueError for a place that there is none of."""
+        if request.number != self._next_number:
             return None
         self._next_number += 1
         began = self._engine.clock()
-        if freeze:
-            self._engine.frozen = self.slots
-            failpoint("ps.source.frozen")
-        found = self._scan() or self._changed()
+        batch = self._batch or self._next_batch(tidy)
+        if batch is None:
+            return self._copied(-1, 0, pause_seconds=IDLE_SECONDS if self._listing is None else 0.0), []
+        if request.batch == batch.number:
+            batch = self._heed(request, batch)
+        found = self._rows(batch)
         if found is None and not self._log_is_empty():
-            self._begin_round()
-            found = self._changed()
-        if found is None and self._engine.frozen:
-            marks = self._engine.marks.parcel(self.slots)
-            self.complete = True
-            failpoint("ps.source.complete")
-            return self._copied(-1, 0, complete=True), [marks]
+            self._begin_round(batch)
+            found = self._rows(batch)
         if found is None:
-            return self._copied(-1, 0), []
+            return self._all_given(batch) if not batch.mask & ~self._engine.frozen else (self._copied(-1, 0), [])
         g, rows = found
-        data = self._place(g, rows, place) if place >= 0 else None
+        if not len(rows):
+            return self._copied(-1, 0, looking=True), []
+        data = self._place(g, rows, request.place) if request.place >= 0 else None
         if data is not None:
             seconds = self._engine.clock() - began
             failpoint("ps.source.placed")
-            return self._copied(g, len(rows), seconds=seconds, place=place), []
+            return self._copied(g, len(rows), seconds=seconds, place=request.place), []
         frames = list(self._engine.groups[g].read(rows))
         return self._copied(g, len(rows), seconds=self._engine.clock() - began), frames
+
+    # --- batches ----------------------------------------------------------------------------------------------------------
+
+    def _next_batch(self, tidy: bool) -> Batch | None:
+        """It begins; None while its rows have to be found, or there is none."""
+        listing = self._listing
+        if listing is not None and not listing.complete:
+            listing.step()
+            return None
+        if listing is not None and self._upcoming:
+            return self._begin_batch(listing, self._upcoming.popleft())
+        self._listing = None
+        # what was given is tidied up before rows are looked for again, unless training waits for them
+        heard = not self.given & self._engine.owned
+        if self._left and ((tidy and heard) or self._engine.frozen & self._left):
+            self._listing = self._list()
+            self._upcoming.extend(range(len(self._listing.batches)))
+        return None
+
+    def _list(self) -> Listing:
+        """What an earlier session has left frozen goes first: training waits for it."""
+        engine = self._engine
+        size = engine.slot_bytes()
+        rows = np.sum([np.zeros(slot_sets.SLOTS, np.int64), *(group.slot_rows for group in engine.groups)], axis=0)
+        members = slot_sets.unpack(to_bitmap(engine.frozen & self._left or self._left))
+        order = batches.in_order(members, engine.loads.busy, coldest_first=self._order.coldest_first)
+        limits = {"most_bytes": self._most_bytes, "most_rows": batches.LISTED_ROWS}
+        return Listing(engine.groups, batches.cut_batches(order, size, rows, **limits))
+
+    def _begin_batch(self, listing: Listing, i: int) -> Batch:
+        self._batches += 1
+        groups, slots = self._engine.groups, listing.batches[i]
+        self._engine.track(mask_of(slot_sets.pack(slot_sets.of(slots.tolist()))))
+        self._batch = Batch(self._batches, slots, groups, listing.rows(i), listing.stops)
+        if self._order.at_once:
+            self._freeze(self._batch)
+        return self._batch
+
+    def _heed(self, request: CopyNext, batch: Batch) -> Batch:
+        """What the target asks for; returns the batch that there is then."""
+        self._slowed, self._slowed_until = request.slowed, self._engine.clock() + SLOWED_SECONDS
+        if request.freeze:
+            self._freeze(batch)
+        elif request.split and len(batch.slots) > 1 and not batch.mask & self._engine.frozen:
+            return self._split(batch)
+        return batch
+
+    def _freeze(self, batch: Batch) -> None:
+        self._engine.frozen |= batch.mask
+        failpoint("ps.source.frozen")
+
+    def _split(self, batch: Batch) -> Batch:
+        """The other half is left for another listing."""
+        groups = self._engine.groups
+        batch.to_send.extend((g, group.take_log()) for g, group in enumerate(groups) if group.logged())
+        self._batches += 1
+        self._batch = batch.half(self._batches, groups)
+        self._engine.track(self._batch.mask)
+        self._most_bytes = max(1, int(self._engine.slot_bytes()[self._batch.members].sum()))
+        return self._batch
+
+    def _all_given(self, batch: Batch) -> tuple[Copied, list[Any]]:
+        """The last of a batch: its marks."""
+        marks = self._engine.marks.parcel(batch.mask)
+        reply = self._copied(-1, 0, complete=True)
+        self.given |= batch.mask
+        self._left &= ~batch.mask
+        self._batch, self._slowed = None, 0.0
+        self._engine.track(0)
+        failpoint("ps.source.complete")
+        return reply, [marks]
+
+    # --- rows ---------------------------------------------------------------------------------------------------------------
+
+    def _rows(self, batch: Batch) -> tuple[int, NDArray[np.uint64]] | None:
+        """Some that are to be sent in this round; empty where it had to be looked for them, and there is more to look at."""
+        if not batch.to_send:
+            if batch.round > 1 or (found := batch.first()) is None:
+                return None
+            batch.to_send.append(found)  # none, perhaps
+        g, rows = batch.to_send.popleft()
+        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
+        if len(rows) > limit:
+            batch.to_send.appendleft((g, rows[limit:]))
+        return g, rows[:limit]
 
     def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> RowData | None:
         """Put these rows there; None if they don't find room."""
@@ -142,92 +249,80 @@ class Outgoing:
         into = self._memory.rows(place, len(rows), group.dim, group.dim * group.parts)
         return group.read(rows, into) if into is not None else None
 
-    def _scan(self) -> tuple[int, NDArray[np.uint64]] | None:
-        """Of round 1."""
-        if self._round > 1:
-            return None
-        groups = self._engine.groups
-        self._cursors += [0] * (len(groups) - len(self._cursors))  # a worker has configured the source meanwhile
-        for g, group in enumerate(groups):
-            while self._cursors[g] < group.used:
-                limit = _rows_a_chunk(group.row_bytes)
-                rows, self._cursors[g] = group.find(
-                    self._members, self._cursors[g], scan_limit=_SCAN_ROWS, row_limit=limit
-                )
-                if len(rows):
-                    return g, rows
-        return None
-
-    def _changed(self) -> tuple[int, NDArray[np.uint64]] | None:
-        if not self._to_send:
-            return None
-        g, rows = self._to_send.popleft()
-        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
-        if len(rows) > limit:
-            self._to_send.appendleft((g, rows[limit:]))
-        return g, rows[:limit]
-
     def _log_is_empty(self) -> bool:
         return not any(group.logged() for group in self._engine.groups)
 
-    def _begin_round(self) -> None:
-        self._round += 1
+    def _begin_round(self, batch: Batch) -> None:
+        batch.round += 1
         failpoint("ps.source.round")
         for g, group in enumerate(self._engine.groups):
             if group.logged():
-                self._to_send.append((g, group.take_log()))
+                batch.to_send.append((g, group.take_log()))
 
     def _left_bytes(self) -> int:
         groups = self._engine.groups
-        waiting = sum(len(rows) * groups[g].row_bytes for g, rows in self._to_send)
+        to_send = self._batch.to_send if self._batch is not None else ()
+        waiting = sum(len(rows) * groups[g].row_bytes for g, rows in to_send)
         return waiting + sum(group.logged() * group.row_bytes for group in groups)
 
     def _copied(
-        self, group: int, rows: int, *, complete: bool = False, seconds: float = 0.0, place: int = -1
+        self,
+        group: int,
+        rows: int,
+        *,
+        complete: bool = False,
+        seconds: float = 0.0,
+        place: int = -1,
+        pause_seconds: float = 0.0,
+        looking: bool = False,
     ) -> Copied:
-        news = None
+        """``looking``: for rows of the batch."""
+        news, batch = None, None if looking else self._batch
         if not self._told_configuration and self._engine.configuration is not None:
             self._told_configuration = True
             news = self._engine.configuration
-        busy = self._training.goes_on()
-        left = self._left_bytes()
-        return Copied(self.session, group, rows, self._round, left, complete, news, seconds, busy, place)
+        return Copied(
+            self.session,
+            group,
+            rows,
+            batch.round if batch is not None else 1,
+            self._left_bytes(),
+            complete,
+            batch.number if batch is not None else 0,
+            to_bitmap(batch.mask) if batch is not None and complete else b"",
+            pause_seconds,
+            news,
+            seconds,
+            self._training.goes_on(),
+            place,
+        )
 
 
 class Incoming:
-    """The target's side of a move. ``memory``: what the source has offered, where it can be had."""
+    """The target's side of a session. ``memory``: what the source has offered, where it can be had."""
 
-    def __init__(
-        self, engine: Engine, move: int, slots: int, copying: Copying, memory: ChunkMemory | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, move: int, copying: Copying, memory: ChunkMemory | None = None) -> None:
         self.move = move
-        self.slots = slots
         self.session = copying.session
         self.rows = 0
-        self.complete = False
+        """Of the present batch, some perhaps several times."""
+        self.convergence = Convergence()
         self._engine = engine
         self._memory = memory
-        self._round = 1
-        self._left_at_round = 0
-        self._few_bytes: float = FEW_BYTES
-        self.freeze = False
-        """Little enough is left: the source may freeze."""
         if copying.configuration is not None:
             engine.configure(copying.configuration)
             for group, rows in zip(engine.groups, copying.rows, strict=False):
                 group.reserve(rows)
 
-    def take(self, copied: Copied, frames: list[memoryview]) -> int:
-        """Put the rows away, wherever they are; nothing of it is needed then. Returns how many bytes they were. Raises ValueError or
-        UsageError for what doesn't fit."""
+    def take(self, copied: Copied, frames: list[memoryview]) -> tuple[int, ReadySlots | None]:
+        """Put the rows away, wherever they are; nothing of it is needed then. Returns how many bytes they were, and a batch that is
+        complete with them. Raises ValueError or UsageError for what doesn't fit."""
         received = 0
         if copied.configuration is not None:
             self._engine.configure(copied.configuration)
         if copied.complete:
-            self._engine.marks.unpack(frames[0])
-            self.complete = True
-            failpoint("ps.target.complete")
-        elif copied.rows:
+            return 0, self._complete(copied, frames)
+        if copied.rows:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
@@ -236,8 +331,19 @@ class Incoming:
             self.rows += copied.rows
             received = sum(column.nbytes for column in data)
             failpoint("ps.target.written")
-        self._judge(copied)
-        return received
+        if copied.batch and (copied.round > 1 or not copied.rows):
+            self.convergence.look(copied.batch, copied.round, copied.left)
+        return received, None
+
+    def _complete(self, copied: Copied, frames: list[memoryview]) -> ReadySlots:
+        members = slot_sets.unpack(copied.slots)
+        self._engine.marks.unpack(frames[0])
+        self.convergence.done()
+        self.rows = 0
+        rows = sum(int(group.slot_rows[members].sum()) for group in self._engine.groups)
+        size = int(self._engine.slot_bytes()[members].sum())
+        failpoint("ps.target.complete")
+        return ReadySlots(self.move, copied.slots, rows, size)
 
     def _placed(self, copied: Copied, group: TableGroup) -> RowData:
         """The rows in memory that the source has put there."""
@@ -247,58 +353,6 @@ class Incoming:
         if data is None:
             raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
         return data
-
-    def took(self, received: int, seconds: float) -> None:
-        """A chunk of so many bytes has taken both sides so long."""
-        if received >= _TELLING_BYTES and seconds > 0:
-            few = max(CHUNK_BYTES, min(FEW_BYTES, FREEZE_SECONDS * received / seconds))
-            self._few_bytes += _NEWS * (few - self._few_bytes)
-
-    def _judge(self, copied: Copied) -> None:
-        """Whether another round would pay: it wouldn't if little is left, or not less than a round ago."""
-        if copied.round == 1 and copied.rows:
-            return
-        begins = copied.round > self._round
-        shrinks = copied.left < 0.8 * self._left_at_round or copied.round <= 2
-        if copied.left <= min(FEW_BYTES, self._few_bytes) or (begins and not shrinks) or copied.round > MOST_ROUNDS:
-            self.freeze = True
-        if begins:
-            self._round, self._left_at_round = copied.round, copied.left
-
-
-class Tidying:
-    """Removes rows of slots that are another's, then moves rows together and gives memory back; a little at each ``step``."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.unwanted = 0
-        """Slots whose rows are to go."""
-        self._engine = engine
-        self._group = 0
-        self._cursor = 0
-        self.done = True
-
-    def remove(self, slots: int) -> None:
-        self.unwanted |= slots
-        self._group = self._cursor = 0
-        self.done = False
-
-    def keep(self, slots: int) -> None:
-        """These have come back."""
-        self.unwanted &= ~slots
-
-    def step(self, rows: int) -> None:
-        """Look at about so many rows."""
-        groups = self._engine.groups
-        if self._group < len(groups):
-            group = groups[self._group]
-            if self.unwanted and self._cursor < group.used:
-                members = slot_sets.unpack(to_bitmap(self.unwanted))
-                self._cursor = group.drop(members, self._cursor, scan_limit=rows)
-            elif group.compact(rows // 8):
-                self._group, self._cursor = self._group + 1, 0
-            return
-        self.unwanted = 0
-        self.done = True
 
 
 def _rows_a_chunk(row_bytes: int) -> int:

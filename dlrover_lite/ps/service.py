@@ -21,9 +21,10 @@ from dlrover_lite.ps.engine import Engine, Frozen, NotOwned, Slice
 from dlrover_lite.ps.layout import dense_groups
 from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.meter import Meter
-from dlrover_lite.ps.moving import Outgoing, Tidying
+from dlrover_lite.ps.moving import Outgoing
 from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.restoring import Restoring, Unreachable
+from dlrover_lite.ps.tidying import Tidying
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Request
 from dlrover_lite.wire.messages import Ack, PsCounters, PsOrders, PsReport, RestoreOrder, TableCount
@@ -60,8 +61,14 @@ RESTORE_AGAIN_SECONDS = 2.0
 """After a cut couldn't be read for now."""
 RESTORE_MOST_SECONDS = 600.0
 """So long it is tried."""
-TIDY_ROWS = 1 << 13
-"""Looked at between two requests: less than a millisecond."""
+TIDY_ROWS = 1 << 11
+"""Looked at in a step of tidying,"""
+TIDY_SECONDS = 0.0005
+"""and time for such steps between two requests."""
+
+
+SLOWED_LOOK_SECONDS = 0.005
+"""Between looks whether pushes that are held back for a moment may come in."""
 
 
 class Unrestorable(JobError):
@@ -71,6 +78,10 @@ class Unrestorable(JobError):
         super().__init__(error.message, hint=error.hint)
         self.damaged = isinstance(error, CheckpointDamaged | CheckpointForeign)
         """An older cut may be whole."""
+
+
+class _Slowed(Exception):
+    """A push has to wait for a moment."""
 
 
 class PsService:
@@ -101,6 +112,9 @@ class PsService:
         self._cuts = Cuts(number_of(node), engine, clock, say, persister=persister)
         self.meter = Meter(clock)
         self._held: dict[tuple[int, int], Request] = {}
+        """Until the master has spoken."""
+        self._slowed: dict[tuple[int, int], Request] = {}
+        """For a moment, as what they change is copied."""
         self._copies: deque[Request] = deque()
         """For more rows of a move: not answered yet."""
         self._reported_at = self._loads_at = clock()
@@ -140,7 +154,10 @@ class PsService:
         except NotOwned:
             return Moved(self.orders.version), []
         except Frozen:
-            self._hold(request)
+            self._hold(request, self._held)
+            return None
+        except _Slowed:
+            self._hold(request, self._slowed)
             return None
         except DlroverLiteError as error:
             return Failure("refused", error.message, error.hint), []
@@ -148,12 +165,19 @@ class PsService:
             # frames of the wrong number or length: the header was ours, the rest was not
             return Failure("bad-request", f"{type(request.body).__name__}: {error}"), []
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, request: Request, held: dict[tuple[int, int], Request]) -> None:
         name = request.session, request.sequence
-        if name not in self._held and len(self._held) >= HELD_MOST:
+        if name not in held and len(held) >= HELD_MOST:
             self._server.reply(request, Moved(self.orders.version))
         else:
-            self._held[name] = request  # a repeated one may have reconnected
+            held[name] = request  # a repeated one may have reconnected
+
+    def _let_in(self, held: dict[tuple[int, int], Request]) -> None:
+        """Answer what was held back; what still has to wait is held back again."""
+        requests = list(held.values())
+        held.clear()
+        for request in requests:
+            self.answer(request)
 
     def _handle(self, request: Request) -> tuple[Any, list[Any]]:
         engine = self.engine
@@ -170,6 +194,8 @@ class PsService:
                 return Pulled(engine.version, table_rows), [*rows, *unknown]
             case Push(epoch, k, factor, counts):
                 covers = mask_of(request.buffer(0))
+                if self.outgoing is not None and self.outgoing.closed_seconds(covers):
+                    raise _Slowed
                 result = engine.push(epoch, k, factor, covers, self._slices(request, counts))
                 engine.loads.requested()
                 return Pushed(result.version, result.applied), []
@@ -179,12 +205,12 @@ class PsService:
                 covers = mask_of(request.buffer(0))
                 engine.configure(configuration, covers, _blocks(request, configuration))
                 return Ack(), []
-            case CopyBegin(move):
-                return self._copy_begin(move)
-            case CopyNext(session, number, freeze, place):
+            case CopyBegin(move, have):
+                return self._copy_begin(move, mask_of(have) if have else 0)
+            case CopyNext(session) as following:
                 if self.outgoing is None or self.outgoing.session != session:
                     return NotNow(), []
-                return self.outgoing.next(number, freeze=freeze, place=place) or (NotNow(), [])
+                return self.outgoing.next(following, tidy=self._tidying.done) or (NotNow(), [])
             case other:
                 raise ValueError(f"{type(other).__name__} is not for a parameter server")
 
@@ -209,15 +235,22 @@ class PsService:
             frames += [found.counts, found.state]
         return Rows(next_start if next_start < tables.used else None, tables.used), frames
 
-    def _copy_begin(self, move: int) -> tuple[Any, list[Any]]:
+    def _copy_begin(self, move: int, have: int) -> tuple[Any, list[Any]]:
         order = next((order for order in self.orders.moves if order.move == move and order.source == self.node), None)
-        if order is None or not self._tidying.done or self._cuts.active:
+        rows_stay = self.outgoing is not None and not self.outgoing.may_tidy
+        if order is None or not (rows_stay or self._is_tidy()) or self._cuts.active:
             return NotNow(), []
         if self.outgoing is not None:
             self.outgoing.close()
-        self.outgoing = Outgoing(self.engine, move, mask_of(order.slots), secrets.randbits(63))
+        self.outgoing = Outgoing(self.engine, order, secrets.randbits(63), have=have)
         failpoint("ps.source.begun")
         return self.outgoing.began(), []
+
+    def _is_tidy(self) -> bool:
+        """Nothing is to be removed, and rows that are made come behind all others."""
+        if self._tidying.done and any(group.gaps for group in self.engine.groups):
+            self._tidying.remove(0)  # a predecessor may have left them
+        return self._tidying.done
 
     # --- orders ---------------------------------------------------------------------------------------------------------
 
@@ -242,9 +275,8 @@ class PsService:
             self.outgoing = None
         if self.copier is not None and self.copier.order.move not in listed:
             self._end_copier(self.copier)
-        held, self._held = self._held, {}
-        for request in held.values():
-            self.answer(request)
+        self._let_in(self._held)
+        self._let_in(self._slowed)
 
     def _own(self, owned: int) -> None:
         if self._cuts.active and owned != self.engine.owned:
@@ -260,7 +292,9 @@ class PsService:
         failpoint("ps.target.ended")
         if copier.slots & ~self.engine.owned:
             self._discard(copier.slots & ~self.engine.owned)
-            self._say(f"move {copier.order.move} from {copier.order.source} was cancelled")
+            came = (copier.slots & self.engine.owned).bit_count()
+            rest = f", {came:,} slots have come and stay" if came else ""
+            self._say(f"move {copier.order.move} from {copier.order.source} was cancelled{rest}")
 
     # --- restoring ------------------------------------------------------------------------------------------------------
 
@@ -317,7 +351,10 @@ class PsService:
         if (order := self.to_restore) is not None:
             return min(wait, self._restore(order))
         if self._may_tidy:
-            self._tidying.step(TIDY_ROWS)
+            self._tidy()
+        if self._slowed:
+            self._let_in(self._slowed)
+            wait = min(wait, SLOWED_LOOK_SECONDS)
         is_quiet = self._tidying.done and self.copier is None and self.outgoing is None
         self._cuts.work(may_begin=is_quiet and self.orders.version > 0)
         if self.copier is None and not self._cuts.active:
@@ -329,10 +366,18 @@ class PsService:
             wait = wait if due is None else min(wait, due)
         return 0.0 if self._may_tidy or self._copies or self._cuts.frees_memory else wait
 
+    def _tidy(self) -> None:
+        until = self.engine.clock() + TIDY_SECONDS
+        while not self._tidying.done:
+            self._tidying.step(TIDY_ROWS)
+            if self.engine.clock() >= until:
+                return
+
     @property
     def _may_tidy(self) -> bool:
         """There is something to tidy up, and rows may move."""
-        return not self._tidying.done and self.outgoing is None and not self._cuts.active
+        row_numbers_known = self.outgoing is not None and not self.outgoing.may_tidy
+        return not self._tidying.done and not row_numbers_known and not self._cuts.active
 
     @property
     def sockets(self) -> list[zmq.Socket[Any] | int]:
@@ -343,8 +388,8 @@ class PsService:
     @property
     def report_in(self) -> float:
         """Seconds until the next report is due."""
-        given = self.engine.frozen and (self.outgoing is None or self.outgoing.complete)
-        waiting = not self.orders.version or given or (self.copier is not None and self.copier.complete)
+        given = self.engine.frozen and (self.outgoing is None or self.outgoing.waits)
+        waiting = not self.orders.version or given or (self.copier is not None and self.copier.ready)
         waiting = waiting or self._cuts.state != self._told_of_cut
         pause = IMPATIENT_SECONDS if waiting else REPORT_SECONDS
         if self._unanswered:
@@ -371,8 +416,9 @@ class PsService:
             self.engine.version,
             version=self.orders.version,
             tidy=self._tidying.done,
-            ready=[copier.order.move] if copier is not None and copier.complete else [],
+            ready=copier.ready if copier is not None else [],
             received={copier.order.move: copier.rows} if copier is not None else {},
+            slowed=self.outgoing.slowed if self.outgoing is not None else 0.0,
             loads=loads,
             requests_per_second=self.engine.loads.requests_per_second if loads else 0.0,
             snapshot=self._cuts.report,

@@ -229,6 +229,39 @@ class TableGroup(GroupState):
         found, following = move_kernels.find(self._store, as_members(slots), np.uint64(start), np.uint64(stop), rows)
         return rows[: int(found)], int(following)
 
+    def sort_out(
+        self,
+        batches: NDArray[np.uint16],
+        start: int,
+        *,
+        scan_limit: int,
+        rows: NDArray[np.uint64],
+        ends: NDArray[np.uint64],
+        limits: NDArray[np.uint64],
+    ) -> int:
+        """Put the numbers of live rows from ``start`` on where those of their slot's batch end in ``rows``. Returns where to go on
+        (``used``: nowhere). ``batches`` [4096] is the number of each slot's batch, 0: none; ``ends`` of each batch advance, up to ``limits``.
+
+        Raises ValueError for more rows of a batch than it has room for.
+        """
+        if (
+            batches.shape != (SLOTS,)
+            or batches.max() >= len(ends)
+            or len(limits) != len(ends)
+            or limits.max() > len(rows)
+        ):
+            raise ValueError(f"{batches.max()} batches of slots, room for {len(ends)}")
+        stop = self._range(start, scan_limit)
+        if move_kernels.sort_out(self._store, batches, np.uint64(start), np.uint64(stop), rows, ends, limits):
+            raise ValueError("slots have more rows than were counted")
+        return stop
+
+    def among(self, slots: SlotSet, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Those of ``rows`` that are live rows of these slots."""
+        chosen = np.empty(len(rows), np.bool_)
+        move_kernels.among(self._store, as_members(slots), as_input(rows, U64), chosen)
+        return rows[chosen]
+
     def read(self, rows: NDArray[np.uint64], into: RowData | None = None) -> RowData:
         """Copies of these rows, ``into`` arrays of their shapes if given. Raises ValueError for numbers that aren't those of live rows."""
         return self._copy(rows, with_state=True, into=into)

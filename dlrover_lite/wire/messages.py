@@ -99,6 +99,7 @@ __all__ = [
     "PsOrders",
     "PsReport",
     "PsSlots",
+    "ReadySlots",
     "ResizeRequest",
     "RestoreOrder",
     "ScaleRequest",
@@ -331,6 +332,18 @@ class PsCounters(Message, frozen=True):
     tables: Items[TableCount] = []
 
 
+class ReadySlots(Message, frozen=True):
+    """Slots of a move that its target has all of: the source has frozen them, and the master may commit them. They name what is meant:
+    once committed they are no longer the move's, so that a report that comes late, or twice, changes nothing."""
+
+    move: Count
+    slots: SlotBits
+    """512 bytes: ``slots.pack``."""
+    rows: Count = 0
+    bytes: Bytes = 0
+    """Memory of these rows."""
+
+
 class PsReport(Message, frozen=True):
     """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
 
@@ -344,10 +357,12 @@ class PsReport(Message, frozen=True):
     """Of the newest orders it follows; 0: none yet."""
     tidy: bool = True
     """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
-    ready: Items[Count] = []
-    """Moves of which it, the target, holds all there is: the source is frozen, and the master may commit them."""
+    ready: Items[ReadySlots] = []
+    """Slots that are not its own yet, and of which it, the target of a move, holds all there is."""
     received: ByKey[Count, Count] = {}
-    """Rows received so far, by move."""
+    """Rows received so far beside those of ``ready`` slots, by move."""
+    slowed: Rate = 0.0
+    """Share of the time for which it holds back pushes for slots that leave it."""
     loads: Blob = b""
     """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
     seconds, and bytes of its rows."""
@@ -408,24 +423,27 @@ class RestoreOrder(Message, frozen=True):
 
 
 class MoveOrder(Message, frozen=True):
-    """A move of slots under way, as both its PS are told: the target asks the source for the rows."""
+    """A move of slots under way, as both its PS are told: the target asks the source for the rows, some slots at a time."""
 
     move: Count
     source: Name
     source_endpoint: Url
     target: Name
     slots: SlotBits
-    """512 bytes: ``slots.pack``."""
+    """512 bytes: ``slots.pack``; those that are still the source's."""
     at_once: bool = False
     """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
     what that would cost."""
+    coldest_first: bool = False
+    """In which order slots go: those that keep the source the least busy first, as it is to be emptied; else the most."""
 
 
 class PsOrders(Message, frozen=True):
     """What a PS is to do from now on, all of it. A PS ignores orders older than those it has: ``version`` rises with each change of
     the map and of the moves, and is the map's version too.
 
-    A move no longer listed has ended: committed if its slots are now the target's, else cancelled.
+    Slots of a move are committed when they are the target's. A move no longer listed has ended: those of its slots that are still the
+    source's stay there.
     """
 
     version: Count

@@ -3,7 +3,7 @@ each docstring; all arrays are little-endian and contiguous."""
 
 from __future__ import annotations
 
-from dlrover_lite.bounds import Bytes, Count, IdBits, Items, Name, Number, OptionalIndex, Pid, Rate, Seconds
+from dlrover_lite.bounds import Bytes, Count, IdBits, Items, Name, Number, OptionalIndex, Pid, Rate, Seconds, SlotBits
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import Ack, Message
 
@@ -124,6 +124,8 @@ class CopyBegin(Message, frozen=True):
     """Target to source: begin, or begin anew, with a move that both have orders for. Answer Copying, or NotNow."""
 
     move: Count
+    have: SlotBits = b""
+    """Slots of which the target has all there is, from sessions before (``slots.pack``). Empty: none."""
 
 
 class Shared(Message, frozen=True):
@@ -149,15 +151,21 @@ class Copying(Message, frozen=True):
 
 
 class CopyNext(Message, frozen=True):
-    """More rows. With ``freeze`` the source takes no more pushes for these slots until the master has spoken. Answer Copied, or NotNow for
-    a session that is no more."""
+    """More rows. Answer Copied, or NotNow for a session that is no more."""
 
     session: IdBits
     number: Count
     """0, 1, 2, …: a number that doesn't follow the last one is answered by NotNow, since a chunk may have been lost."""
-    freeze: bool = False
     place: OptionalIndex = -1
     """Where the source may put the rows: the target has done with what was there. -1: they are to be sent."""
+    batch: Count = 0
+    """The batch that the rest is meant for; the source does nothing of it while another one is copied."""
+    freeze: bool = False
+    """The source is to take no more pushes for the batch's slots until the master has spoken."""
+    slowed: Rate = 0.0
+    """Share of the time for which the source is to hold back pushes for the batch's slots."""
+    split: bool = False
+    """The source is to go on with one half of the batch's slots, as another batch; the other half comes later."""
 
 
 class Copied(Message, frozen=True):
@@ -169,11 +177,17 @@ class Copied(Message, frozen=True):
     """-1: none, there is nothing to send right now."""
     rows: Count
     round: Count
-    """1: all rows there are; later ones: those changed since the one before began."""
+    """1: all rows that the batch has; later ones: those changed since the one before began."""
     left: Bytes
     """Bytes of the rows changed so far and not sent since."""
     complete: bool = False
-    """The source is frozen and this was the last: the target holds all there is."""
+    """The batch's slots are frozen and this was the last: the target holds all that is in them."""
+    batch: Count = 0
+    """The slots that are copied, numbered within the session from 1 on; 0: none right now."""
+    slots: SlotBits = b""
+    """When ``complete``, the batch's (``slots.pack``)."""
+    pause_seconds: Seconds = 0.0
+    """The target should wait so long before it asks again: the source has something to do before."""
     configuration: Configure | None = None
     """If it has changed since ``Copying``."""
     seconds: Seconds = 0.0

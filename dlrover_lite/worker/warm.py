@@ -14,12 +14,14 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps import table_warmup
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.ps.marks import ALL_SLOTS, to_bitmap
 from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.moving import Incoming, Outgoing, Tidying
+from dlrover_lite.ps.moving import Incoming, Outgoing
+from dlrover_lite.ps.tidying import Tidying
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.slots import SLOTS
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec
+from dlrover_lite.wire.messages import MoveOrder
+from dlrover_lite.wire.ps_messages import Configure, CopyNext, DenseSpec
 from dlrover_lite.worker.embedding import EmbeddingLayout
 
 __all__ = ["compile_kernels"]
@@ -54,11 +56,13 @@ def compile_kernels() -> None:
 
 
 def _move(source: Engine, target: Engine) -> None:
-    outgoing = Outgoing(source, 0, ALL_SLOTS, 0)
-    incoming = Incoming(target, 0, ALL_SLOTS, outgoing.began())
-    number = 0
-    while not incoming.complete and (found := outgoing.next(number, freeze=incoming.freeze)) is not None:
-        incoming.take(found[0], [memoryview(bytes(frame)) for frame in found[1]])
+    outgoing = Outgoing(source, MoveOrder(0, "", "", "", to_bitmap(ALL_SLOTS)), 0)
+    incoming = Incoming(target, 0, outgoing.began())
+    number, ready = 0, None
+    while ready is None:
+        found = outgoing.next(CopyNext(0, number, -1, *incoming.convergence.asked), tidy=True)
+        assert found is not None
+        _, ready = incoming.take(found[0], [memoryview(bytes(frame)) for frame in found[1]])
         number += 1
     outgoing.end()
     source.own(0)

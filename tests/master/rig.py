@@ -45,6 +45,7 @@ from dlrover_lite.wire.messages import (
     MasterRequests,
     PsOrders,
     PsReport,
+    ReadySlots,
     StatusRequest,
     Wait,
     Welcome,
@@ -160,6 +161,11 @@ class Kept(list[Profile | Gap]):
 
 class _Killed(BaseException):
     """The master ends here and now, as by kill -9."""
+
+
+def all_of(orders: PsOrders) -> list[ReadySlots]:
+    """What a target says that has all there is of its moves."""
+    return [ReadySlots(move.move, move.slots) for move in orders.moves]
 
 
 class Rig:
@@ -348,7 +354,9 @@ class Rig:
             assert isinstance(self.ask(node, Hello(node, role, f"inproc://{node}")), Welcome)  # type: ignore[arg-type]
 
     def report(self, node: str, *, orders: PsOrders | None = None, **fields: Any) -> Any:
-        """What a PS is told when it says that it follows ``orders``."""
+        """What a PS is told when it says that it follows ``orders``. ``ready``: numbers of moves of which it has all that these name."""
+        if orders is not None and "ready" in fields:
+            fields["ready"] = [one for one in all_of(orders) if one.move in fields["ready"]]
         fields = {"rows": 0, "bytes": 0, "pushes": 0, "version": orders.version if orders else 0, **fields}
         return self.ask(node, PsReport(node, **fields))
 

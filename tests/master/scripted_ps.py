@@ -14,7 +14,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.master.service import Outcome
 from dlrover_lite.wire.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status, StatusRequest
 from tests.checkpoint.cuts import CONFIGURATION, SHAPES, Key, rows_of, slot_of
-from tests.master.rig import PATIENCE, Rig
+from tests.master.rig import PATIENCE, Rig, all_of
 
 __all__ = ["LAYOUT", "ScriptedPs", "until", "until_ended"]
 
@@ -49,7 +49,9 @@ class ScriptedPs:
 
     def step(self) -> None:
         """Report, and do what the answer says, if there is one: the master may end meanwhile."""
-        ready = [move.move for move in self.orders.moves if move.target == self.node]
+        ready = [
+            one for one, move in zip(all_of(self.orders), self.orders.moves, strict=True) if move.target == self.node
+        ]
         report = PsReport(self.node, len(self.rows), 0, 0, self.orders.version, ready=ready, snapshot=self._snapshot)
         answer = self._rig.ask_while_it_runs(self.node, report)
         if not isinstance(answer, PsOrders):

@@ -22,7 +22,7 @@ from dlrover_lite.wire.messages import (
     StatusRequest,
     TopologyRequest,
 )
-from tests.master.rig import done
+from tests.master.rig import all_of, done
 
 
 def test_a_restarted_master_goes_on_with_the_nodes_and_the_ledger(make: Any) -> None:
@@ -173,7 +173,7 @@ def test_orders_are_the_same_after_a_restart_at_every_step_of_a_move(make: Any) 
 def test_a_commit_whose_answer_got_lost_is_answered_the_same(make: Any) -> None:
     rig = make(ps=2, workers=1, samples=400)
     copying = moving(rig)
-    rig.kill_before_the_answer("ps-1", PsReport("ps-1", 0, 0, 0, version=copying.version, ready=[1]))
+    rig.kill_before_the_answer("ps-1", PsReport("ps-1", 0, 0, 0, version=copying.version, ready=all_of(copying)))
     rig.start()
     again = rig.report("ps-1", orders=copying, ready=[1])
     assert (again.moves, again.version) == ([], copying.version + 1)

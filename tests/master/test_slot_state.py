@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots
-from dlrover_lite.master.slot_state import SlotState
+from dlrover_lite.master.slot_state import Batch, SlotState
 
 BOTH = {"ps-0", "ps-1"}
 ALL = {"ps-0", "ps-1", "ps-2"}
@@ -23,6 +23,12 @@ def begun(*nodes: str) -> SlotState:
 
 def wanted(state: SlotState, source: str, target: str, *members: int) -> SlotState:
     return state.want([(source, target, slots.of(members))])[0]
+
+
+def ready_of(state: SlotState, move: int, *members: int) -> dict[int, Batch]:
+    """Slots of a move that its target has, by default all that are left."""
+    left = next((one.members for one in state.moves if one.id == move), ~slots.none())
+    return {move: Batch(slots.of(members) if members else left, rows=len(members), bytes=100 * len(members))}
 
 
 def states(state: SlotState) -> list[tuple[int, str]]:
@@ -49,14 +55,14 @@ def test_a_move_from_the_wish_to_its_end() -> None:
         ("ps-0", "move 1 begins: 2 slots to ps-2"),
         ("ps-2", "move 1 begins: 2 slots from ps-0"),
     ]
-    assert copying.ready("ps-0", [1], 11.0)[0] is copying  # only its target may say so
-    assert copying.ready("ps-2", [7], 11.0)[0] is copying
-    done, notes = copying.ready("ps-2", [1], 11.5)
+    assert copying.ready("ps-0", ready_of(copying, 1), 11.0)[0] is copying  # only its target may say so
+    assert copying.ready("ps-2", ready_of(copying, 7), 11.0)[0] is copying
+    done, notes = copying.ready("ps-2", ready_of(copying, 1), 11.5)
     assert done.version > copying.version
     assert notes[1].text == f"move 1 is done in 1.50 s, map {done.version}: 2 slots from ps-0"
     assert slots.describe(done.owned("ps-2")) == "3-4"
     assert done.counts() == {"ps-0": 2046, "ps-1": 2048, "ps-2": 2}
-    assert done.ready("ps-2", [1], 12.0)[0] is done  # said again
+    assert done.ready("ps-2", ready_of(done, 1), 12.0)[0] is done  # said again
     assert done.report("ps-2", done.version - 1, True)[0] is done  # tidy before it has heard
     assert done.report("ps-0", done.version, False)[0] is done
     half, _ = done.report("ps-2", done.version, True)
@@ -68,7 +74,7 @@ def test_a_move_from_the_wish_to_its_end() -> None:
 
 def _moved(state: SlotState, source: str, target: str, *members: int) -> SlotState:
     state = wanted(state, source, target, *members).start(ALL, 1.0)[0]
-    state = state.ready(target, [state.next_move - 1], 2.0)[0]
+    state = state.ready(target, ready_of(state, state.next_move - 1), 2.0)[0]
     for node in (source, target):
         state = state.report(node, state.version, True)[0]
     return state
@@ -91,7 +97,7 @@ def test_a_server_takes_part_in_one_move_at_a_time_until_both_are_tidy() -> None
     up = {f"ps-{i}" for i in range(4)}
     state, _ = state.start(up, 0.0)
     assert states(state) == [(1, "copying"), (2, "queued"), (3, "copying")]
-    state, _ = state.ready("ps-1", [1], 1.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1), 1.0)
     state, _ = state.report("ps-1", state.version, True)
     assert state.start(up, 1.0) == (state, [])  # ps-0 isn't tidy, and ps-2 at work
     state, _ = state.report("ps-0", state.version, True)
@@ -106,7 +112,7 @@ def test_a_server_takes_part_in_one_move_at_a_time_until_both_are_tidy() -> None
 def test_what_is_committed_cannot_be_cancelled() -> None:
     state = wanted(wanted(begun(), "ps-0", "ps-1", 1), "ps-0", "ps-1", 2)
     state, _ = state.start(BOTH, 0.0)
-    state, _ = state.ready("ps-1", [1], 0.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1), 0.0)
     after, notes = state.cancel("by request")
     assert states(after) == [(1, "committed")]  # nobody had heard of the other
     assert notes[0].text == "move 2 is cancelled, by request: 1 slot to ps-1"
@@ -147,7 +153,7 @@ def test_a_source_that_has_nothing_left_may_end() -> None:
     state, _ = state.leave(["ps-0"], "drained")
     state = wanted(state, "ps-0", "ps-1", *range(4096))
     state, _ = state.start(BOTH, 0.0)
-    state, _ = state.ready("ps-1", [1], 0.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1), 0.0)
     state, _ = state.report("ps-1", state.version, True)
     state, _ = state.gone("ps-0")
     assert (state.moves, state.leaving, state.rebalance) == ([], [], False)
@@ -202,7 +208,7 @@ def test_who_follows_is_all_that_the_other_was() -> None:
 
 def test_a_follower_tidies_up_what_the_other_had_to() -> None:
     state, _ = wanted(begun(), "ps-0", "ps-1", 1).start(BOTH, 0.0)
-    state, _ = state.ready("ps-1", [1], 1.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1), 1.0)
     state, _ = state.report("ps-1", state.version, True)
     state, _ = state.replaced("ps-1", "ps-2")
     assert state.owned("ps-2")[1]
@@ -230,7 +236,9 @@ EVENTS = st.one_of(
     st.tuples(st.just("want"), node, node, st.integers(0, 4000), st.integers(1, 96)),
     st.tuples(st.just("start")),
     st.tuples(st.just("ready"), node, st.lists(st.integers(1, 12), max_size=3)),
-    st.tuples(st.just("ready, its target says"), st.integers(0, 5)),
+    st.tuples(st.just("ready, its target says"), st.integers(0, 5), st.sampled_from([1, 2, 2, 3])),
+    st.tuples(st.just("ready, its target says"), st.integers(0, 5), st.sampled_from([1, 2, 2, 3])),
+    st.tuples(st.just("ready once more"), st.integers(0, 20)),
     st.tuples(st.just("report"), node, st.integers(0, 3), st.booleans()),
     st.tuples(st.just("report of both"), st.integers(0, 5), st.integers(0, 1)),
     st.tuples(st.just("cancel"), st.none() | st.lists(st.integers(1, 12), max_size=3)),
@@ -243,7 +251,11 @@ EVENTS = st.one_of(
 )
 
 
-def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotState:
+Said = list[tuple[str, dict[int, Batch]]]
+"""Who has said what is ready."""
+
+
+def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...], said: Said) -> SlotState:
     """As the master would: it never wants what can't be, and nobody who owned slots is forgotten."""
     match event:
         case ("want", source, target, first, count):
@@ -255,10 +267,14 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
         case ("start",):
             return state.start(alive, 1.0)[0]
         case ("ready", who, ids):
-            return state.ready(who, ids, 2.0)[0]
-        case ("ready, its target says", i) if state.moves:
+            return state.ready(who, {move: Batch(~slots.none()) for move in ids}, 2.0)[0]
+        case ("ready, its target says", i, part) if state.moves:
             move = state.moves[i % len(state.moves)]
-            return state.ready(move.target, [move.id], 2.0)[0]
+            batch = Batch(slots.of(np.flatnonzero(move.members)[::part].tolist()), 1, 10)
+            said.append((move.target, {move.id: batch}))
+            return state.ready(*said[-1], 2.0)[0]
+        case ("ready once more", i) if said:
+            return state.ready(*said[i % len(said)], 2.0)[0]
         case ("report of both", i, behind) if state.moves:
             move = state.moves[i % len(state.moves)]
             for who in {move.source, move.target} & alive:
@@ -269,7 +285,7 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
         case ("cancel", which):
             return state.cancel("so", which)[0]
         case ("gone is the target", i) if state.moves:
-            return _apply(state, alive, ("gone", state.moves[i % len(state.moves)].target))
+            return _apply(state, alive, ("gone", state.moves[i % len(state.moves)].target), said)
         case ("gone", who):
             if state.owns(who):
                 return state
@@ -291,26 +307,112 @@ def _apply(state: SlotState, alive: set[str], event: tuple[Any, ...]) -> SlotSta
             return msgspec.json.decode(msgspec.json.encode(state), type=SlotState)
 
 
-def _copying(state: SlotState) -> set[int]:
-    return {move.id for move in state.moves if move.state == "copying"}
+def _open(state: SlotState) -> dict[int, slots.SlotSet]:
+    return {move.id: move.members for move in state.moves if move.state == "copying"}
+
+
+def _check_step(state: SlotState, after: SlotState, event: tuple[Any, ...]) -> None:
+    """What became of slots with one event: they change their owner only by a batch of a move under way, to its target."""
+    after.validate()
+    assert after.version >= state.version
+    if (after.owners, [*_open(after)]) != (state.owners, [*_open(state)]):
+        assert after.version > state.version  # who follows the newest orders misses nothing
+    known = {move.id: move for move in after.moves}
+    for move in state.moves:
+        same = known.get(move.id)
+        if same is not None:
+            assert same.count == move.count, "of the slots that it was of, none is forgotten"
+            assert same.moved >= move.moved
+            if event[0] != "dies":
+                gone = move.members & ~same.members
+                assert (after.owned(move.target)[gone]).all(), "what is no longer to be moved is where it was to go"
+    if not state.version or event[0] == "dies":
+        return
+    named = [np.array(one.ps)[one.positions()] for one in (state, after)]
+    moved = named[0] != named[1]
+    assert not moved.any() or event[0].startswith("ready")
+    under_way = list(_open(state).values())
+    assert not (moved & ~np.any([slots.none(), *under_way], axis=0)).any()
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 3), st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_history_keeps_one_owner_and_comes_to_rest(count: int, history: list[tuple[Any, ...]]) -> None:
-    state, alive = begun(*NODES[:count]), set(NODES)
+    state, alive, said = begun(*NODES[:count]), set(NODES), Said()
     for event in history:
-        after = _apply(state, alive, event)
-        after.validate()
-        assert after.version >= state.version
-        if (after.owners, _copying(after)) != (state.owners, _copying(state)):
-            assert after.version > state.version  # who follows the newest orders misses nothing
+        after = _apply(state, alive, event, said)
+        _check_step(state, after, event)
         state = after
     assert sum(state.counts().values()) == slots.SLOTS
-    for _ in range(len(state.moves) + 1):  # everybody does what he is told
+    wishes = [(move.target, move.members) for move in state.open_moves() if {move.source, move.target} <= alive]
+    for _ in range(3 * len(state.moves) + 1):  # everybody does what he is told
         state, _ = state.start(alive, 1.0)
         for move in state.moves:
-            state, _ = state.ready(move.target, [move.id], 2.0)
+            half = Batch(slots.of(np.flatnonzero(move.members)[: -(-move.left // 2)].tolist()))
+            state, _ = state.ready(move.target, {move.id: half}, 2.0)
+            state, _ = state.ready(move.target, ready_of(state, move.id), 2.0)
         for who in alive:
             state, _ = state.report(who, state.version, True)
     assert state.moves == []
+    for target, members in wishes:
+        assert state.owned(target)[members].all(), "every slot of the wish is at its target"
+
+
+def test_a_move_goes_batch_by_batch_each_with_a_version_of_its_own() -> None:
+    state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3, 4, 5).start(BOTH, 10.0)
+    half, notes = state.ready("ps-1", ready_of(state, 1, 2, 4), 10.5)
+    assert notes == [] and states(half) == [(1, "copying")]
+    (move,) = half.moves
+    assert (half.version, slots.describe(move.members), move.moved, move.count) == (state.version + 1, "1, 3, 5", 2, 5)
+    assert slots.describe(half.moved_since(state.version)) == "2, 4"
+    assert half.ready("ps-1", ready_of(state, 1, 2, 4), 11.0)[0] is half  # said again
+    assert half.ready("ps-1", {1: Batch(slots.of([2, 4, 3000]))}, 11.0)[0] is half, "what isn't the move's stays"
+    assert half.report("ps-1", half.version, True)[0] is half, "it is under way still"
+    more, _ = half.ready("ps-1", ready_of(state, 1, 1, 2), 11.0)  # some of it is new
+    (move,) = more.moves
+    assert (slots.describe(move.members), move.moved) == ("3, 5", 3)
+    done, notes = more.ready("ps-1", ready_of(more, 1), 12.0)
+    assert notes[0].text == f"move 1 is done in 2.00 s, map {done.version}: 5 slots to ps-1"
+    assert states(done) == [(1, "committed")] and slots.describe(done.owned("ps-0") ^ begun().owned("ps-0")) == "1-5"
+
+
+def test_a_move_that_is_cancelled_amid_it_keeps_what_has_moved() -> None:
+    state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 0.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1, 2), 1.0)
+    after, notes = state.cancel("by request")
+    assert notes[0].text == "move 1 is cancelled, by request: 2 of 3 slots to ps-1; 1 has moved and stays"
+    assert after.owned("ps-1")[2] and after.owned("ps-0")[[1, 3]].all()
+    assert after.ready("ps-1", ready_of(state, 1), 2.0)[0] is after
+
+
+def test_a_fault_loses_one_batch_and_the_rest_goes_on() -> None:
+    state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 0.0)
+    state, _ = state.ready("ps-1", ready_of(state, 1, 1, 2), 1.0)
+    down, _ = state.down("ps-0")
+    assert states(down) == [(1, "cancelled"), (2, "queued")]
+    assert slots.describe(down.moves[1].members) == "3" and down.owned("ps-1")[[1, 2]].all()
+    assert down.ready("ps-1", ready_of(state, 1), 2.0)[0] is down, "the source that had frozen it is no more"
+
+
+def test_the_rate_of_moves_is_that_of_the_rows_that_were_committed() -> None:
+    state, _ = wanted(begun(), "ps-0", "ps-1", 1, 2, 3).start(BOTH, 10.0)
+    assert state.move_rate is None and state.moves[0].bytes_per_second == 0
+    state, _ = state.ready("ps-1", {1: Batch(slots.of([1]), 5, 1000)}, 12.0)
+    assert (state.move_rate, state.moves[0].bytes_per_second) == (500.0, 500.0)
+    state, _ = state.ready("ps-1", {1: Batch(slots.of([2, 3]), 5, 200)}, 13.0)
+    assert (state.move_rate, state.moves[0].moved_rows) == (400.0, 10)
+
+
+def test_a_state_of_before_batches_is_read() -> None:
+    old = msgspec.to_builtins(wanted(begun(), "ps-0", "ps-1", 1, 2).start(BOTH, 10.0)[0])
+    for name in ("moved", "moved_rows", "moved_bytes", "newest_at"):
+        del old["moves"][0][name]
+    for name in ("moved_bytes", "moving_seconds"):
+        del old[name]
+    state = msgspec.convert(old, SlotState)
+    state.validate()
+    state, _ = state.ready("ps-1", ready_of(state, 1, 2), 11.0)
+    assert slots.describe(state.moves[0].members) == "1"
+    old["moves"][0] |= {"state": "committed", "ended_at": 2}
+    state = msgspec.convert(old, SlotState)
+    assert (state.moves[0].count, state.report("ps-0", 2, True)[0].moves[0].tidied) == (2, ["ps-0"])

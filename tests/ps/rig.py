@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,15 @@ def blocks(values: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 class Rig:
-    """PS i is ``ps-i``. The map is ``owners`` [4096]; ``moves``: id -> (source, target, slots as a mask)."""
+    """PS i is ``ps-i``. The map is ``owners`` [4096]; ``moves``: id -> (source, target, slots that are
+    still to be moved as a mask)."""
 
-    def __init__(self, servers: int, optimizer: Optimizer = SGD, *, owners: np.ndarray | None = None) -> None:
+    def __init__(
+        self, servers: int, optimizer: Optimizer = SGD, *, owners: np.ndarray | None = None, virtual: bool = False
+    ) -> None:
+        """``virtual``: engines go by ``now``, too."""
         self.now = 0.0
+        self.engine_clock = (lambda: self.now) if virtual else time.perf_counter
         self.context: zmq.Context[Any] = zmq.Context()
         self.configuration = configuration(optimizer)
         self.services: list[PsService] = []
@@ -66,7 +72,9 @@ class Rig:
         self.moves: dict[int, tuple[int, int, int]] = {}
         self.at_once: set[int] = set()
         """Moves whose slots are frozen from the beginning."""
-        self.ready: set[int] = set()
+        self.coldest_first = False
+        self.ready: dict[int, int] = {}
+        """Of moves whose targets say so: slots that may be committed."""
         self.ended: list[int] = []
         self.consumed: list[tuple[int, list[tuple[int, int]]]] = []
         self.restore: RestoreOrder | None = None
@@ -79,7 +87,8 @@ class Rig:
         i = len(self.servers)
         server = Server(f"inproc://ps-{i}", PsRequests, context=self.context)
         self.servers.append(server)
-        service = PsService(f"ps-{i}", Engine(), server, self._connect, clock=lambda: self.now, say=self.said.append)
+        engine = Engine(clock=self.engine_clock)
+        service = PsService(f"ps-{i}", engine, server, self._connect, clock=lambda: self.now, say=self.said.append)
         self.services.append(service)
         self.clients.append(Client(f"inproc://ps-{i}", PsReplies, context=self.context))
         self.hear(i)
@@ -107,7 +116,13 @@ class Rig:
     def orders(self, i: int) -> PsOrders:
         moves = [
             MoveOrder(
-                move, f"ps-{source}", f"inproc://ps-{source}", f"ps-{target}", to_bitmap(slots), move in self.at_once
+                move,
+                f"ps-{source}",
+                f"inproc://ps-{source}",
+                f"ps-{target}",
+                to_bitmap(slots),
+                move in self.at_once,
+                self.coldest_first,
             )
             for move, (source, target, slots) in self.moves.items()
             if i in (source, target)
@@ -117,7 +132,9 @@ class Rig:
     def hear(self, i: int) -> PsReport:
         """PS i reports and gets its orders."""
         report = self.services[i].report()
-        self.ready |= set(report.ready) & set(self.moves)
+        for one in report.ready:
+            if one.move in self.moves and (slots := mask_of(one.slots) & self.moves[one.move][2]):
+                self.ready[one.move] = slots
         self.services[i].follow(self.orders(i))
         return report
 
@@ -129,14 +146,17 @@ class Rig:
         return move
 
     def commit(self, move: int) -> None:
-        assert move in self.ready
-        _, target, slots = self.moves.pop(move)
-        self.owners[slot_sets.unpack(to_bitmap(slots))] = target
+        """What is ready of it."""
+        ready = self.ready.pop(move)
+        source, target, slots = self.moves.pop(move)
+        self.owners[slot_sets.unpack(to_bitmap(ready))] = target
+        if slots & ~ready:
+            self.moves[move] = source, target, slots & ~ready
         self.version += 1
 
     def cancel(self, move: int) -> None:
         del self.moves[move]
-        self.ready.discard(move)
+        self.ready.pop(move, None)
         self.version += 1
 
     # --- turns ----------------------------------------------------------------------------------------------------------
@@ -153,7 +173,7 @@ class Rig:
             for i in range(len(self.services)):
                 self.turn(i)
                 self.hear(i)
-            for move in self.ready & set(self.moves):
+            for move in list(self.ready):
                 self.commit(move)
             if not self.moves and all(self.is_tidy(i) for i in range(len(self.services))):
                 return
@@ -169,8 +189,10 @@ class Rig:
     def ask(self, i: int, body: Any, *frames: Any) -> Reply | None:
         """The answer of PS i; None if it holds the request back."""
         sequence = self.clients[i].send(body, frames)
-        for _ in range(100):
+        turns = 0
+        while turns < 100:
             self.turn(i)
+            turns += not self.services[i]._slowed  # which are answered in a moment
             while (reply := self.clients[i].receive(0)) is not None:
                 if isinstance(reply.body, Failure):
                     raise AssertionError(reply.body.message)
@@ -194,24 +216,19 @@ class Rig:
     def push(self, i: int, epoch: int, k: int, covers: int, gradients: dict[str, dict[int, float]]) -> bool | None:
         """Push to PS i what of ``gradients`` (table -> key -> gradient of each value) lies in ``covers``. True: acknowledged, False:
         refused, None: held back."""
-        counts, frames = [], [to_bitmap(covers)]
-        for names, dim in group_names():
-            keys, of_tables, grads = [], [], []
-            for name in names:
-                wanted = np.array(list(gradients.get(name, {})), np.uint64)
-                mine = wanted[within(name, wanted, covers)]
-                keys.append(mine)
-                of_tables.append(len(mine))
-                grads += [np.full(dim, gradients[name][int(key)], np.float32) for key in mine]
-            counts.append(of_tables)
-            frames += [np.concatenate(keys), np.concatenate(grads) if grads else np.empty(0, np.float32)]
-        reply = self.ask(i, Push(epoch, k, 1.0, counts), *frames)
+        body, frames = _push(epoch, k, covers, gradients)
+        reply = self.ask(i, body, *frames)
         if reply is None:
             return None
         if isinstance(reply.body, Moved):
             return False
         assert isinstance(reply.body, Pushed)
         return True
+
+    def send_push(self, i: int, epoch: int, k: int, covers: int, gradients: dict[str, dict[int, float]]) -> int:
+        """The same, without waiting for the answer: its number."""
+        body, frames = _push(epoch, k, covers, gradients)
+        return self.clients[i].send(body, frames)
 
     def push_everywhere(self, epoch: int, k: int, gradients: dict[str, dict[int, float]]) -> None:
         for i in range(len(self.services)):
@@ -249,6 +266,22 @@ class Rig:
 def group_names() -> list[tuple[list[str], int]]:
     tables = [([table.name for table in group], group[0].dim) for group in GROUPS]
     return [*tables, (["dense parameters"], BLOCK), (["dense buffers"], BLOCK)]
+
+
+def _push(epoch: int, k: int, covers: int, gradients: dict[str, dict[int, float]]) -> tuple[Push, list[Any]]:
+    """With its frames."""
+    counts, frames = [], list[Any]([to_bitmap(covers)])
+    for names, dim in group_names():
+        keys, of_tables, grads = [], [], []
+        for name in names:
+            wanted = np.array(list(gradients.get(name, {})), np.uint64)
+            mine = wanted[within(name, wanted, covers)]
+            keys.append(mine)
+            of_tables.append(len(mine))
+            grads += [np.full(dim, gradients[name][int(key)], np.float32) for key in mine]
+        counts.append(of_tables)
+        frames += [np.concatenate(keys), np.concatenate(grads) if grads else np.empty(0, np.float32)]
+    return Push(epoch, k, 1.0, counts), frames
 
 
 def within(table: str, keys: np.ndarray, covers: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.layout import BLOCK, groups_of, slots_of
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of, to_bitmap
 from dlrover_lite.ps.memory import Memory
-from dlrover_lite.ps.moving import Tidying
 from dlrover_lite.ps.rows import RowData
+from dlrover_lite.ps.tidying import Tidying
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps import copier, moving
+from dlrover_lite.ps import convergence, copier, moving
 from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
 from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
@@ -58,7 +58,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one dense block, or some rows: so that things happen between them."""
     monkeypatch.setattr(moving, "CHUNK_BYTES", 600)
-    monkeypatch.setattr(moving, "FEW_BYTES", 100)
+    monkeypatch.setattr(convergence, "FEW_BYTES", 100)
 
 
 def gradients(rng: np.random.Generator, keys: int = 40) -> dict[str, dict[int, float]]:
@@ -111,7 +111,7 @@ def test_rows_aren_t_written_over_while_they_are_taken(monkeypatch: pytest.Monke
         before = rows_of(rig.engine(0))
         take = moving.Incoming.take
 
-        def take_late(self: moving.Incoming, *arguments: Any) -> int:
+        def take_late(self: moving.Incoming, *arguments: Any) -> Any:
             """When the source has answered all that it was asked."""
             for _ in range(2 * copier.WINDOW):
                 rig.servers[0].socket.poll(1)
@@ -444,7 +444,7 @@ class World:
             case ("move", source, target, part):
                 self.move(source, target, part)
             case ("commit",):
-                for move in rig.ready & set(rig.moves):
+                for move in list(rig.ready):
                     rig.commit(move)
                     self.maps.append(rig.owners.copy())
             case ("cancel",):

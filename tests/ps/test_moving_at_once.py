@@ -27,8 +27,9 @@ def test_slots_of_a_slow_source_are_frozen_before_the_first_row_is_copied(monkey
             rig.turn(1)
             source = rig.services[0]
             if source.outgoing is not None and source.engine.frozen:
-                rounds.add(source.outgoing._round)
-                early += source.report_in < moving.BUSY_SECONDS / 5 and not source.outgoing.complete
+                if source.outgoing._batch is not None:
+                    rounds.add(source.outgoing._batch.round)
+                early += source.report_in < moving.BUSY_SECONDS / 5 and not source.outgoing.given
             else:
                 assert not any(group.rows for group in rig.engine(1).groups)
             rig.hear(0)
