@@ -82,6 +82,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
     heard: Count = 0
     """The newest decision that has arrived."""
+    move_rate: Rate = 0.0
+    """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

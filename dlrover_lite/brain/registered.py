@@ -32,7 +32,9 @@ _SECONDS_TO_RESIZE = 3.0
 _LEAST_RELIEF = 0.1
 """Of what all PS have, that must be left for a relief in place."""
 _START_SECONDS = 15.0
-"""Until another PS is there and has slots, as far as memory is concerned: it may be much."""
+"""Until another PS is there and slots begin to move to it, as far as memory is concerned;"""
+MOVE_BYTES_PER_SECOND = 128 << 20
+"""and at which they move beside training, until it was measured: half of the pace that they keep to."""
 _SECONDS_TO_REPLACE = 6.0
 """Until another node has taken over from one that is slow, until it was measured."""
 SCALE_SECONDS = 2.0
@@ -422,12 +424,19 @@ def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInpu
         worker_peak=known.worker_peak,
         evaluated=standing.evaluated,
         spill_part=known.spill_part,
-        seconds_to_act=known.seconds_to_resize if in_place else _START_SECONDS,
+        seconds_to_act=known.seconds_to_resize if in_place else _seconds_to_move(known, standing),
         start_seconds=known.seconds_to_replace,
         total_samples=demand.total_samples,
         epoch_samples=demand.epoch_samples,
         past=tuple(known.treated.values()),
     )
+
+
+def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
+    """Until another PS is there and has its share of all rows."""
+    held = known.levels[-1].ps if known.levels else known.profiles[-1].ps
+    share = sum(use.row_bytes for use in held) / (len(held) + 1)
+    return _START_SECONDS + share / (standing.move_rate or MOVE_BYTES_PER_SECOND)
 
 
 def _least(demand: Demand) -> dict[WorkRole, int]:

@@ -143,6 +143,7 @@ class Executor:
             else max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
             evaluated=self._shards.has_evaluated,
             heard=self.state.heard,
+            move_rate=float(f"{self._servers.state.move_rate or 0.0:.2g}"),
         )
 
     def _goal(self, advice: Advice) -> Goal | None:

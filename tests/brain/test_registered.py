@@ -241,6 +241,25 @@ def test_health_is_looked_at_when_the_nodes_that_run_were_measured() -> None:
     assert heal_inputs(known, Resources(1.0, GIB), at=START) is None
 
 
+def test_relief_by_moving_rows_takes_as_long_as_they_were_measured_to() -> None:
+    known, job = running()
+    held = sum(use.row_bytes for use in known.levels[-1].ps)
+
+    def seconds(**fields: Any) -> float:
+        known.standing = standing(job, **fields)
+        inputs = heal_inputs(known, Resources(1.0, 0), at=START + 10)  # nothing is left for a relief in place
+        assert inputs is not None
+        return inputs.seconds_to_act
+
+    assert held > 0
+    share = held / 2  # with one PS more
+    assert seconds() == pytest.approx(15 + share / (128 << 20))
+    assert seconds(move_rate=share / 100) == pytest.approx(115)
+    assert seconds(move_rate=share) == pytest.approx(16)
+    in_place = heal_inputs(known, Resources(1.0, GIB), at=START + 10)
+    assert in_place is not None and in_place.seconds_to_act == known.seconds_to_resize
+
+
 def test_a_node_gets_no_more_than_the_recipe_leaves() -> None:
     known, _ = running(demand=demand(total=Resources(2.75, 4 * GIB)))
     inputs = heal_inputs(known, Resources(6.0, 12 * GIB), at=START)
