@@ -189,16 +189,16 @@ class PsService:
                 rows = engine.pull(keys)
                 engine.loads.requested()
                 if not with_unknown:
-                    return Pulled(engine.version), rows
+                    return Pulled(engine.version, map_version=self.orders.version), rows
                 unknown, table_rows = engine.unknown(keys)
-                return Pulled(engine.version, table_rows), [*rows, *unknown]
+                return Pulled(engine.version, table_rows, self.orders.version), [*rows, *unknown]
             case Push(epoch, k, factor, counts):
                 covers = mask_of(request.buffer(0))
                 if self.outgoing is not None and self.outgoing.closed_seconds(covers):
                     raise _Slowed
                 result = engine.push(epoch, k, factor, covers, self._slices(request, counts))
                 engine.loads.requested()
-                return Pushed(result.version, result.applied), []
+                return Pushed(result.version, result.applied, self.orders.version), []
             case Scan(group, start, limit, state):
                 return self._scan(group, start, limit, state)
             case Configure() as configuration:

@@ -72,6 +72,8 @@ class Pulled(Message, frozen=True):
     """Pushes applied so far."""
     table_rows: Items[Items[Count]] = []
     """With ``unknown``, of each group of embeddings: rows of each of its tables that this PS has."""
+    map_version: Count = 0
+    """Of the PS's orders. Who follows an older map should ask the master for one, before a request is refused."""
 
 
 class Moved(Message, frozen=True):
@@ -99,6 +101,8 @@ class Pushed(Message, frozen=True):
 
     version: Count
     applied: bool
+    map_version: Count = 0
+    """As in ``Pulled``."""
 
 
 class Scan(Message, frozen=True):

@@ -28,6 +28,8 @@ from dlrover_lite.wire.ps_messages import (
     Configure,
     Moved,
     PsReplies,
+    Pulled,
+    Pushed,
     Scan,
 )
 from dlrover_lite.worker.pieces import cut, split
@@ -228,6 +230,8 @@ class PsClient:
                 self._turned_away(piece, reply.body.version)
             else:
                 piece.ticket.answered(piece, reply)
+                if isinstance(reply.body, Pulled | Pushed) and reply.body.map_version > self.map.version:
+                    self._asker.ask()  # rather than be turned away
                 if not piece.ticket.missing:
                     piece.ticket.seconds = self._clock() - piece.ticket.began_at
                 if isinstance(piece.ticket, PushTicket) and piece.ticket.missing:

@@ -110,7 +110,7 @@ class ScriptedPs:
                 frames: list[Any] = [np.array(of, np.float32) for of in rows]
                 if unknown:
                     frames += self._unknown(runs)
-                return Pulled(self.pushes, self._table_rows() if unknown else []), frames
+                return Pulled(self.pushes, self._table_rows() if unknown else [], self.version), frames
             case Push():
                 return self._push(request)
             case Configure() as configuration:
@@ -202,7 +202,7 @@ class ScriptedPs:
         applied = not marks[covers].all()
         marks |= covers
         self.pushes += applied
-        return Pushed(self.pushes - applied, bool(applied)), []
+        return Pushed(self.pushes - applied, bool(applied), self.version), []
 
 
 class Applied(dict[tuple[int, int], Counter[Key]]):

@@ -128,6 +128,26 @@ def step(worker: Worker, k: int) -> PushTicket:
 # --- one thing at a time ----------------------------------------------------------------------------------------------
 
 
+def test_a_new_map_is_fetched_when_an_answer_tells_of_it_before_anything_is_refused(
+    job: ScriptedJob, worker: Worker
+) -> None:
+    keys = worker.keys(0)
+    pull = worker.pull(0, keys)
+    touched = slots.none()
+    for _, names in keys_of(pull):
+        for _, table, key in names:
+            touched[slots_of(table, np.array([key], np.uint64))] = True
+    job.move(slots.of(np.flatnonzero(~touched)[:5].tolist()), job.join())
+    job.finish(pull)
+    worker.ps.pumped = True
+    for _ in range(10):
+        worker.ps.wait()
+    worker.ps.pumped = False
+    assert worker.ps.map.version == 2
+    job.finish(worker.push())
+    assert [ps.asked["Push"] for ps in job.all] == [1, 1, 1]
+
+
 def test_a_map_that_changed_since_the_keys_were_made(job: ScriptedJob, worker: Worker) -> None:
     keys = worker.keys(0)
     job.move(HALF, job.join())
