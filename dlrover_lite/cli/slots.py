@@ -119,15 +119,29 @@ def _print_hottest(hottest: Sequence[HotSlot]) -> None:
 def print_moves(moves: Sequence[MoveStatus]) -> None:
     """After an empty line; nothing where there are none."""
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import count
+    from dlrover_lite.units import format_bytes
+    from dlrover_lite.words import count, duration
 
     if not moves:
         return
     click.echo()
     table(
-        ("move", "from", "to", "slots", "state", "rows"),
-        [(str(m.id), m.source, m.target, count(m.slots), m.state, count(m.rows)) for m in moves],
-        drop=("rows",),
+        ("move", "from", "to", "slots", "state", "moved", "rate", "left", "rows"),
+        [
+            (
+                str(m.id),
+                m.source,
+                m.target,
+                f"{count(m.moved_slots)}/{count(m.slots)}" if m.moved_slots else count(m.slots),
+                m.state,
+                f"{format_bytes(m.moved_bytes)} of {format_bytes(m.bytes)}" if m.moved_slots else None,
+                f"{format_bytes(m.bytes_per_second)}/s" if m.bytes_per_second else None,
+                duration(m.seconds_left) if m.seconds_left is not None else None,
+                count(m.rows),
+            )
+            for m in moves
+        ],
+        drop=("rows", "rate"),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlrover_lite.errors import JobError
 from dlrover_lite.jobs.checkpoint_words import saving
 from dlrover_lite.units import format_bytes
-from dlrover_lite.words import count, plural
+from dlrover_lite.words import count, duration, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
@@ -55,7 +55,10 @@ def under_way(status: Status) -> str:
     parts = []
     for move in status.moves:
         rows = f", {plural(move.rows, 'row')}" if move.state == "copying" and move.rows else ""
-        parts.append(f"move {move.id}: {count(move.slots)} from {move.source} to {move.target}, {move.state}{rows}")
+        moved = f", {count(move.moved_slots)} have moved" if move.left and move.moved_slots else ""
+        rest = f", {duration(move.seconds_left)} left" if move.seconds_left is not None else ""
+        what = f"move {move.id}: {count(move.slots)} from {move.source} to {move.target}"
+        parts.append(f"{what}, {move.state}{rows}{moved}{rest}")
     parts += [f"{node.id} {node.state}" for node in _running(status) if node.state != "up"]
     parts += [text for text in [saving(status)] if text]
     parts += [f"{node.id} {node.waits_for}" for node in _running(status) if node.waits_for]

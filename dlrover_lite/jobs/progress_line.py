@@ -73,7 +73,7 @@ def _nodes(nodes: list[NodeStatus]) -> str:
 
 
 def _moving(status: Status) -> str:
-    slots = sum(move.slots for move in status.moves if move.state in ("queued", "copying"))
+    slots = sum(move.left for move in status.moves)
     return f"{slots:,} slots moving" if slots else ""
 
 

@@ -14,7 +14,7 @@ from dlrover_lite.intervals import Range
 from dlrover_lite.master.fleet import Fleet
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.master.slot_loads import SlotLoads, decode
-from dlrover_lite.master.slot_state import Batch, Next, SlotState
+from dlrover_lite.master.slot_state import Batch, Move, Next, SlotState
 from dlrover_lite.master.story import StoryLog
 from dlrover_lite.wire.frames import MalformedMessage
 from dlrover_lite.wire.messages import (
@@ -90,10 +90,28 @@ class ParameterServers:
         return sum(report.rows for report in self.reports.values())
 
     def moves(self) -> list[MoveStatus]:
-        return [
-            MoveStatus(move.id, move.source, move.target, move.count, move.state, self._received(move.target, move.id))
-            for move in self.state.moves
-        ]
+        if not self.state.moves:
+            return []
+        row_bytes = self.loads.row_bytes(self.state, self.reports)
+        return [self._status(move, int(row_bytes[move.members].sum())) for move in self.state.moves]
+
+    def _status(self, move: Move, left_bytes: int) -> MoveStatus:
+        """``left_bytes``: those of slots that are still to be moved."""
+        rate, source = move.bytes_per_second or None, self.reports.get(move.source)
+        return MoveStatus(
+            move.id,
+            move.source,
+            move.target,
+            move.count,
+            move.state,
+            move.moved_rows + (self._received(move.target, move.id) if move.state == "copying" else 0),
+            moved_slots=move.moved,
+            bytes=move.moved_bytes + left_bytes,
+            moved_bytes=move.moved_bytes,
+            bytes_per_second=rate,
+            seconds_left=left_bytes / rate if rate and move.state == "copying" else None,
+            slowed=source.slowed if source is not None and move.state == "copying" else 0.0,
+        )
 
     def slots(self, hottest: int, fleet: Fleet) -> SlotsReport:
         state = self.state

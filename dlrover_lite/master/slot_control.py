@@ -19,7 +19,7 @@ from dlrover_lite.master.reconciler import Reconciler
 from dlrover_lite.master.resizing import refusal as refusal_of_resize
 from dlrover_lite.master.scaling import newcomer_refusal, refusal, replacement_refusal
 from dlrover_lite.master.shards import ShardService
-from dlrover_lite.master.slot_state import SlotState, Transfer
+from dlrover_lite.master.slot_state import Move, SlotState, Transfer
 from dlrover_lite.slots import SlotSet
 from dlrover_lite.units import Resources, format_bytes
 from dlrover_lite.wire.frames import UNUSABLE, Failure, MalformedMessage
@@ -179,7 +179,10 @@ class SlotControl:
     def settle(self, why: str) -> list[str]:
         """Give up what isn't committed, and what it was for; what that means, in words."""
         state = self._state
-        dropped = [f"move {move.id} from {move.source} to {move.target} is cancelled" for move in state.open_moves()]
+        dropped = [
+            f"move {move.id} from {move.source} to {move.target} is cancelled{_stays(move)}"
+            for move in state.open_moves()
+        ]
         after, told = state.cancel(why)
         staying = [node for node in after.leaving if after.owns(node)]
         after, more = after.stay(staying, why)
@@ -413,6 +416,10 @@ def _unpacked(members: bytes) -> SlotSet:
 
 def _slots(count: int) -> str:
     return f"{count:,} slot{'s' * (count != 1)}"
+
+
+def _stays(move: Move) -> str:
+    return f": {move.moved:,} of {_slots(move.count)} moved before, and stay there" if move.moved else ""
 
 
 def _named(members: SlotSet) -> str:

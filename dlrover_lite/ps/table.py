@@ -240,7 +240,7 @@ class TableGroup(GroupState):
         limits: NDArray[np.uint64],
     ) -> int:
         """Put the numbers of live rows from ``start`` on where those of their slot's batch end in ``rows``. Returns where to go on
-        (``used``: nowhere). ``batches`` [4096] is the number of each slot's batch, 0: none; ``ends`` of each batch advance, up to ``limits``.
+        (``used``: nowhere). ``batches`` [4096] is the number of each slot's batch, 0: none; ``ends`` advance, up to ``limits``.
 
         Raises ValueError for more rows of a batch than it has room for.
         """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlrover_lite.brain.store.news import NodeNews
     from dlrover_lite.wire.messages import NodeStatus, SlotsReport, Status, Topology
 
-__all__ = ["NodesFold", "cuts_of", "evaluated_of", "shards_of", "status_of_master", "strips_of"]
+__all__ = ["NodesFold", "cuts_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
 
 _RANGES = 128
 """Of slots, that a strip shows at most."""
@@ -148,6 +148,13 @@ def cuts_of(status: Status | None) -> Cuts | None:
         stalls = newest.stall_seconds, newest.usual_stall_seconds
         cut = Cut(newest.number, newest.at, newest.seconds, newest.rows, newest.bytes, *stalls)
     return Cuts(newest=cut, under_way=doing, problem=trouble)
+
+
+def moves_end_in(status: Status) -> float | None:
+    """Seconds until all slots are where they are to be; None: not known, or none moves."""
+    left = [move.seconds_left for move in status.moves if move.left]
+    known = [seconds for seconds in left if seconds is not None]
+    return max(known) if known and len(known) == len(left) else None
 
 
 def strips_of(report: SlotsReport, topology: Topology) -> tuple[PsStrip, ...]:

@@ -17,7 +17,7 @@ from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip,
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
 from dlrover_lite.units import format_bytes
-from dlrover_lite.words import compact, count, metric, plural
+from dlrover_lite.words import compact, count, duration, metric, plural
 
 __all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
 
@@ -272,7 +272,8 @@ def _slots(detail: JobDetail, width: int) -> list[Line]:
     """A strip for each parameter server: where its slots are, and how busy."""
     if not detail.slots:
         return []
-    moving = f", {plural(detail.moving_slots, 'slot')} moving" if detail.moving_slots else ""
+    end = "" if detail.moves_end_in is None else f", {duration(detail.moves_end_in)} left"
+    moving = f", {plural(detail.moving_slots, 'slot')} moving{end}" if detail.moving_slots else ""
     found = [padded(line(_name("slots"), (f"map {detail.slot_map_version}{moving}; shade: busy slots", "dim")), width)]
     return [*found, *(_strip(one, width) for one in detail.slots)]
 

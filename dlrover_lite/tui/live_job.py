@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.brain.store.watch_job import JobWatch
 from dlrover_lite.errors import DlroverLiteError, JobError
-from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, status_of_master, strips_of
+from dlrover_lite.tui.detail import (
+    NodesFold,
+    cuts_of,
+    evaluated_of,
+    moves_end_in,
+    shards_of,
+    status_of_master,
+    strips_of,
+)
 from dlrover_lite.tui.fold import JobsFold
 from dlrover_lite.tui.live_memory import LiveMemory
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
@@ -74,9 +82,8 @@ class LiveJob:
             shards=shards_of(status),
             slots=self._slots,
             slot_map_version=status.slot_map_version if status else 0,
-            moving_slots=sum(move.slots for move in status.moves if move.state in ("queued", "copying"))
-            if status
-            else 0,
+            moving_slots=sum(move.left for move in status.moves) if status else 0,
+            moves_end_in=moves_end_in(status) if status else None,
             cuts=cuts_of(status),
             memory=None if row.over else self._memory.look(),
             epoch=status.epoch if status else 0,

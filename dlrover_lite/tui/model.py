@@ -334,6 +334,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[PsStrip, ...] = ()
     slot_map_version: int = 0
     moving_slots: int = 0
+    moves_end_in: float | None = None
+    """Seconds until all moves under way have ended, None where that isn't known."""
     cuts: Cuts | None = None
     memory: MemoryCurve | None = None
     """Of the parameter server that comes nearest to its limit; None: nothing can be foreseen so far."""

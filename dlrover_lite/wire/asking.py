@@ -212,10 +212,28 @@ class MoveStatus(Message, frozen=True):
     source: Name
     target: Name
     slots: Count
+    """That it is of, those that have moved already included."""
     state: Literal["queued", "copying", "committed", "cancelled"]
     """``committed`` and ``cancelled``: until both PS have tidied up."""
     rows: Count = 0
     """Received so far."""
+    moved_slots: Count = 0
+    """Those that are the target's."""
+    bytes: Bytes = 0
+    """Memory of the rows in all its slots, about."""
+    moved_bytes: Bytes = 0
+    """Of those in slots that have moved."""
+    bytes_per_second: Rate | None = None
+    """Measured; None: nothing has moved yet."""
+    seconds_left: Seconds | None = None
+    """Until the rest has moved at that rate. None: not known, or nothing is to move any more."""
+    slowed: Rate = 0.0
+    """Share of the time for which the source holds back pushes to slots that are copied."""
+
+    @property
+    def left(self) -> int:
+        """Slots that are still to be moved."""
+        return self.slots - self.moved_slots if self.state in ("queued", "copying") else 0
 
 
 class PsSlots(Message, frozen=True):

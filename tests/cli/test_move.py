@@ -38,7 +38,10 @@ from tests.cli.scripted_master import make_job, running_job, status_of
 
 Capture = pytest.CaptureFixture[str]
 ACTIONS = ["move 1: 100 slots from ps-0 to ps-1"]
-MOVES = [MoveStatus(1, "ps-0", "ps-1", 100, "copying", 12345), MoveStatus(2, "ps-1", "ps-0", 7, "queued")]
+MOVES = [
+    MoveStatus(1, "ps-0", "ps-1", 100, "copying", 12345, 40, 100 << 20, 30 << 20, 10 << 20, 7.0),
+    MoveStatus(2, "ps-1", "ps-0", 7, "queued"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -271,15 +274,16 @@ def test_what_is_under_way_is_shown(master: Master, capsys: Capture) -> None:
         ["NODE", "STATE", "SLOTS"],
         ["ps-1", "started", "2,048"],
     ]
-    assert lines[-3].split() == ["MOVE", "FROM", "TO", "SLOTS", "STATE", "ROWS"]
-    assert lines[-2].split() == ["1", "ps-0", "ps-1", "100", "copying", "12,345"]
+    assert lines[-3].split() == ["MOVE", "FROM", "TO", "SLOTS", "STATE", "MOVED", "RATE", "LEFT", "ROWS"]
+    moved = ["30", "MiB", "of", "100", "MiB", "10", "MiB/s", "7.0", "s", "12,345"]
+    assert lines[-2].split() == ["1", "ps-0", "ps-1", "40/100", "copying", *moved]
     status = master.status(JobHandle.find().job)
     assert under_way(status).split("; ") == [
-        "move 1: 100 from ps-0 to ps-1, copying, 12,345 rows",
+        "move 1: 100 from ps-0 to ps-1, copying, 12,345 rows, 40 have moved, 7.0 s left",
         "move 2: 7 from ps-1 to ps-0, queued",
         "ps-1 started",
     ]
-    assert "107 slots moving" in progress_text(status)
+    assert "67 slots moving" in progress_text(status)
     assert main(["status", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     check("## status", value)

@@ -63,8 +63,8 @@ def test_as_a_table(master: Master, capsys: Capture) -> None:
         ["17", "ps-0", "6.2%", "118", "12,346", "5", "KiB"],
         ["4000", "ps-1", "0.012%", "3.2", "10.0", "100", "B"],
         [],
-        ["MOVE", "FROM", "TO", "SLOTS", "STATE", "ROWS"],
-        ["3", "ps-0", "ps-1", "100", "copying", "12,345"],
+        ["MOVE", "FROM", "TO", "SLOTS", "STATE", "MOVED", "RATE", "LEFT", "ROWS"],
+        ["3", "ps-0", "ps-1", "100", "copying", "-", "-", "-", "12,345"],
     ]
     assert max(map(len, lines)) <= 80
     assert master.asked == [SlotsRequest(10)]
