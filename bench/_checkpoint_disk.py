@@ -8,19 +8,17 @@ threads; synced once at the end, or with nothing in the page cache.
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
+from _plain_disk import WAYS, drop_from_cache, read_plainly, write_plainly
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
@@ -36,11 +34,7 @@ __all__ = ["Medians", "measure"]
 
 SHAPE = GroupShape(16, 16)
 CLOCK = 1000
-PIECE = 1 << 20
 READERS = 3
-Ways = dict[str, tuple[bool, int]]
-WAYS: Ways = {"buffered": (False, 1), "direct": (True, 1), "direct_two_threads": (True, 2)}
-"""Past the page cache or not, and the number of threads."""
 
 
 class Cost(NamedTuple):
@@ -107,62 +101,6 @@ def write_part(store: CheckpointStore, number: int, arenas: Arenas) -> Cost:
     writer.commit(manifest)
     spill.close()
     return cost
-
-
-def _opened(path: Path, flags: int, direct: bool) -> int:
-    return os.open(path, flags | (os.O_DIRECT if direct else 0), 0o600)
-
-
-def _by_threads(one: Callable[[int], None], threads: int) -> float:
-    """Seconds that ``one(number)`` takes in all of them."""
-    others = [Thread(target=one, args=(number,)) for number in range(1, threads)]
-    began = time.perf_counter()
-    for thread in others:
-        thread.start()
-    one(0)
-    for thread in others:
-        thread.join()
-    return time.perf_counter() - began
-
-
-def write_plainly(path: Path, total: int, direct: bool, threads: int) -> float:
-    """Seconds. Raises OSError where the file system can't do it past the page cache."""
-    piece = mmap.mmap(-1, PIECE)  # aligned
-    piece[:] = np.random.default_rng(2).bytes(PIECE)
-    descriptor = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct)
-    try:
-
-        def one(number: int) -> None:
-            for start in range(number * PIECE, total, threads * PIECE):
-                os.pwrite(descriptor, piece, start)
-
-        seconds = _by_threads(one, threads)
-        began = time.perf_counter()
-        os.fsync(descriptor)
-        return seconds + time.perf_counter() - began
-    finally:
-        os.close(descriptor)
-
-
-def drop_from_cache(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def read_plainly(path: Path, total: int, direct: bool, threads: int) -> float:
-    drop_from_cache(path)
-    descriptor = _opened(path, os.O_RDONLY, direct)
-    try:
-
-        def one(number: int) -> None:
-            piece = mmap.mmap(-1, PIECE)
-            for start in range(number * PIECE, total, threads * PIECE):
-                os.preadv(descriptor, [piece], start)
-
-        return _by_threads(one, threads)
-    finally:
-        os.close(descriptor)
 
 
 def _read_share(url: str, cut: int, share: int, scattered: bool, ready: Any, go: Any, rows: Any, cpu_s: Any) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _checkpoint_disk import WAYS, drop_from_cache, read_plainly, write_plainly
+from _plain_disk import WAYS, drop_from_cache, read_plainly, write_plainly
 from _train_worker import BATCH_SIZE, BATCHES, load_batches
 from migrate import Job
 

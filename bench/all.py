@@ -1,8 +1,8 @@
 """Runs bench scripts, one after the other, and prints one table (``--json``: one object a line). ``make bench`` runs every one.
 
-Those that train for an hour or more run quickly, as with ``--quick``, unless ``--long`` is given, or they are named. With ``--record``,
-what was measured in full is kept with its date and commit, and docs/figures.md made anew. Exit code 1 when a script failed; a missed
-target is shown, and is no failure.
+Those that train for twenty minutes or more run quickly, as with ``--quick``, unless ``--long`` is given, or they are named. With
+``--record``, what was measured in full is kept with its date and commit, and docs/figures.md made anew. Exit code 1 when a script
+failed; a missed target is shown, and is no failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
 NOT_BENCHES = {"all.py", "common.py"}
-LONG = {"autoscale.py", "instability.py", "model_fit.py", "oom.py"}
+LONG = {"autoscale.py", "instability.py", "model_fit.py", "oom.py", "size.py"}
 
 
 def scripts() -> list[Path]:
@@ -39,7 +39,7 @@ def run(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
 def extend(parser: argparse.ArgumentParser) -> None:
     known = [script.stem for script in scripts()]
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"only these ({', '.join(known)}), in full")
-    parser.add_argument("--long", action="store_true", help="also those in full that train for an hour or more")
+    parser.add_argument("--long", action="store_true", help="also those in full that train for twenty minutes or more")
     parser.add_argument("--record", action="store_true", help="keep the figures, and make docs/figures.md anew")
 
 
