@@ -125,7 +125,7 @@ class SizedJob:
         """The node that owns the most slots."""
         if found := self.servers():
             return max(found, key=lambda node: node.slots or 0)
-        raise NotDone("there is no parameter server")
+        raise NotDone(f"no parameter server runs; the job is {self.handle.status().state}")
 
     def pid(self, node: str) -> int:
         keeper = self.handle.job.record().keeper

@@ -312,8 +312,8 @@ def _go_through(one: _Run) -> None:
         with _told(one.course, name) as known:
             phase()
         if not known.ok and (needed or not one.job.runs()):
-            done = dict(one.evaluate)
-            left = [other for other in PHASES if other in one.wanted and other not in done and other != name]
+            wanted, done = {*FIRST, *one.wanted}, {*dict(one.evaluate), *FIRST[:2], name}
+            left = [other for other in (*FIRST, *PHASES) if other in wanted - done]
             one.course.undone.append(f"{one.course.name}: {', '.join(left)}: not done, since {name} wasn't")
             return
 
