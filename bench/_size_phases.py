@@ -90,7 +90,10 @@ def gaps(times: list[float], span: Span) -> list[float]:
 def of_span(times: list[float], span: Span, quiet: Span, *, own_step: bool = False) -> Numbers:
     """Find the longest step of a span over the usual one of quiet training (``own_step``: of the span itself), the longest of quiet
     training over its own, and samples/s over those of quiet training."""
-    meanwhile, without = gaps(times, span), gaps(times, quiet)
+    meanwhile = gaps(times, span)
+    without = gaps(
+        [at for at in times if quiet.start <= at <= quiet.end], quiet
+    )  # not a step that ends in what follows
     usual = statistics.median(without)
     step = statistics.median(meanwhile) if own_step else usual
     return {

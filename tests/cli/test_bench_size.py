@@ -89,6 +89,7 @@ def test_the_longest_step_counts_over_the_usual_one(bench: Module) -> None:
     assert found["stall_ms"] == pytest.approx(250)
     assert found["without_ms"] == pytest.approx(0, abs=1e-6)
     assert found["kept"] == pytest.approx(0.8, abs=0.05)
+    assert phases.of_span(times, busy, phases.Span(0.5, 5.1))["without_ms"] == pytest.approx(0, abs=1e-6)
     with pytest.raises(phases.NotDone):
         phases.of_span(times, phases.Span(100, 101), quiet)
 
