@@ -128,10 +128,7 @@ class Persisting:
         training = _Training(spill)
         worked, reported_at = self._work_clock(), self._clock()
         for step in reader.steps(part):
-            if step == "block":
-                failpoint("persister.block")
-            else:
-                failpoint("persister.spill")
+            _reached(step)
             rest = self._work_clock() - worked
             rest = pace.rest(rest) if self._may_rest(order, spill, training) else 0.0
             while True:
@@ -146,7 +143,7 @@ class Persisting:
                 if not rest or not self._may_rest(order, spill, training):
                     break
                 for _ in reader.drain(part):
-                    failpoint("persister.spill")
+                    _reached("spill")
             worked = self._work_clock()
 
     def _may_rest(self, order: Persist, spill: Spill, training: _Training) -> bool:
@@ -186,3 +183,11 @@ class Persisting:
             send(self._channel, message)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise SystemExit(0) from error
+
+
+def _reached(step: str) -> None:
+    """Come to where the failpoint of a step is: as ``CutReader.steps`` names it."""
+    if step == "block":
+        failpoint("persister.block")
+    else:
+        failpoint("persister.spill")

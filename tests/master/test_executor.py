@@ -58,7 +58,9 @@ class Job:
         self.servers = SimpleNamespace(
             leaving=[],
             settled=True,
-            state=SimpleNamespace(owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, []))),
+            state=SimpleNamespace(
+                owned=lambda node: np.isin(np.arange(slots.SLOTS), self.owned.get(node, [])), move_rate=None
+            ),
             loads=SimpleNamespace(busy=np.zeros(slots.SLOTS)),
         )
         self.shards = SimpleNamespace(
@@ -420,6 +422,7 @@ def test_what_a_person_was_refused_changes_nothing() -> None:
 def test_how_a_job_stands() -> None:
     job = Job(now=plan(workers=2, servers=2))
     job.servers.leaving = ["ps-1"]
+    job.servers.state.move_rate = 123_456_789.0
     job.reconciler.readings = (0.0, SimpleNamespace(on={"ps-0": "here", "worker-0": "there"}))
     job.used = {"worker-0": 300, "worker-1": 500, "ps-0": 900, "worker-9": 1000}
     job.reconciler.fleet, _ = job.fleet.drain("worker-1", 0.0)
@@ -429,6 +432,7 @@ def test_how_a_job_stands() -> None:
         ("worker-0", "worker", "there", 300),
     ]
     assert (found.plan, found.worker_peak, found.heard, found.busy) == (job.fleet.plan, 500, 0, False)
+    assert found.move_rate == 1.2e8  # rounded: what is told changes only when it means something
 
 
 def test_one_that_begins_again_goes_on_where_the_last_one_was() -> None:

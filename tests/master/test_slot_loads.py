@@ -9,7 +9,7 @@ import pytest
 
 from dlrover_lite import slots
 from dlrover_lite.master.slot_loads import SlotLoads
-from dlrover_lite.master.slot_state import SlotState
+from dlrover_lite.master.slot_state import Batch, SlotState
 from dlrover_lite.wire.messages import HotSlot, PsReport, PsSlots, SlotsReport, SlotsRequest
 from tests.master.rig import Rig
 
@@ -52,7 +52,8 @@ def test_figures_go_with_a_slot_that_moves() -> None:
     state, loads = state_of_two(), SlotLoads()
     loads.take("ps-0", state.owned("ps-0"), measured(s7=(1, 2, 0.3, 4)), requests_per_second=1.0, at=50.0)
     assert loads.of("ps-1", state.owned("ps-1"), 60.0) == PsSlots("ps-1", 2048)
-    state = state.want([("ps-0", "ps-1", slots.of([7]))])[0].start(PAIR, 0.0)[0].ready("ps-1", [1], 0.0)[0]
+    state = state.want([("ps-0", "ps-1", slots.of([7]))])[0].start(PAIR, 0.0)[0]
+    state, _ = state.ready("ps-1", {1: Batch(slots.of([7]))}, 0.0)
     (hot,) = loads.hottest(10, state)
     assert (hot.slot, hot.node) == (7, "ps-1")
     moved = loads.of("ps-1", state.owned("ps-1"), 60.0)

@@ -357,15 +357,15 @@ def served() -> Iterator[Served]:
 def test_a_session_over_a_socket(served: Served) -> None:
     assert served.configure().body == Ack()
     pushed = served.ask(Push(0, 3, 1.0, COUNTS), ALL, u64(7, 7), ones(2, 2), u64(), ones(0, 3), *dense_frames())
-    assert pushed.body == Pushed(0, True)
+    assert pushed.body == Pushed(0, True, map_version=1)
     again = served.ask(Push(0, 3, 1.0, NO_ROWS), ALL, u64(), ones(0), u64(), ones(0), *dense_frames())
-    assert again.body == Pushed(1, False)
+    assert again.body == Pushed(1, False, map_version=1)
     pulled = served.ask(Pull([[1, 1], [1], [2]]), u64(7, 8), u64(7), NUMBERS[0])
-    assert pulled.body == Pulled(1)
+    assert pulled.body == Pulled(1, map_version=1)
     arrays = [np.frombuffer(pulled.buffer(i), np.float32).tolist() for i in range(3)]
     assert arrays == [[-1, -1, 0, 0], [0, 0, 0], (DENSE[0] - 1).reshape(-1).tolist()]
     unknown = served.ask(Pull([[3, 1], [1], [2]], unknown=True), u64(7, 8, 9, 7), u64(7), NUMBERS[0])
-    assert unknown.body == Pulled(1, [[1, 1], [0]])
+    assert unknown.body == Pulled(1, [[1, 1], [0]], map_version=1)
     assert len(unknown.frames) == 5
     assert [list(bytes(unknown.buffer(i))) for i in (3, 4)] == [[0, 1, 1, 0], [1]]
     assert len(served.ask(Pull([])).frames) == 0
@@ -465,7 +465,7 @@ def test_bad_requests_are_answered_and_the_server_lives_on(served: Served, what:
     good = served.ask(
         Push(0, 0, 1.0, [[1, 0], *COUNTS[1:]]), ALL, u64(7), ones(1, 2), u64(), ones(0, 3), *dense_frames()
     )
-    assert good.body == Pushed(0, True)
+    assert good.body == Pushed(0, True, map_version=1)
     rows = served.ask(Pull([[1, 0], [0]]), u64(7), u64())
     assert np.frombuffer(rows.buffer(0), np.float32).tolist() == [-1.0, -1.0]
 
