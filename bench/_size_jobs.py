@@ -48,12 +48,12 @@ class Sizes:
 
     def __init__(self, gib: float) -> None:
         self.first = int((0.9 * gib + 0.4) * GIB)
-        """Of a parameter server as it starts: half of the rows fit."""
+        """Memory limit of a parameter server as it starts, in bytes: half of the rows fit."""
         self.raised = int((1.6 * gib + 0.7) * GIB)
-        """Of the one that is to hold all."""
+        """Its memory limit in bytes when it is to hold all rows."""
 
     def restored(self, servers: int) -> int:
-        """Of each of so many that restore all rows."""
+        """Return the memory limit, in bytes, of each of so many servers that restore all rows together."""
         return self.raised // servers + GIB // 2
 
 

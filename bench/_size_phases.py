@@ -63,7 +63,7 @@ class Course:
     gib: float
     kind: str
     found: dict[str, Numbers] = field(default_factory=dict)
-    """By phase."""
+    """What each phase has measured."""
     undone: list[str] = field(default_factory=list)
     """What couldn't be done, and why."""
 

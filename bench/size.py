@@ -210,7 +210,7 @@ def plain_rate(gib: float, kind: str, seconds: float, undone: list[str]) -> floa
 
 
 def plain_rates(parts: Sequence[Part], seconds: float, undone: list[str]) -> dict[tuple[float, str], float]:
-    """Of the smallest and the largest size, one process after the other."""
+    """Measure plain training at the smallest and the largest size, one process after the other."""
     sizes = [part.gib for part in parts]
     rates = {}
     for gib, kind in [(part.gib, part.kind) for part in parts if part.gib in (min(sizes), max(sizes))]:

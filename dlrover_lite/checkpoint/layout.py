@@ -2,7 +2,7 @@
 
     header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
     blocks     arrays of rows one after the other, zeros up to a multiple of 8, or of 4,096; compressed as a whole, if they are;
-               a block's kind says whether it is of rows of neighbouring slots, or of rows as they lie (``lying``)
+               a block's kind says whether it is of rows of neighbouring slots, or of rows as they lie (``raw_rows``)
     index      an entry of ENTRY for each block
     tail       TAIL
 
@@ -56,7 +56,7 @@ __all__ = [
 VERSION = (2, 0)
 """Major, minor. A minor version adds only what an older one can pass over: fields, keys, arrays at the end of a block."""
 OLDEST_MAJOR = 1
-"""That can be read: its parts have blocks of one kind only."""
+"""The oldest major version that can be read: its parts have blocks of one kind only."""
 BLOCK_BYTES = 1 << 20
 """Of a full block, before compression."""
 ALIGNMENT = 4096
@@ -86,9 +86,10 @@ ENTRY = np.dtype(
         ("kind", "<u4"),
     ]
 )
-"""Of the bytes as stored: position, number and checksum; of the rows: number, group, lowest and highest slot, how they are stored."""
+"""An entry of the index: position, number and checksum of the bytes as stored; number, group, lowest and highest slot of the rows, and how
+they are stored."""
 ENTRY_BYTES_1 = 28
-"""Of an entry of version 1, which has no kind."""
+"""Size of an index entry of version 1, which has no kind."""
 GATHERED, LYING = 0, 1
 """Kinds of blocks: of rows of neighbouring slots, which were gathered for it; of rows as they lie in the memory of a server."""
 _SMALL_ROW_BYTES = 8 + 4 + 4 + 2 + 2
@@ -119,7 +120,7 @@ class ArenaFacts(msgspec.Struct, frozen=True):
     clock: int
     """When the snapshot began."""
     salts: list[int]
-    """Of its tables."""
+    """The salts of the group's tables."""
 
 
 class PartHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class PartHead(msgspec.Struct, frozen=True, kw_only=True):
     codec: str
     entry_bytes: int
     arenas: list[ArenaFacts] = []
-    """Of each group; empty in a part that has no rows as they lie."""
+    """Facts of each group; empty in a part without rows as they lie."""
 
 
 class Block(NamedTuple):

@@ -33,8 +33,8 @@ from dlrover_lite.checkpoint.layout import (
     read_head,
     read_tail,
 )
-from dlrover_lite.checkpoint.lying import LyingRows, lying_arrays, lying_row_bytes, rows_lying
 from dlrover_lite.checkpoint.manifest import PartEntry
+from dlrover_lite.checkpoint.raw_rows import RawRows, decode_raw_rows, raw_row_arrays, raw_row_bytes
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign
 from dlrover_lite.rows import RowData
 
@@ -58,11 +58,11 @@ class PartReader:
         """``kernels``: whether numba is to be used, which should be there then."""
         self._file, self._entry = file, entry
         self._slots = slot_sets.unpack(entry.slots)
-        self._rows_lying = rows_lying
+        self._decode_raw_rows = decode_raw_rows
         if kernels:
-            from dlrover_lite.checkpoint import lying_kernels
+            from dlrover_lite.checkpoint import raw_row_kernels
 
-            self._rows_lying = lying_kernels.rows_lying
+            self._decode_raw_rows = raw_row_kernels.decode_raw_rows
         self.url = file.url
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="checkpoint")  # has none until it reads blocks
         try:
@@ -186,7 +186,7 @@ class PartReader:
         if kind not in (GATHERED, LYING):
             raise CheckpointForeign(f"{self.url} has blocks of a kind {kind}", hint="Use a newer dlrover-lite.")
         shape = self.head.groups[group]
-        size = rows * (lying_row_bytes(shape) if kind == LYING else shape.stored_row_bytes)
+        size = rows * (raw_row_bytes(shape) if kind == LYING else shape.stored_row_bytes)
         payload: Any = stored
         if self.head.codec == "zlib":
             try:
@@ -196,19 +196,19 @@ class PartReader:
         if len(payload) < size:
             raise self._damaged_block(number, "it is too short")
         if kind == LYING:
-            return self._lying(number, group, lying_arrays(payload, rows, shape), owned)
+            return self._raw_rows(number, group, raw_row_arrays(payload, rows, shape), owned)
         slots, data = block_arrays(payload, rows, shape)
         if owned is not None and len(chosen := np.flatnonzero(owned[slots])) < rows:
             slots, data = slots[chosen], _chosen(data, chosen)
         return Block(self.head.cut, group, slots, data)
 
-    def _lying(self, number: int, group: int, found: LyingRows, owned: slot_sets.SlotSet | None) -> Block:
+    def _raw_rows(self, number: int, group: int, found: RawRows, owned: slot_sets.SlotSet | None) -> Block:
         """A server's memory may have rows of slots that aren't its own (any more)."""
         if group >= len(self.head.arenas):
             raise self._damaged_block(number, "nothing is said of its rows")
         wanted = self._slots if owned is None else owned & self._slots
         try:
-            slots, data = self._rows_lying(found, self.head.arenas[group], wanted)
+            slots, data = self._decode_raw_rows(found, self.head.arenas[group], wanted)
         except ValueError as error:
             raise self._damaged_block(number, str(error)) from error
         return Block(self.head.cut, group, slots, data)

@@ -32,8 +32,8 @@ from dlrover_lite.checkpoint.layout import (
     pack_head,
     pack_tail,
 )
-from dlrover_lite.checkpoint.lying import LyingRoom, LyingRooms, lying_row_bytes
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.checkpoint.raw_rows import RawRoom, RawRooms, raw_row_bytes
 from dlrover_lite.errors import JobError
 from dlrover_lite.rows import RowData
 
@@ -81,10 +81,10 @@ class PartWriter:
         self._buckets: Buckets | None = None
         self._full: list[Full] = []
         self._under_way: deque[Future[list[Full]]] = deque()
-        self._rooms = LyingRooms(head.groups, block_bytes, _AT_ONCE * (1 + _MOST_UNDER_WAY) + 1 + len(head.groups))
-        self._free: list[LyingRoom] = []
-        self._laid: list[tuple[LyingRoom, int]] = []
-        self._laying: deque[Future[list[LyingRoom]]] = deque()
+        self._rooms = RawRooms(head.groups, block_bytes, _AT_ONCE * (1 + _MOST_UNDER_WAY) + 1 + len(head.groups))
+        self._free: list[RawRoom] = []
+        self._laid: list[tuple[RawRoom, int]] = []
+        self._laying: deque[Future[list[RawRoom]]] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -120,7 +120,7 @@ class PartWriter:
                 if buckets.used[number] == buckets.capacity:
                     self._flush(number)
 
-    def room(self, group: int) -> LyingRoom:
+    def room(self, group: int) -> RawRoom:
         """Where the next block of this group's rows as they lie may be put. Nothing of it is checked."""
         if not self._free and (made := self._rooms.make()) is not None:
             self._free.append(made)
@@ -128,21 +128,21 @@ class PartWriter:
             self._submit_laid()
             self._free += self._laying.popleft().result()
         shape = self._head.groups[group]
-        capacity = max(1, self._block_bytes // lying_row_bytes(shape))
+        capacity = max(1, self._block_bytes // raw_row_bytes(shape))
         capacity -= capacity % _LYING_TOGETHER if capacity >= _LYING_TOGETHER**2 else 0
         room = next((room for room in self._free if room.group == group), self._free[-1])
         self._free.remove(room)
         room.begin(group, shape, capacity)
         return room
 
-    def lay(self, room: LyingRoom, used: int) -> None:
+    def lay(self, room: RawRoom, used: int) -> None:
         """The first numbers of ``room`` are a block; the room isn't the caller's any more."""
         self._laid.append((room, used))
         if len(self._laid) == _AT_ONCE:
             self._submit_laid()
 
     def counted(self, group: int, rows: int) -> None:
-        """So many rows are in blocks of this group that were laid."""
+        """Add to the count of this group's rows that blocks of rows as they lie hold."""
         self._rows[group] += rows
 
     def _submit_laid(self) -> None:
@@ -152,7 +152,7 @@ class PartWriter:
             self._laying.append(self._writer.submit(self._store_laid, self._laid))
             self._laid = []
 
-    def _store_laid(self, blocks: list[tuple[LyingRoom, int]]) -> list[LyingRoom]:
+    def _store_laid(self, blocks: list[tuple[RawRoom, int]]) -> list[RawRoom]:
         """In the writing thread."""
         last = slot_sets.SLOTS - 1
         self._store(

@@ -41,7 +41,7 @@ _MOST_INDEX_BYTES = 1 << 30
 _FORMAT = 0x314C4449  # "IDL1"
 _HEADER = 7  # format, source size, source mtime_ns, text size, text mtime_ns, lines, CRC of what follows
 _LATER_NANOSECONDS = 2_000_000_000
-"""By which an unpacked text is younger than what it was unpacked from: not equal, and the same whoever unpacks it, so that who has an index
+"""Age difference of an unpacked text to what it was unpacked from: not equal, and the same whoever unpacks it, so that who has an index
 of it can go on with the text that another process has unpacked anew."""
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.checkpoint.lying import LyingRows
+from dlrover_lite.checkpoint.raw_rows import RawRows
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
 from dlrover_lite.ps.rows import CHANGED, META_WORDS
@@ -102,19 +102,19 @@ class Columns:
         ids, meta, values, state = (column.mapped.reshape(-1) for column in (self._ids, self._meta, *self._wide))
         return Source(ids, meta, values, state, salts)
 
-    def copy_range(self, start: int, into: LyingRows) -> None:
+    def copy_range(self, start: int, into: RawRows) -> None:
         """Rows from this one on, as many as find room. Metadata comes last."""
         columns = (self._ids, *self._wide, self._meta)
         targets: tuple[NDArray[Any], ...] = (into.ids, into.values, into.state, into.meta)
         for column, target in zip(columns, targets, strict=True):
             _read(column, start, target)
 
-    def copy(self, rows: NDArray[np.int64]) -> LyingRows:
+    def copy(self, rows: NDArray[np.int64]) -> RawRows:
         """Some rows, rising."""
         if len(rows):
             self.has_read(int(rows[0]), int(rows[-1]) + 1, len(rows))
         ids, values, state, meta = (_take(column, rows) for column in (self._ids, *self._wide, self._meta))
-        return LyingRows(ids.reshape(-1), meta, values, state)
+        return RawRows(ids.reshape(-1), meta, values, state)
 
     def read_meta(self, rows: slice) -> NDArray[np.uint32]:
         """[n, 4], until the next call."""

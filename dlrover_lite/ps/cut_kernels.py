@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.checkpoint import lying_kernels
+from dlrover_lite.checkpoint import raw_row_kernels
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.layout import BUCKET_SHIFT, BUCKETS, GroupShape
-from dlrover_lite.checkpoint.lying import LyingRows, lying_arrays
+from dlrover_lite.checkpoint.raw_rows import RawRows, raw_row_arrays
 from dlrover_lite.kernels import copy_4, kernel, prefetch
 from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
@@ -35,7 +35,7 @@ _AHEAD = np.uint64(4)
 _PLACE_SHIFT = np.uint64((BUCKETS - 1).bit_length())
 _BUCKET_MASK = np.uint64(BUCKETS - 1)
 _NEWER = np.uint32(1 << 30)
-"""See ``checkpoint.lying``."""
+"""See ``checkpoint.raw_rows``."""
 
 
 class Source(NamedTuple):
@@ -261,7 +261,7 @@ class Copier:
 
 
 def lay_entries(
-    entries: NDArray[np.uint32], chosen: NDArray[np.bool_], at: int, rows: LyingRows, start: int
+    entries: NDArray[np.uint32], chosen: NDArray[np.bool_], at: int, rows: RawRows, start: int
 ) -> tuple[int, int]:
     """Put the ``chosen`` of these entries of a spill, [n, words], from ``at`` on, as rows from ``start`` on, as many as there is room for:
     the next entry, how many rows there are then."""
@@ -285,8 +285,8 @@ def lay_entries(
 
 def compile_kernels() -> None:
     """Before processes are forked that need them."""
-    lying_kernels.compile_kernels()
-    room = lying_arrays(bytearray(64), 1, GroupShape(1, 0))
+    raw_row_kernels.compile_kernels()
+    room = raw_row_arrays(bytearray(64), 1, GroupShape(1, 0))
     lay_entries(np.zeros((1, ENTRY_HEAD_WORDS + 1), np.uint32), np.zeros(1, np.bool_), 0, room, 0)
     data = bytes(64)
     numbers, floats = np.frombuffer(data, np.uint64), np.frombuffer(data, np.float32)

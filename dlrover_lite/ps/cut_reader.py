@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.buckets import Buckets
-from dlrover_lite.checkpoint.lying import LyingRoom, LyingRows, newer_than, slots_lying
+from dlrover_lite.checkpoint.raw_rows import RawRoom, RawRows, newer_than, slots_of_ids
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
 from dlrover_lite.ps.cut_columns import Columns, GroupFiles
@@ -58,9 +58,9 @@ class Overflown(JobError):
 class Part(Protocol):
     """What takes the rows: ``checkpoint.part_writer.PartWriter``."""
 
-    def room(self, group: int) -> LyingRoom: ...
+    def room(self, group: int) -> RawRoom: ...
 
-    def lay(self, room: LyingRoom, used: int) -> None: ...
+    def lay(self, room: RawRoom, used: int) -> None: ...
 
     def counted(self, group: int, rows: int) -> None: ...
 
@@ -100,7 +100,7 @@ class CutReader:
         self._owns_all, self._any_whole = bool(owned.all()), bool(whole.any())
         self._salts = [np.frombuffer(group.salts, np.uint64) for group in groups]
         self._late = [LateRows(group.dim) for group in groups]
-        self._open: dict[int, tuple[LyingRoom, int]] = {}
+        self._open: dict[int, tuple[RawRoom, int]] = {}
         """By group: a block of rows from the spill, and how many are in it."""
         self._done = 0
         """Groups."""
@@ -191,7 +191,7 @@ class CutReader:
         """``tables``: as metadata has them. Raises JobError for one that there isn't."""
         if tables.max(initial=0) > len(self._salts[g]):
             raise JobError(f"rows of dim {self._groups[g].dim} are damaged: one is of table {int(tables.max())}")
-        return slots_lying(ids, self._salts[g].take(np.maximum(tables, np.uint32(1)) - np.uint32(1)))
+        return slots_of_ids(ids, self._salts[g].take(np.maximum(tables, np.uint32(1)) - np.uint32(1)))
 
     def _lay(self, g: int, part: Part) -> None:
         if g in self._open:
@@ -286,7 +286,7 @@ class CutReader:
             if self._any_whole:
                 # of rows that are free, or change right now, it may be any
                 salts = self._salts[g][np.clip(meta[:, TABLE], 1, len(self._salts[g])) - np.uint32(1)]
-                since |= self._whole[slots_lying(columns.read_ids(scanned), salts)]
+                since |= self._whole[slots_of_ids(columns.read_ids(scanned), salts)]
             candidates = start + np.flatnonzero(wanted & since)
             for first in range(0, len(candidates), step):
                 rows = candidates[first : first + step]
@@ -297,7 +297,7 @@ class CutReader:
             self._late[g].looked_at(scanned.stop, np.concatenate(late), self._spill.count(g))
             yield scanned.stop
 
-    def _add(self, g: int, found: LyingRows, right: NDArray[np.bool_], part: Part) -> None:
+    def _add(self, g: int, found: RawRows, right: NDArray[np.bool_], part: Part) -> None:
         """Those of the rows that are as they were, that live, and that are wanted."""
         cut = self._groups[g]
         tables, changed = found.meta[:, TABLE], found.meta[:, CHANGED]
@@ -318,7 +318,7 @@ class CutReader:
 
 
 def _lay_entries(
-    entries: NDArray[np.uint32], chosen: NDArray[np.bool_], at: int, rows: LyingRows, start: int
+    entries: NDArray[np.uint32], chosen: NDArray[np.bool_], at: int, rows: RawRows, start: int
 ) -> tuple[int, int]:
     """As ``cut_kernels.lay_entries``."""
     which = at + np.flatnonzero(chosen[at:])[: len(rows.ids) - start]

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint import lying, lying_kernels
+from dlrover_lite.checkpoint import raw_row_kernels, raw_rows
 from dlrover_lite.checkpoint.layout import ArenaFacts, Codec, GroupShape
-from dlrover_lite.checkpoint.lying import LyingRows, slots_lying
 from dlrover_lite.checkpoint.manifest import PartEntry
+from dlrover_lite.checkpoint.raw_rows import RawRows, slots_of_ids
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import CheckpointDamaged
 from tests.checkpoint.cuts import SHAPES, expected, halves, keys, manifest_of, state_of
 
 FACTS = [ArenaFacts(1000, [5, 1 << 63]), ArenaFacts(3, [9])]
-READERS = {"numpy": lying.rows_lying, "compiled": lying_kernels.rows_lying}
+READERS = {"numpy": raw_rows.decode_raw_rows, "compiled": raw_row_kernels.decode_raw_rows}
 
 
-def memory_of(shape: GroupShape, salts: list[int], clock: int, count: int, seed: int) -> LyingRows:
+def memory_of(shape: GroupShape, salts: list[int], clock: int, count: int, seed: int) -> RawRows:
     """A server's: a third of the numbers are free, a third newer than the snapshot."""
     random = np.random.default_rng(seed)
     meta = random.integers(0, 1 << 32, (count, 4), np.uint32)
@@ -33,7 +33,7 @@ def memory_of(shape: GroupShape, salts: list[int], clock: int, count: int, seed:
     meta[kind == 0, 0] = 0
     values = random.random((count, shape.dim), np.float32)
     state = random.random((count, shape.state), np.float32)
-    return LyingRows(random.integers(0, 1 << 64, count, np.uint64), meta, values, state)
+    return RawRows(random.integers(0, 1 << 64, count, np.uint64), meta, values, state)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -49,7 +49,7 @@ def test_rows_are_those_that_there_were(reader: str, clock: int, shape: GroupSha
         table, count, changed, _ = (int(word) for word in found.meta[i])
         if not table or (changed - clock - 1) % (1 << 32) < 1 << 30:
             continue
-        slot = int(slots_lying(found.ids[i : i + 1], np.array([salts[table - 1]], np.uint64))[0])
+        slot = int(slots_of_ids(found.ids[i : i + 1], np.array([salts[table - 1]], np.uint64))[0])
         if not wanted[slot]:
             continue
         assert (slots[at], rows.ids[at], rows.tables[at], rows.counts[at]) == (slot, found.ids[i], table - 1, count)
@@ -76,7 +76,7 @@ def write_parts(store: CheckpointStore, codec: Codec) -> None:
                         target[:count] = source[start : start + count]
                     part.lay(room, count)
                     start += count
-                _, rows = lying.rows_lying(found, FACTS[g], owned)
+                _, rows = raw_rows.decode_raw_rows(found, FACTS[g], owned)
                 part.counted(g, len(rows.ids))
             parts.append(part.finish(clocks=[facts.clock for facts in FACTS]))
     writer.commit(manifest_of(1, parts))
@@ -91,7 +91,7 @@ def test_each_server_reads_its_own_slots_and_no_row_is_in_two_parts(tmp_path: Pa
         (g, int(table), int(key)): values.tobytes()
         for g, shape in enumerate(SHAPES)
         for _, found in [
-            lying.rows_lying(
+            raw_rows.decode_raw_rows(
                 memory_of(shape, FACTS[g].salts, FACTS[g].clock, 100, g), FACTS[g], np.ones(4096, np.bool_)
             )
         ]

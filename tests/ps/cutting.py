@@ -13,9 +13,9 @@ from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ArenaFacts, GroupShape
-from dlrover_lite.checkpoint.lying import LyingRoom, LyingRooms, lying_row_bytes, slots_lying
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.part_writer import PartWriter
+from dlrover_lite.checkpoint.raw_rows import RawRoom, RawRooms, raw_row_bytes, slots_of_ids
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.ps.cut_reader import CutReader, GroupFiles
 from dlrover_lite.ps.engine import Engine
@@ -51,7 +51,7 @@ def state_of(engine: Engine) -> dict[Key, Row]:
         data = group.read(numbers)
         clock = group.cut().clock
         salts = np.frombuffer(group.cut().salts, np.uint64)
-        slots = slots_lying(data.ids, salts[data.tables])
+        slots = slots_of_ids(data.ids, salts[data.tables])
         for i in range(len(numbers)):
             key = g, int(data.tables[i]), int(data.ids[i])
             changed = (clock - int(data.ages[i])) & 0xFFFFFFFF
@@ -153,13 +153,13 @@ class Nowhere:
         self._shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
         self._buckets: dict[int, Buckets] = {}
 
-    def room(self, group: int) -> LyingRoom:
-        room = LyingRooms(self._shapes, 4096, 1).make()
+    def room(self, group: int) -> RawRoom:
+        room = RawRooms(self._shapes, 4096, 1).make()
         assert room is not None
-        room.begin(group, self._shapes[group], max(1, 4096 // lying_row_bytes(self._shapes[group])))
+        room.begin(group, self._shapes[group], max(1, 4096 // raw_row_bytes(self._shapes[group])))
         return room
 
-    def lay(self, room: LyingRoom, used: int) -> None:
+    def lay(self, room: RawRoom, used: int) -> None:
         assert used <= room.capacity
 
     def counted(self, group: int, rows: int) -> None:

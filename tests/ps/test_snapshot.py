@@ -17,10 +17,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint import lying_kernels
+from dlrover_lite.checkpoint import raw_row_kernels
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
-from dlrover_lite.checkpoint.lying import slots_lying
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
+from dlrover_lite.checkpoint.raw_rows import slots_of_ids
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
@@ -61,7 +61,7 @@ MOST_PUSHES = 25
 def test_slots_are_those_of_the_kernels() -> None:
     ids = np.random.default_rng(0).integers(0, 1 << 64, 5000, np.uint64, endpoint=False)
     for table in ("a", "dense parameters", "ü"):
-        assert np.array_equal(slots_lying(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
+        assert np.array_equal(slots_of_ids(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
 
 
 class World:
@@ -349,8 +349,8 @@ def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
         cut_kernels.copy_rows,
         cut_kernels.drop_late,
         cut_kernels.put_entries,
-        lying_kernels.choose,
-        lying_kernels.collect,
+        raw_row_kernels.choose,
+        raw_row_kernels.collect,
     )
     cut_kernels.compile_kernels()
     before = [len(kernel.signatures) for kernel in kernels]

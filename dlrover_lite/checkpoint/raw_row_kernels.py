@@ -1,4 +1,4 @@
-"""What ``lying`` does with a block that is read, compiled: one pass over its rows, of which most may be others'.
+"""What ``raw_rows`` does with a block that is read, compiled: one pass over its rows, of which most may be others'.
 
 A quarter of the processor time of doing it with numpy. Who reads a checkpoint has it only where numba is used anyway.
 """
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.layout import ArenaFacts
-from dlrover_lite.checkpoint.lying import META_WORDS, NEWER, LyingRows
+from dlrover_lite.checkpoint.raw_rows import META_WORDS, NEWER, RawRows
 from dlrover_lite.kernels import kernel, prefetch
 from dlrover_lite.rows import RowData
 from dlrover_lite.slots import SlotSet
 
-__all__ = ["compile_kernels", "rows_lying"]
+__all__ = ["compile_kernels", "decode_raw_rows"]
 
 _U0, _U1, _U2, _U33, _U52 = (np.uint64(number) for number in (0, 1, 2, 33, 52))
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
@@ -69,8 +69,8 @@ def collect(which, n, ids, meta, values, state, dim, row_state, clock, out):  # 
             to_state[i * row_state + j] = state[row * row_state + j]
 
 
-def rows_lying(found: LyingRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[NDArray[np.uint16], RowData]:
-    """As ``lying.rows_lying``."""
+def decode_raw_rows(found: RawRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[NDArray[np.uint16], RowData]:
+    """As ``raw_rows.decode_raw_rows``."""
     total, dim, row_state = len(found.ids), found.values.shape[1], found.state.shape[1]
     ids, meta, values, state = (_flat(array) for array in found)
     clock, newer = np.uint32(facts.clock & 0xFFFFFFFF), np.uint32((facts.clock + 1) & 0xFFFFFFFF)
@@ -101,10 +101,10 @@ def _flat(array: NDArray[np.generic]) -> NDArray[np.generic]:
 def compile_kernels() -> None:
     """Before processes are forked that need them."""
     nothing = bytes(64)
-    empty = LyingRows(
+    empty = RawRows(
         np.frombuffer(nothing, np.uint64, 1),
         np.frombuffer(nothing, np.uint32, META_WORDS).reshape(1, META_WORDS),
         np.frombuffer(nothing, np.float32, 1).reshape(1, 1),
         np.frombuffer(nothing, np.float32, 1).reshape(1, 1),
     )
-    rows_lying(empty, ArenaFacts(0, [0]), np.ones(4096, np.bool_))
+    decode_raw_rows(empty, ArenaFacts(0, [0]), np.ones(4096, np.bool_))

@@ -19,14 +19,14 @@ from dlrover_lite.slots import SlotSet
 __all__ = [
     "META_WORDS",
     "NEWER",
-    "LyingRoom",
-    "LyingRooms",
-    "LyingRows",
-    "lying_arrays",
-    "lying_row_bytes",
+    "RawRoom",
+    "RawRooms",
+    "RawRows",
+    "decode_raw_rows",
     "newer_than",
-    "rows_lying",
-    "slots_lying",
+    "raw_row_arrays",
+    "raw_row_bytes",
+    "slots_of_ids",
 ]
 
 META_WORDS = 4
@@ -38,7 +38,7 @@ NEWER = np.uint32(1 << 30)
 _SLOT_SHIFT = np.uint64(52)
 
 
-class LyingRows(NamedTuple):
+class RawRows(NamedTuple):
     """Arrays of n row numbers, of which some may be none of rows."""
 
     ids: NDArray[np.uint64]
@@ -49,11 +49,11 @@ class LyingRows(NamedTuple):
     state: NDArray[np.float32]
 
 
-def lying_row_bytes(shape: GroupShape) -> int:
+def raw_row_bytes(shape: GroupShape) -> int:
     return 8 + 4 * (META_WORDS + shape.dim + shape.state)
 
 
-def lying_arrays(payload: Any, rows: int, shape: GroupShape) -> LyingRows:
+def raw_row_arrays(payload: Any, rows: int, shape: GroupShape) -> RawRows:
     """Views of a block's bytes (uncompressed), which must be long enough."""
     position = 0
 
@@ -64,33 +64,33 @@ def lying_arrays(payload: Any, rows: int, shape: GroupShape) -> LyingRows:
         return array
 
     ids, meta, values, state = take("<u8", 1), take("<u4", META_WORDS), take("<f4", shape.dim), take("<f4", shape.state)
-    return LyingRows(
+    return RawRows(
         ids, meta.reshape(rows, META_WORDS), values.reshape(rows, shape.dim), state.reshape(rows, shape.state)
     )
 
 
-class LyingRoom:
+class RawRoom:
     """Memory for one block of any group of a part."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self.group = -1
         self.capacity = 0
-        self.rows: LyingRows
+        self.rows: RawRows
 
     def begin(self, group: int, shape: GroupShape, capacity: int) -> None:
         """From now on ``rows`` are those of a block of this group, to be written to."""
         if group != self.group:
             self.group, self.capacity = group, capacity
-            size = capacity * lying_row_bytes(shape)
+            size = capacity * raw_row_bytes(shape)
             self._block = self._memory[: size + padding(size, size)]
             self._block[size:] = bytes(len(self._block) - size)
-            self.rows = lying_arrays(self._block, capacity, shape)
+            self.rows = raw_row_arrays(self._block, capacity, shape)
 
-    def first(self, count: int) -> LyingRows:
+    def first(self, count: int) -> RawRows:
         """The arrays of the first numbers."""
         ids, meta, values, state = self.rows
-        return LyingRows(ids[:count], meta[:count], values[:count], state[:count])
+        return RawRows(ids[:count], meta[:count], values[:count], state[:count])
 
     def pieces(self, used: int) -> list[Piece]:
         """The first rows as they are stored: all of them with zeros behind them."""
@@ -99,17 +99,17 @@ class LyingRoom:
         return [array[:used].reshape(-1).data.cast("B") for array in self.rows if array.size]
 
 
-class LyingRooms:
+class RawRooms:
     """Rooms for blocks of any of these groups, ``most`` of them. Memory is touched as it is used, in huge pages: to write past the page
     cache from there takes less of the processor."""
 
     def __init__(self, shapes: list[GroupShape], block_bytes: int, most: int) -> None:
-        size = max([block_bytes, *map(lying_row_bytes, shapes)])
+        size = max([block_bytes, *map(raw_row_bytes, shapes)])
         self._stride = size + -size % ALIGNMENT
         self._left = most
         self._memory: memoryview | None = None
 
-    def make(self) -> LyingRoom | None:
+    def make(self) -> RawRoom | None:
         """One that was never used; None if there is none."""
         if not self._left:
             return None
@@ -120,7 +120,7 @@ class LyingRooms:
                     made.madvise(mmap.MADV_HUGEPAGE)
             self._memory = memoryview(made)
         self._left -= 1
-        return LyingRoom(self._memory[self._left * self._stride : (self._left + 1) * self._stride])
+        return RawRoom(self._memory[self._left * self._stride : (self._left + 1) * self._stride])
 
 
 def newer_than(changed: NDArray[np.uint32], clock: int) -> NDArray[np.bool_]:
@@ -128,7 +128,7 @@ def newer_than(changed: NDArray[np.uint32], clock: int) -> NDArray[np.bool_]:
     return changed - np.uint32((clock + 1) & 0xFFFFFFFF) < NEWER
 
 
-def rows_lying(found: LyingRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[NDArray[np.uint16], RowData]:
+def decode_raw_rows(found: RawRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[NDArray[np.uint16], RowData]:
     """Slots and rows, of those in the slots ``wanted`` that had not changed since.
 
     Raises ValueError for one of a table that there isn't."""
@@ -139,7 +139,7 @@ def rows_lying(found: LyingRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[ND
     if (odd := chosen & (positions >= len(salts))).any():
         raise ValueError(f"a row is of table {int(positions[odd][0]) + 1} of {len(salts)}")
     positions[~chosen] = 0
-    slots = slots_lying(found.ids, salts.take(positions)) if len(salts) else np.zeros(len(positions), np.uint16)
+    slots = slots_of_ids(found.ids, salts.take(positions)) if len(salts) else np.zeros(len(positions), np.uint16)
     chosen &= wanted.take(slots)
     ids, meta, values, state = found
     if not chosen.all():
@@ -151,7 +151,7 @@ def rows_lying(found: LyingRows, facts: ArenaFacts, wanted: SlotSet) -> tuple[ND
     return slots, RowData(ids, positions.astype(np.uint16), counts, ages, values, state)
 
 
-def slots_lying(ids: NDArray[np.uint64], salts: NDArray[np.uint64]) -> NDArray[np.uint16]:
+def slots_of_ids(ids: NDArray[np.uint64], salts: NDArray[np.uint64]) -> NDArray[np.uint16]:
     """Slots of keys, each with the salt of its table."""
     x = ids ^ salts
     x ^= x >> np.uint64(33)
