@@ -1,4 +1,4 @@
-"""Rows of embedding tables (and blocks of dense parameters) as they travel between parameter servers, and as checkpoints hold them."""
+"""Rows of embedding tables (and blocks of dense parameters) outside of parameter servers, whose own are records (``records``)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ __all__ = ["RowData"]
 
 
 class RowData(NamedTuple):
-    """Copies of n rows of a group, in the order of its wire frames. ``ages``: pushes since the last change."""
+    """Copies of n rows of a group."""
 
     ids: NDArray[np.uint64]
     """[n]"""
     tables: NDArray[np.uint16]
     """[n]: positions of their tables within the group."""
     counts: NDArray[np.uint32]
-    """[n]: of updates."""
-    ages: NDArray[np.uint32]
-    """[n]"""
+    """[n]: of updates; 0 where none are counted."""
     values: NDArray[np.float32]
     """[n, dim]"""
     state: NDArray[np.float32]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.destination import Destination
-from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ENTRY, ArenaFacts, Codec, GroupShape, PartHead
+from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ENTRY, Codec, GroupShape, PartHead
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.errors import JobError
@@ -32,21 +32,11 @@ class CutWriter:
         *,
         codec: Codec = "none",
         block_bytes: int = BLOCK_BYTES,
-        arenas: Sequence[ArenaFacts] = (),
     ) -> PartWriter:
-        """The part with the rows of the slots ``owned``. ``arenas``: of each group, if it is to have rows as they lie.
+        """The part with the rows of the slots ``owned``.
 
         Raises JobError, also when the cut was given up and cleaned up meanwhile."""
-        shapes = [GroupShape(shape.dim, shape.state, shape.known_row_bytes) for shape in groups]
-        head = PartHead(
-            job=job,
-            cut=self.cut,
-            ps=ps,
-            groups=shapes,
-            codec=codec,
-            entry_bytes=ENTRY.itemsize,
-            arenas=list(arenas),
-        )
+        head = PartHead(job=job, cut=self.cut, ps=ps, groups=list(groups), codec=codec, entry_bytes=ENTRY.itemsize)
         name = f"ps-{ps}-{secrets.token_hex(4)}.part"
         file = self._destination.writer(f"{self._directory}/{name}")
         try:

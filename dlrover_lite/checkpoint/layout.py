@@ -1,8 +1,8 @@
 """The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
 
     header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
-    blocks     arrays of rows one after the other, zeros up to a multiple of 8, or of 4,096; compressed as a whole, if they are;
-               a block's kind says whether it is of rows of neighbouring slots, or of rows as they lie (``raw_rows``)
+    blocks     records of rows of neighbouring slots (``dlrover_lite.records``), zeros up to a multiple of 8, or of 4,096; compressed as
+               a whole, if they are
     index      an entry of ENTRY for each block
     tail       TAIL
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.deflate import crc32
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.errors import CheckpointForeign
+from dlrover_lite.records import RecordShape, slots_of, unpack_rows
 from dlrover_lite.rows import RowData
 
 __all__ = [
@@ -30,22 +31,22 @@ __all__ = [
     "BLOCK_BYTES",
     "BUCKETS",
     "BUCKET_SHIFT",
+    "COLUMNS",
     "ENTRY",
     "ENTRY_BYTES_1",
-    "GATHERED",
     "HEAD",
     "LARGE_BYTES",
-    "LYING",
     "PART_MAGIC",
+    "RECORDS",
     "TAIL",
     "VERSION",
-    "ArenaFacts",
     "Block",
     "Codec",
     "GroupShape",
     "PartHead",
+    "Records",
     "Tail",
-    "block_arrays",
+    "column_arrays",
     "pack_head",
     "pack_tail",
     "read_head",
@@ -54,9 +55,9 @@ __all__ = [
 ]
 
 VERSION = (2, 0)
-"""Major, minor. A minor version adds only what an older one can pass over: fields, keys, arrays at the end of a block."""
+"""Major, minor. A minor version adds only what an older one can pass over: fields and keys."""
 OLDEST_MAJOR = 1
-"""The oldest major version that can be read: its parts have blocks of one kind only."""
+"""The oldest major version that can be read: its blocks are of arrays."""
 BLOCK_BYTES = 1 << 20
 """Of a full block, before compression."""
 ALIGNMENT = 4096
@@ -86,12 +87,12 @@ ENTRY = np.dtype(
         ("kind", "<u4"),
     ]
 )
-"""An entry of the index: position, number and checksum of the bytes as stored; number, group, lowest and highest slot of the rows, and how
-they are stored."""
+"""An entry of the index: position, number and checksum of the bytes as stored; number, group, lowest and highest slot of the rows, and the
+block's kind."""
 ENTRY_BYTES_1 = 28
 """Size of an index entry of version 1, which has no kind."""
-GATHERED, LYING = 0, 1
-"""Kinds of blocks: of rows of neighbouring slots, which were gathered for it; of rows as they lie in the memory of a server."""
+COLUMNS, RECORDS = 0, 1
+"""Kinds of blocks: arrays of rows one after the other, as version 1 has them; records."""
 _SMALL_ROW_BYTES = 8 + 4 + 4 + 2 + 2
 
 Codec = Literal["none", "zlib"]
@@ -103,24 +104,20 @@ class GroupShape(msgspec.Struct, frozen=True):
     dim: int
     state: int
     row_bytes: int = 0
-    """As stored; 0 in what is handed in. More than this version's when a newer one has added arrays."""
+    """As version 1 stores it; more than it knows when a newer minor version has added arrays."""
+    counted: bool = False
+    """Records have a count of updates."""
+    salts: list[int] = []
+    """Of its tables: an id is the inverse of its key's hash, but for that."""
 
     @property
-    def known_row_bytes(self) -> int:
-        return _SMALL_ROW_BYTES + 4 * (self.dim + self.state)
+    def record(self) -> RecordShape:
+        return RecordShape(self.dim, self.state, self.counted)
 
     @property
-    def stored_row_bytes(self) -> int:
-        return self.row_bytes or self.known_row_bytes
-
-
-class ArenaFacts(msgspec.Struct, frozen=True):
-    """What is to be known of a group beside blocks of rows as they lie."""
-
-    clock: int
-    """When the snapshot began."""
-    salts: list[int]
-    """The salts of the group's tables."""
+    def column_bytes(self) -> int:
+        """Of a row in a block of columns."""
+        return self.row_bytes or _SMALL_ROW_BYTES + 4 * (self.dim + self.state)
 
 
 class PartHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,17 +127,35 @@ class PartHead(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupShape]
     codec: str
     entry_bytes: int
-    arenas: list[ArenaFacts] = []
-    """Facts of each group; empty in a part without rows as they lie."""
 
 
-class Block(NamedTuple):
-    """Rows of one group. Ages count up to the cut that the block is of, which may be older than the one asked for."""
+class Records(NamedTuple):
+    """uint32 [n, words], and what is needed to make rows of them."""
 
-    cut: int
-    group: int
-    slots: NDArray[np.uint16]
-    rows: RowData
+    words: NDArray[np.uint32]
+    shape: RecordShape
+    salts: NDArray[np.uint64]
+
+
+class Block:
+    """Rows of one group. ``cut``: the cut it is of, which may be older than the one asked for."""
+
+    def __init__(self, cut: int, group: int, slots: NDArray[np.uint16], rows: RowData | Records) -> None:
+        self.cut, self.group, self.slots = cut, group, slots
+        self._rows = rows
+
+    @classmethod
+    def of_records(cls, cut: int, group: int, records: Records) -> Block:
+        return cls(cut, group, slots_of(records.words), records)
+
+    @property
+    def records(self) -> Records | None:
+        """As they are stored; None for what version 1 has written."""
+        return self._rows if isinstance(self._rows, Records) else None
+
+    @property
+    def rows(self) -> RowData:
+        return self._rows if isinstance(self._rows, RowData) else unpack_rows(*self._rows)
 
 
 class Tail(NamedTuple):
@@ -189,8 +204,8 @@ def refuse_other_major(file: str, version: Sequence[int]) -> None:
         )
 
 
-def block_arrays(payload: Any, rows: int, shape: GroupShape) -> tuple[NDArray[np.uint16], RowData]:
-    """Slots and rows, as views of a block's bytes (uncompressed), which must be long enough."""
+def column_arrays(payload: Any, rows: int, shape: GroupShape) -> tuple[NDArray[np.uint16], RowData]:
+    """Slots and rows of a block of version 1, as views of its bytes (uncompressed), which must be long enough."""
     position = 0
 
     def take(kind: str, width: int) -> NDArray[Any]:
@@ -200,6 +215,6 @@ def block_arrays(payload: Any, rows: int, shape: GroupShape) -> tuple[NDArray[np
         return array
 
     ids, values, state = take("<u8", 1), take("<f4", shape.dim), take("<f4", shape.state)
-    counts, ages, slots, tables = take("<u4", 1), take("<u4", 1), take("<u2", 1), take("<u2", 1)
+    counts, _ages, slots, tables = take("<u4", 1), take("<u4", 1), take("<u2", 1), take("<u2", 1)
     wide = values.reshape(rows, shape.dim), state.reshape(rows, shape.state)
-    return slots, RowData(ids, tables, counts, ages, *wide)
+    return slots, RowData(ids, tables, counts, *wide)

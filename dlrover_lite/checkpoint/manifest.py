@@ -208,6 +208,7 @@ def configure(manifest: Manifest) -> Configure:
             dense=DenseSpec(**_known(DenseSpec, found["dense"])),
             optimizer=msgspec.convert(_known(Optimizer, found["optimizer"]), Optimizer),
             embedding_optimizer=msgspec.convert(_known(Optimizer, found["embedding_optimizer"]), Optimizer),
+            counted=msgspec.convert(found.get("counted", False), bool),
         )
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise damaged(f"the manifest of cut {manifest.cut}", f"its configuration makes no sense: {error}") from error

@@ -20,22 +20,23 @@ from dlrover_lite.checkpoint.deflate import BrokenStream, crc32, decompress
 from dlrover_lite.checkpoint.destination import FileReader, damaged
 from dlrover_lite.checkpoint.layout import (
     ALIGNMENT,
+    COLUMNS,
     ENTRY,
     ENTRY_BYTES_1,
-    GATHERED,
     HEAD,
-    LYING,
+    RECORDS,
     TAIL,
     Block,
     GroupShape,
     PartHead,
-    block_arrays,
+    Records,
+    column_arrays,
     read_head,
     read_tail,
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
-from dlrover_lite.checkpoint.raw_rows import RawRows, decode_raw_rows, raw_row_arrays, raw_row_bytes
 from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign
+from dlrover_lite.records import positions_of, slots_of
 from dlrover_lite.rows import RowData
 
 __all__ = ["PartReader"]
@@ -54,15 +55,8 @@ class PartReader:
     the destination can't be read.
     """
 
-    def __init__(self, file: FileReader, entry: PartEntry, groups: list[GroupShape], *, kernels: bool = False) -> None:
-        """``kernels``: whether numba is to be used, which should be there then."""
+    def __init__(self, file: FileReader, entry: PartEntry, groups: list[GroupShape]) -> None:
         self._file, self._entry = file, entry
-        self._slots = slot_sets.unpack(entry.slots)
-        self._decode_raw_rows = decode_raw_rows
-        if kernels:
-            from dlrover_lite.checkpoint import raw_row_kernels
-
-            self._decode_raw_rows = raw_row_kernels.decode_raw_rows
         self.url = file.url
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="checkpoint")  # has none until it reads blocks
         try:
@@ -183,10 +177,10 @@ class PartReader:
         if crc32([stored.data]) != int(entry["crc32"]):
             raise self._damaged_block(number, "its checksum is another")
         group, rows, kind = int(entry["group"]), int(entry["rows"]), int(entry["kind"])
-        if kind not in (GATHERED, LYING):
+        if kind not in (COLUMNS, RECORDS):
             raise CheckpointForeign(f"{self.url} has blocks of a kind {kind}", hint="Use a newer dlrover-lite.")
         shape = self.head.groups[group]
-        size = rows * (raw_row_bytes(shape) if kind == LYING else shape.stored_row_bytes)
+        size = rows * (shape.record.bytes if kind == RECORDS else shape.column_bytes)
         payload: Any = stored
         if self.head.codec == "zlib":
             try:
@@ -195,23 +189,23 @@ class PartReader:
                 raise self._damaged_block(number, str(error)) from error
         if len(payload) < size:
             raise self._damaged_block(number, "it is too short")
-        if kind == LYING:
-            return self._raw_rows(number, group, raw_row_arrays(payload, rows, shape), owned)
-        slots, data = block_arrays(payload, rows, shape)
+        if kind == RECORDS:
+            return self._records(number, group, np.frombuffer(payload, np.uint32, size // 4), owned)
+        slots, data = column_arrays(payload, rows, shape)
         if owned is not None and len(chosen := np.flatnonzero(owned[slots])) < rows:
             slots, data = slots[chosen], _chosen(data, chosen)
         return Block(self.head.cut, group, slots, data)
 
-    def _raw_rows(self, number: int, group: int, found: RawRows, owned: slot_sets.SlotSet | None) -> Block:
-        """A server's memory may have rows of slots that aren't its own (any more)."""
-        if group >= len(self.head.arenas):
-            raise self._damaged_block(number, "nothing is said of its rows")
-        wanted = self._slots if owned is None else owned & self._slots
-        try:
-            slots, data = self._decode_raw_rows(found, self.head.arenas[group], wanted)
-        except ValueError as error:
-            raise self._damaged_block(number, str(error)) from error
-        return Block(self.head.cut, group, slots, data)
+    def _records(self, number: int, group: int, words: NDArray[np.uint32], owned: slot_sets.SlotSet | None) -> Block:
+        shape = self.head.groups[group]
+        records = words.reshape(-1, shape.record.words)
+        positions = positions_of(records)
+        if not 0 < positions.min(initial=1) <= positions.max(initial=1) <= len(shape.salts):
+            raise self._damaged_block(number, f"it has rows of tables that there aren't: {len(shape.salts)} are known")
+        slots = slots_of(records)
+        if owned is not None and len(chosen := np.flatnonzero(owned.take(slots))) < len(slots):
+            slots, records = slots[chosen], records.take(chosen, axis=0)
+        return Block(self.head.cut, group, slots, Records(records, shape.record, np.array(shape.salts, np.uint64)))
 
     def _damaged_block(self, number: int, what: str) -> CheckpointDamaged:
         return damaged(self.url, f"block {number} of {len(self.index)}: {what}")
@@ -260,5 +254,5 @@ def _below(owned: slot_sets.SlotSet) -> NDArray[np.int64]:
 
 
 def _chosen(rows: RowData, which: NDArray[np.intp]) -> RowData:
-    narrow = rows.ids[which], rows.tables[which], rows.counts[which], rows.ages[which]
+    narrow = rows.ids[which], rows.tables[which], rows.counts[which]
     return RowData(*narrow, rows.values.take(which, axis=0), rows.state.take(which, axis=0))

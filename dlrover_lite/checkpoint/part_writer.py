@@ -1,7 +1,7 @@
-"""Writing a part: rows come in any order, and go out in blocks of neighbouring slots, or as they lie.
+"""Writing a part: records come in any order, and go out in blocks of neighbouring slots.
 
-The caller's thread puts rows in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, if there
-are such blocks, and twelve of each kind that are full and not written yet.
+The caller's thread puts records in order; another one does the checksums and writes. Memory: a block for each sixteenth of the slots, and
+twelve that are full and not written yet.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from dlrover_lite.checkpoint.layout import (
     BUCKET_SHIFT,
     BUCKETS,
     ENTRY,
-    GATHERED,
-    LYING,
+    RECORDS,
     TAIL,
     PartHead,
     Tail,
@@ -33,9 +32,8 @@ from dlrover_lite.checkpoint.layout import (
     pack_tail,
 )
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
-from dlrover_lite.checkpoint.raw_rows import RawRoom, RawRooms, raw_row_bytes
 from dlrover_lite.errors import JobError
-from dlrover_lite.rows import RowData
+from dlrover_lite.records import positions_of, slots_of
 
 __all__ = ["PartWriter"]
 
@@ -43,10 +41,6 @@ _AT_ONCE = 4
 """Blocks in one write: after each, the disk may have to wait until this process gets the processor (and a thread the interpreter) again."""
 _MOST_UNDER_WAY = 2
 """Such writes."""
-_TOGETHER = 16
-"""The rows of a full block are a multiple of that, if there are many: then its arrays begin at cache lines."""
-_LYING_TOGETHER = 8
-"""As many rows as they lie: their arrays begin at cache lines behind ids."""
 
 
 class _Stored(NamedTuple):
@@ -55,9 +49,14 @@ class _Stored(NamedTuple):
     pieces: list[Piece]
     rows: int
     group: int
-    first_slot: int
-    last_slot: int
-    kind: int
+    slots: NDArray[np.uint16]
+
+
+class _Aside(NamedTuple):
+    """A block of any slots that fills."""
+
+    records: NDArray[np.uint32]
+    used: int
 
 
 def _size(pieces: Sequence[Piece]) -> int:
@@ -81,10 +80,7 @@ class PartWriter:
         self._buckets: Buckets | None = None
         self._full: list[Full] = []
         self._under_way: deque[Future[list[Full]]] = deque()
-        self._rooms = RawRooms(head.groups, block_bytes, _AT_ONCE * (1 + _MOST_UNDER_WAY) + 1 + len(head.groups))
-        self._free: list[RawRoom] = []
-        self._laid: list[tuple[RawRoom, int]] = []
-        self._laying: deque[Future[list[RawRoom]]] = deque()
+        self._aside: dict[int, _Aside] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._failed = False
         self._entries: list[tuple[int, ...]] = []
@@ -97,79 +93,47 @@ class PartWriter:
     def bytes_written(self) -> int:
         return self._position
 
-    def add(self, group: int, rows: RowData, slots: NDArray[np.uint16], which: NDArray[np.intp] | None = None) -> None:
-        """Rows of a group with the slots [n] they are in; ``which`` of them, if not all. They are copied. Best some thousands at a time,
-        and group after group.
+    def add(self, group: int, records: NDArray[np.uint32]) -> None:
+        """Records [n, words] of live rows of a group. They are copied. Best some thousands at a time, and group after group.
 
-        Raises ValueError for rows that don't fit the group, or aren't in the part's slots.
+        Raises ValueError for records that don't fit the group, or aren't in the part's slots.
         """
-        chosen = slots if which is None else slots.take(which)
-        self._check(group, rows, slots, chosen)
+        slots = self._check(group, records)
         buckets = self.buckets(group)
-        rows = RowData(*map(np.ascontiguousarray, rows))
-        numbers = (chosen >> BUCKET_SHIFT).astype(np.uint8)
+        numbers = (slots >> BUCKET_SHIFT).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
-        if which is not None:
-            order = which.take(order)
         counts = np.bincount(numbers, minlength=BUCKETS)
         ends = np.cumsum(counts)
         for number in np.flatnonzero(counts).tolist():
             left = order[ends[number] - counts[number] : ends[number]]
             while len(left):
-                left = left[buckets.take(number, rows, slots, left) :]
+                left = left[buckets.take(number, records, left) :]
                 if buckets.used[number] == buckets.capacity:
                     self._flush(number)
 
-    def room(self, group: int) -> RawRoom:
-        """Where the next block of this group's rows as they lie may be put. Nothing of it is checked."""
-        if not self._free and (made := self._rooms.make()) is not None:
-            self._free.append(made)
-        if not self._free:
-            self._submit_laid()
-            self._free += self._laying.popleft().result()
-        shape = self._head.groups[group]
-        capacity = max(1, self._block_bytes // raw_row_bytes(shape))
-        capacity -= capacity % _LYING_TOGETHER if capacity >= _LYING_TOGETHER**2 else 0
-        room = next((room for room in self._free if room.group == group), self._free[-1])
-        self._free.remove(room)
-        room.begin(group, shape, capacity)
-        return room
-
-    def lay(self, room: RawRoom, used: int) -> None:
-        """The first numbers of ``room`` are a block; the room isn't the caller's any more."""
-        self._laid.append((room, used))
-        if len(self._laid) == _AT_ONCE:
-            self._submit_laid()
-
-    def counted(self, group: int, rows: int) -> None:
-        """Add to the count of this group's rows that blocks of rows as they lie hold."""
-        self._rows[group] += rows
-
-    def _submit_laid(self) -> None:
-        while self._laying and self._laying[0].done():
-            self._free += self._laying.popleft().result()
-        if self._laid:
-            self._laying.append(self._writer.submit(self._store_laid, self._laid))
-            self._laid = []
-
-    def _store_laid(self, blocks: list[tuple[RawRoom, int]]) -> list[RawRoom]:
-        """In the writing thread."""
-        last = slot_sets.SLOTS - 1
-        self._store(
-            [_Stored(room.pieces(used), used, room.group, 0, last, LYING) for room, used in blocks], aligned=True
-        )
-        return [room for room, _ in blocks]
+    def set_aside(self, group: int, records: NDArray[np.uint32]) -> None:
+        """As ``add``, of a group whose turn hasn't come: into blocks of whatever slots."""
+        self._check(group, records)
+        while len(records):
+            if group not in self._aside:
+                shape = (self._capacity(group), records.shape[1])
+                self._aside[group] = _Aside(np.empty(shape, np.uint32), 0)
+            block, used = self._aside.pop(group)
+            count = min(len(records), len(block) - used)
+            block[used : used + count] = records[:count]
+            records = records[count:]
+            self._aside[group] = _Aside(block, used + count)
+            if used + count == len(block):
+                self._flush_aside(group)
 
     def buckets(self, group: int) -> Buckets:
-        """Where rows of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing is
-        checked. Groups come one after the other."""
+        """Where records of a group may also be put, each in the bucket of its slots: none where one is full, until ``flush_full``. Nothing
+        is checked. Groups come one after the other."""
         if group != self._group or self._buckets is None:
             self._flush_all()
             self._group = group
-            shape = self._head.groups[group]
-            capacity = max(1, self._block_bytes // shape.known_row_bytes)
-            capacity -= capacity % _TOGETHER if capacity >= _TOGETHER**2 else 0
-            self._buckets = Buckets(shape, capacity, _AT_ONCE * (1 + _MOST_UNDER_WAY))
+            words = self._head.groups[group].record.words
+            self._buckets = Buckets(words, self._capacity(group), _AT_ONCE * (1 + _MOST_UNDER_WAY))
         return self._buckets
 
     def flush_full(self) -> None:
@@ -179,15 +143,22 @@ class PartWriter:
         for number in np.flatnonzero(buckets.used == buckets.capacity).tolist():
             self._flush(number)
 
-    def _check(self, group: int, rows: RowData, slots: NDArray[np.uint16], chosen: NDArray[np.uint16]) -> None:
+    def _capacity(self, group: int) -> int:
+        """Rows of a block."""
+        return max(1, self._block_bytes // self._head.groups[group].record.bytes)
+
+    def _check(self, group: int, records: NDArray[np.uint32]) -> NDArray[np.uint16]:
+        """Returns the records' slots."""
         shape = self._head.groups[group]
-        count = len(slots)
-        if rows.values.shape != (count, shape.dim) or rows.state.shape != (count, shape.state):
-            raise ValueError(f"rows {rows.values.shape} with state {rows.state.shape} in group {group}: {shape}")
-        if any(len(array) != count for array in rows):
-            raise ValueError("arrays of different lengths")
-        if chosen.max(initial=0) >= slot_sets.SLOTS or not (self._owns_all or self._owned.take(chosen).all()):
+        if records.ndim != 2 or records.shape[1] != shape.record.words:
+            raise ValueError(f"records of shape {records.shape} in group {group}: {shape.record.words} words each")
+        positions = positions_of(records)
+        if len(positions) and not 0 < positions.min() <= positions.max() <= len(shape.salts):
+            raise ValueError(f"rows of tables {positions.min()} to {positions.max()} of {len(shape.salts)}")
+        slots = slots_of(records)
+        if not (self._owns_all or self._owned.take(slots).all()):
             raise ValueError(f"rows in slots that aren't those of part {self._name}")
+        return slots
 
     def _flush_all(self) -> None:
         """All is written, and the memory given back."""
@@ -212,33 +183,48 @@ class PartWriter:
         buckets.renew(number)
 
     def _submit(self, *, last: bool = False) -> None:
-        assert self._buckets is not None
         while len(self._under_way) >= _MOST_UNDER_WAY:
-            self._buckets.written(self._under_way.popleft().result())
+            self._written(self._under_way.popleft().result())
         if self._full:
             self._under_way.append(self._writer.submit(self._store_full, self._full, self._group, last))
             self._full = []
+
+    def _written(self, blocks: list[Full]) -> None:
+        if self._buckets is not None:
+            self._buckets.written(blocks)
 
     def _store_full(self, blocks: list[Full], group: int, last: bool) -> list[Full]:
         """In the writing thread."""
         found = []
         for block in blocks:
-            slots = block.room.slots[: block.used]
-            pieces = block.room.pieces(block.used)
-            found.append(_Stored(pieces, block.used, group, int(slots.min()), int(slots.max()), GATHERED))
+            records = block.room.records[: block.used]
+            found.append(_Stored(block.room.pieces(block.used), block.used, group, slots_of(records)))
         self._store(found, last=last)
         return blocks
 
-    def _store(self, blocks: list[_Stored], *, last: bool = False, aligned: bool = False) -> None:
+    def _flush_aside(self, group: int) -> None:
+        block, used = self._aside.pop(group)
+        self._rows[group] += used
+        while len(self._under_way) >= _MOST_UNDER_WAY:
+            self._written(self._under_way.popleft().result())
+        self._under_way.append(self._writer.submit(self._store_aside, block[:used], group))
+
+    def _store_aside(self, records: NDArray[np.uint32], group: int) -> list[Full]:
+        """In the writing thread."""
+        pieces: list[Piece] = [records.reshape(-1).data.cast("B")]
+        self._store([_Stored(pieces, len(records), group, slots_of(records))], last=True)
+        return []
+
+    def _store(self, blocks: list[_Stored], *, last: bool) -> None:
         """In the writing thread, which alone has to do with file, position and entries meanwhile. ``last``: what follows the last block
-        is aligned; ``aligned``: what follows any."""
+        is aligned."""
         self._go_on()
         position, entries, together = self._position, [], []
         for block in blocks:
-            pieces = self._packed(block.pieces, position, last=aligned or (last and block is blocks[-1]))
+            pieces = self._packed(block.pieces, position, last=last and block is blocks[-1])
             size = _size(pieces)
-            span = block.first_slot, block.last_slot
-            entries.append((position, size, block.rows, block.group, *span, crc32(pieces), block.kind))
+            span = int(block.slots.min()), int(block.slots.max())
+            entries.append((position, size, block.rows, block.group, *span, crc32(pieces), RECORDS))
             together += pieces
             position += size
         self._failed = True  # until they are written
@@ -256,10 +242,11 @@ class PartWriter:
 
     def finish(self, marks: Marks = Marks(), clocks: Sequence[int] = ()) -> PartEntry:  # noqa: B008 - frozen
         """Durably there, under its name; what the manifest is to say of it. ``clocks``: of each group, for whoever writes the next cut."""
+        for group in list(self._aside):
+            self._flush_aside(group)
         self._flush_all()
-        self._submit_laid()
-        while self._laying:
-            self._laying.popleft().result()
+        while self._under_way:
+            self._under_way.popleft().result()
         self._go_on()
         self._writer.shutdown()
         index = np.array(self._entries, ENTRY).tobytes()
@@ -286,8 +273,7 @@ class PartWriter:
         """Without effect on a part that is finished."""
         self._writer.shutdown(cancel_futures=True)
         self._buckets = None
-        self._free, self._laid = [], []
-        self._laying.clear()
+        self._aside = {}
         self._file.abandon()
 
     def __enter__(self) -> PartWriter:

@@ -209,11 +209,9 @@ class CheckpointStore:
         cut: int,
         slots: slot_sets.SlotSet | None = None,
         groups: Collection[int] | None = None,
-        *,
-        kernels: bool = False,
     ) -> Iterator[Block]:
         """Rows in these slots (all, by default) of these groups: the base's, then each increment's, oldest first. So a row may come
-        again, and whoever keeps the last one of each key (group, table, id) has the state of the cut. ``kernels``: as in ``PartReader``.
+        again, and whoever keeps the last one of each key (group, table, id) has the state of the cut.
 
         Arrays may be views of what was read, and read-only. Raises CheckpointDamaged at the first block that isn't as it was written.
         """
@@ -222,7 +220,7 @@ class CheckpointStore:
                 wanted = slot_sets.unpack(part.slots)
                 wanted = wanted if slots is None else wanted & slots
                 if part.blocks and wanted.any():
-                    with self._open(manifest, part, kernels=kernels) as reader:
+                    with self._open(manifest, part) as reader:
                         for _, block in reader.blocks(slots, groups):
                             yield block
 
@@ -264,9 +262,9 @@ class CheckpointStore:
             passed_over.append(cut)
         return None
 
-    def _open(self, manifest: Manifest, part: PartEntry, *, kernels: bool = False) -> PartReader:
+    def _open(self, manifest: Manifest, part: PartEntry) -> PartReader:
         file = self._destination.open(f"{directory_of(manifest.cut)}/{part.file}")
-        return PartReader(file, part, manifest.groups, kernels=kernels)
+        return PartReader(file, part, manifest.groups)
 
 
 def _why_not_on(manifest: Manifest, below: Manifest) -> str:

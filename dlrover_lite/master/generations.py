@@ -214,10 +214,8 @@ def begin_generation(
         beginning.damaged,
         beginning.lineage,
     )
-    training = settings_of(job.recipe) if beginning.only_parameters else None
-    order = RestoreOrder(
-        beginning.url, beginning.cut, beginning.generation, not beginning.only_parameters, training=training
-    )
+    marks, training = not beginning.only_parameters, settings_of(job.recipe)
+    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, marks, training=training)
     known, now = cut_facts(manifest), wall_clock()
     elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
     goes_back = beginning.went_back and beginning.waits_since is None

@@ -194,7 +194,8 @@ def _evaluations(known: CutFacts, plan: ShardPlan, facts: dict[str, str]) -> Ite
 def settings_of(recipe: Recipe) -> TrainingSettings:
     """What workers configure servers with."""
     training = recipe.training
-    return TrainingSettings(training.seed, training.optimizer, training.embedding_optimizer or training.optimizer)
+    embedding_optimizer = training.embedding_optimizer or training.optimizer
+    return TrainingSettings(training.seed, training.optimizer, embedding_optimizer, recipe.export.optimizer_state)
 
 
 def begun_anew(before: Configure, now: TrainingSettings) -> list[str]:

@@ -91,15 +91,15 @@ class CensusReport(msgspec.Struct, frozen=True):
 
 
 @kernel
-def _repeat(kind, hyper, values, state, size, grads, updates):  # type: ignore[no-untyped-def]
-    """All values as one long row, updated so many times with the same gradients."""
+def _repeat(kind, hyper, row, size, grads, updates):  # type: ignore[no-untyped-def]
+    """All values as one long row with its state behind them, updated so many times with the same gradients."""
     zero, one = np.uint64(0), np.uint64(1)
     rows = np.zeros(1, np.uint64)
     steps = np.zeros(1, np.uint32)
-    init_state(kind, hyper, values, state, size, zero)
+    init_state(kind, hyper, row, zero, size)
     for _ in range(updates):
         steps[0] += np.uint32(1)
-        update_rows(kind, hyper, np.float32(1.0), values, state, size, rows, one, grads, zero, steps)
+        update_rows(kind, hyper, np.float32(1.0), row, zero, zero, size, rows, one, grads, zero, steps)
 
 
 def reference(optimizer: Optimizer, start: Floats, gradient: float, updates: int) -> tuple[Floats, Floats]:
@@ -110,13 +110,13 @@ def reference(optimizer: Optimizer, start: Floats, gradient: float, updates: int
     if updates > _FEW_UPDATES:  # equal ones stay equal
         bits, back = np.unique(flat.view(np.uint32), return_inverse=True)
         flat = bits.view(np.float32)
-    values = flat.copy()
-    parts = STATE_PARTS[optimizer.use]
-    state: Floats = np.empty(max(1, parts * len(values)), np.float32)
-    grads = np.full(len(values), gradient, np.float32)
+    n, parts = len(flat), STATE_PARTS[optimizer.use]
+    row: Floats = np.empty((1 + parts) * n, np.float32)
+    row[:n] = flat
+    grads = np.full(n, gradient, np.float32)
     kind, hyper = optimizers.KINDS[optimizer.use], optimizers.hyperparameters(optimizer)
-    _repeat(kind, hyper, values, state, np.uint64(len(values)), grads, updates)
-    state = state[: parts * len(values)].reshape(parts, len(values))
+    _repeat(kind, hyper, row, np.uint64(n), grads, updates)
+    values, state = row[:n], row[n:].reshape(parts, n)
     if back is not None:
         values, state = values[back], state[:, back]
     # parts of the one long row -> parts of each row

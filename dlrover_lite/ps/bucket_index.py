@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.kernels import count_trailing_zeros, kernel, prefetch
-from dlrover_lite.ps.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
+from dlrover_lite.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
 
 __all__ = [
     "CHUNK",

@@ -13,7 +13,6 @@ import mmap
 import os
 import secrets
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,9 @@ from numpy.typing import NDArray
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.ps.arena import pages
 from dlrover_lite.ps.kept_memory import make_memfd
-from dlrover_lite.ps.rows import F32, U16, U32, U64, RowData
 from dlrover_lite.wire.ps_messages import Shared
 
 __all__ = ["ChunkMemory", "NotShared", "OfferedMemory", "offered_memory", "open_memory"]
-
-_LINE = 64
-"""Bytes: each column begins with a cache line."""
-_KNOWN_MOST = 64
 
 
 class NotShared(DlroverLiteError):
@@ -42,32 +36,17 @@ class ChunkMemory:
         self.places = places
         self.place_bytes = place_bytes
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
-        self._known: dict[tuple[int, int, int, int], RowData | None] = {}
-        """Most chunks have as many rows as the one before."""
 
-    def rows(self, place: int, n: int, dim: int, state_dim: int) -> RowData | None:
-        """Where n rows of a group lie in this place: arrays over the memory itself. None if it is too small. Raises ValueError for numbers
-        that no place and no rows have."""
+    def records(self, place: int, n: int, words: int) -> NDArray[np.uint32] | None:
+        """Where n records of so many words lie in this place: [n, words], over the memory itself. None if it is too small. Raises
+        ValueError for numbers that no place and no records have."""
         if not 0 <= place < self.places or n < 0:
             raise ValueError(f"{n} rows in place {place} of {self.places}")
-        wanted = place, n, dim, state_dim
-        if wanted not in self._known:
-            if len(self._known) >= _KNOWN_MOST:
-                self._known.clear()
-            self._known[wanted] = self._arrays(*wanted)
-        return self._known[wanted]
-
-    def _arrays(self, place: int, n: int, dim: int, state_dim: int) -> RowData | None:
-        at, stop = place * self.place_bytes, (place + 1) * self.place_bytes
-        columns: list[NDArray[Any]] = []
-        for kind, width in ((U64, 1), (U16, 1), (U32, 1), (U32, 1), (F32, dim), (F32, state_dim)):
-            end = at + n * width * kind.itemsize
-            if end > stop:
-                return None
-            columns.append(self._bytes[at:end].view(kind))
-            at = -(-end // _LINE) * _LINE
-        ids, tables, counts, ages, values, state = columns
-        return RowData(ids, tables, counts, ages, values.reshape(n, dim), state.reshape(n, state_dim))
+        size = 4 * n * words
+        if size > self.place_bytes:
+            return None
+        at = place * self.place_bytes
+        return self._bytes[at : at + size].view(np.uint32).reshape(n, words)
 
 
 class OfferedMemory(ChunkMemory):
@@ -100,7 +79,7 @@ class OfferedMemory(ChunkMemory):
 def offered_memory(places: int, rows_bytes: int) -> OfferedMemory | None:
     """Places for so many bytes of rows each; None where there can be none."""
     try:
-        return OfferedMemory(places, rows_bytes + 5 * _LINE)
+        return OfferedMemory(places, rows_bytes)
     except OSError:
         return None
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Layout, configuration_of
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import failpoint
@@ -201,7 +200,7 @@ class Cuts:
     def _layout(self, snapshot: Snapshot) -> bytes:
         """For the manifest."""
         assert self._engine.configuration is not None
-        shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
+        shapes = [group.stored for group in snapshot.groups]
         return msgspec.json.encode(Layout(configuration_of(self._engine.configuration), shapes))
 
     # --- the persister --------------------------------------------------------------------------------------------------

@@ -176,6 +176,7 @@ class Engine:
                 spec.optimizer,
                 seed=configuration.seed,
                 complete=spec.complete,
+                counted=spec.counted,
                 kept=Kept(self._arenas, f"group-{g}", self._state.numbers(g), self._state.journal, g),
             )
             for g, spec in enumerate(self._specs)

@@ -1,4 +1,4 @@
-"""What a group of tables consists of: rows in arenas, an index, and the books that are kept of them. ``table.py`` works on it."""
+"""What a group of tables consists of: rows in an arena, an index, and the books that are kept of them. ``table.py`` works on it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.ps import move_kernels, optimizers, table_kernels
+from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.ps import move_kernels, optimizers, restore_kernels, table_kernels
+from dlrover_lite.ps.bucket_index import CHUNK, BucketIndex
 from dlrover_lite.ps.dedupe import Deduplicator
-from dlrover_lite.ps.hashing import init_salt, table_salt
-from dlrover_lite.ps.index import CHUNK, Index
+from dlrover_lite.ps.hashing import init_salt
 from dlrover_lite.ps.journal import Journal, halting
 from dlrover_lite.ps.memory import Arenas
 from dlrover_lite.ps.optimizer_state import STATE_PARTS
-from dlrover_lite.ps.row_arenas import RowArenas
+from dlrover_lite.ps.row_arena import RowArena
 from dlrover_lite.ps.rows import (
-    CLOCK,
+    EPOCH,
     FREE,
     I64,
     LOG_LENGTH,
-    LOG_ROUND,
     NUMBERS,
     U64,
     USED,
-    RowData,
     Store,
     as_input,
-    empty_rows,
     no_rows,
     with_room,
 )
@@ -38,10 +35,14 @@ from dlrover_lite.ps.slot_counters import SlotBook, hash_owned
 from dlrover_lite.ps.spill import Area, no_spill
 from dlrover_lite.ps.table_kernels import Book
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.records import TABLES_MOST, RecordShape, table_salt
 from dlrover_lite.slots import SLOTS
 from dlrover_lite.wire.ps_messages import TableSpec
 
-__all__ = ["GroupState", "Kept"]
+__all__ = ["COUNTING", "GroupState", "Kept"]
+
+COUNTING = {"adam"}
+"""Optimizers that need to know how often a row was updated."""
 
 
 class Kept(NamedTuple):
@@ -49,7 +50,7 @@ class Kept(NamedTuple):
 
     arenas: Arenas
     name: str
-    """Of its arenas."""
+    """Of its arena."""
     numbers: NDArray[np.uint64]
     """[``rows.NUMBERS``]"""
     journal: Journal | None = None
@@ -69,45 +70,59 @@ class GroupState:
         seed: int,
         reserve_bytes: int | None = None,
         complete: bool = False,
+        counted: bool = False,
         kept: Kept | None = None,
     ) -> None:
-        """``kept``: where its rows are, and may have been left; by default nothing outlives the process. Raises JobError for what was left
-        and is no group's."""
+        """``counted``: each row has a count of its updates, whether or not the optimizer needs it. ``kept``: where its rows are, and may
+        have been left; by default nothing outlives the process. Raises JobError for what was left and is no group's."""
         self.tables = list(tables)
         self.dim = tables[0].dim
         if any(table.dim != self.dim for table in tables):
             raise ValueError("the tables of a group have one dim")
+        if len(tables) > TABLES_MOST:
+            raise UsageError(
+                f"{len(tables)} embedding tables of dim {self.dim}",
+                hint=f"There may be {TABLES_MOST} of each dim: give some of them another one.",
+            )
         self.complete = complete
         self.parts = STATE_PARTS[optimizer.use]
+        self.shape = RecordShape(self.dim, self.dim * self.parts, counted or optimizer.use in COUNTING)
+        self._optimizer = optimizer
         self._kind = optimizers.KINDS[optimizer.use]
         self._hyper = optimizers.hyperparameters(optimizer)
         self._kept = kept or Kept(Arenas(), f"tables-{self.dim}", np.zeros(NUMBERS, np.uint64))
         numbers = self._kept.numbers
+        numbers[EPOCH] = max(numbers[EPOCH], np.uint64(1))
         reserve_bytes = reserve_bytes or psutil.virtual_memory().total
-        self._arenas = RowArenas(self._kept.arenas, self._kept.name, self.dim, self.parts, reserve_bytes, numbers)
-        self.row_bytes = self._arenas.row_bytes
-        """Of arenas; the index comes on top."""
+        self._arena = RowArena(self._kept.arenas, self._kept.name, self.shape.words, reserve_bytes, numbers)
+        self.row_bytes = self.shape.bytes
+        """Of a record; the index comes on top."""
         self._store = Store(
-            self._arenas.ids,
-            self._arenas.meta,
-            self._arenas.values,
-            self._arenas.state,
+            self._arena.records,
+            self._arena.records.view(np.float32),
+            np.uint64(self.shape.words),
+            np.uint64(self.shape.values_at),
+            np.uint64(self.shape.counted),
             np.uint64(self.dim),
-            np.uint64(self.parts),
             np.array([table_salt(t.name) for t in tables], np.uint64),
             np.array([init_salt(seed, t.name) for t in tables], np.uint64),
             np.array([t.init_scale for t in tables], np.float32),
         )
-        self._index = Index(self._store)
+        self._index = BucketIndex(self._arena.records, self.shape.words, self._arena.capacity)
         self._slots = SlotBook(len(self.tables))
-        self._book = Book(numbers, no_rows(), no_rows(), self._slots.flags, self._slots.row_counts, halting())
+        self._book = Book(
+            numbers, no_rows(), no_rows(), no_rows(), self._slots.flags, self._slots.row_counts, halting()
+        )
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = no_rows()
         self._journal: tuple[Any, np.uint64, np.uint64] = (None, np.uint64(0), np.uint64(CHUNK))
+        self._pushed = np.empty(0, np.uint32)
+        """Numbers of the rows of the last update, in the order of its keys."""
         if self._kept.journal is not None:
-            words, base, limit = self._kept.journal.arguments(self._kept.number, self._store)
+            words, base, limit = self._kept.journal.arguments(self._kept.number, self.shape.words)
             self._journal = (tuple(words), base, limit)
+            self._pushed = self._kept.journal.pushed
         self._tracking = False
         self._spill: Area | None = None
         self._spill_arguments = no_spill()
@@ -142,14 +157,14 @@ class GroupState:
     @property
     def bytes(self) -> int:
         """Memory that rows (free ones included), their index and the list of free ones take."""
-        return self._arenas.bytes + self._index.bytes + self._book.free.nbytes
+        return self._arena.bytes + self._index.bytes + self._book.free.nbytes
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
         keys, counts = self._keys(keys, counts)
         out = np.empty(len(keys), np.bool_)
-        entries = self._index.entries
-        table_kernels.contains(keys, counts, self._store.salts, entries.words, entries.mask, out)
+        store = self._store
+        table_kernels.contains(keys, counts, store.salts, self._index.buckets, store.records, store.row_words, out)
         return out
 
     @property
@@ -157,22 +172,27 @@ class GroupState:
         return int(self._book.numbers[FREE])
 
     @property
-    def _clock(self) -> int:
-        return int(self._book.numbers[CLOCK])
-
-    @property
-    def _round(self) -> np.uint32:
-        """As kernels take it; 0: no slot is tracked."""
-        return np.uint32(self._book.numbers[LOG_ROUND] if self._tracking else 0)
+    def _epoch(self) -> np.uint32:
+        """As kernels take it."""
+        return np.uint32(self._book.numbers[EPOCH])
 
     def _restore(self) -> None:
         """Rows were left here."""
+        used = self.used
         if self._kept.journal is not None:
-            self._kept.journal.undo(self._kept.number, self._store, self.used)
-        free = self._index.restore(self.used, self._slots.row_counts)
-        self._book.numbers[FREE] = len(free)
+            self._kept.journal.undo(self._kept.number, self._store, used)
+        self._index.make_room(used)
+        free = np.empty(used, np.uint64)
+        freed, right = restore_kernels.restore(
+            self._store, np.uint64(used), self._index.buckets, self._slots.row_counts, free
+        )
+        if right < used:
+            raise JobError(
+                f"rows of a parameter server that has ended are damaged: row {right} of {used} is of no table"
+            )
+        self._book.numbers[FREE] = freed
         self._book.numbers[LOG_LENGTH] = 0
-        self._book = self._book._replace(free=free)
+        self._book = self._book._replace(free=free[: int(freed)].copy())
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]
@@ -201,39 +221,40 @@ class GroupState:
             )
 
     def _make_room(self, new_rows: int) -> None:
-        """In arenas' address space, index and log."""
-        used, free, logged = self._book.numbers[:3].tolist()
-        if used + max(0, new_rows - free) > self._arenas.capacity:
+        """In the arena's address space, index and log."""
+        used, free, length = self._book.numbers[:3].tolist()
+        if used + max(0, new_rows - free) > self._arena.capacity:
             raise JobError(
                 f"embedding tables of dim {self.dim} are full: {used - free} rows",
                 hint="Give the parameter servers more memory, or use more of them.",
             )
-        self._index.make_room(used - free + new_rows, used)
+        self._index.make_room(used - free + new_rows)
         if self._tracking:
-            self._book = self._book._replace(log=with_room(self._book.log, logged, new_rows))
+            log = with_room(self._book.log, length, new_rows)
+            missing = (used + new_rows) // 64 + 1 - len(self._book.logged)
+            logged = self._book.logged
+            if missing > 0:
+                logged = np.concatenate([logged, np.zeros(missing + len(logged) // 4, np.uint64)])
+            self._book = self._book._replace(log=log, logged=logged)
 
     def _grow(self, new_rows: int) -> None:
         """Beside these rows that have come."""
         if new_rows or self._index.changing:
-            self._index.advance(new_rows, self.rows, self.used)
-
-    def _begin_round(self) -> None:
-        # goes on where the process before this one stopped: its rounds stand in the rows it logged
-        self._book.numbers[LOG_ROUND] += np.uint64(1)
-        self._book.numbers[LOG_LENGTH] = 0
+            self._index.advance(new_rows, self.rows)
 
     def _range(self, start: int, limit: int) -> int:
         if start < 0 or limit < 0:
             raise ValueError(f"rows from {start}, {limit} of them")
         return max(start, min(start + limit, self.used))
 
-    def _copy(self, rows: NDArray[np.uint64], *, with_state: bool, into: RowData | None = None) -> RowData:
+    def _copy(self, rows: NDArray[np.uint64], into: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """Records [n, words] of these rows."""
         n = len(rows)
         if n and rows.max() >= self.used:
             raise ValueError(f"row {rows.max()} of {self.used}")
-        store = self._store if with_state else self._store._replace(parts=np.uint64(0))
-        data = into or empty_rows(n, self.dim, self.dim * int(store.parts))
-        clock = np.uint32(self._clock)
-        if not move_kernels.read(store, as_input(rows, U64), clock, *(array.reshape(-1) for array in data)):
+        if into is not None and (into.shape != (n, self.shape.words) or not into.flags.c_contiguous):
+            raise ValueError(f"room of shape {into.shape} for {n} records of {self.shape.words} words")
+        records = np.empty((n, self.shape.words), np.uint32) if into is None else into
+        if not move_kernels.read(self._store, as_input(rows, U64), records.reshape(-1)):
             raise ValueError("a free row can't be read")
-        return data
+        return records

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.kernels import kernel
+from dlrover_lite.records import table_salt
 from dlrover_lite.slots import SLOTS
 
 SLOT_SHIFT = 64 - (SLOTS - 1).bit_length()
@@ -50,11 +51,6 @@ def fill_initial(ids, table_salt, init_salt, scale, out):  # type: ignore[no-unt
         key_hash = mix64(ids[i] ^ table_salt)
         for j in range(out.shape[1]):
             out[i, j] = initial_value(key_hash, init_salt, j, scale)
-
-
-def table_salt(table: str) -> np.uint64:
-    """Tells the tables' keys apart; depends on the name alone, so that a slot map can outlive a job."""
-    return np.uint64(int.from_bytes(hashlib.blake2b(table.encode(), digest_size=8).digest(), "little"))
 
 
 def init_salt(seed: int, table: str) -> np.uint64:

@@ -11,7 +11,7 @@ from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import active, failpoint
 from dlrover_lite.ps import journal_kernels, move_kernels, table_kernels
 from dlrover_lite.ps.arena import Arena
-from dlrover_lite.ps.index import CHUNK
+from dlrover_lite.ps.bucket_index import CHUNK
 from dlrover_lite.ps.journal_kernels import DONE_SHIFT, GROUP_SHIFT, NEW, JournalWords, journal_bytes
 from dlrover_lite.ps.rows import Store
 
@@ -72,13 +72,13 @@ def stopped(step: int) -> None:
 
 
 class Journal:
-    """Of all groups: one push is under way at a time. ``progress``: uint64 [1], in memory that outlives the process as ``arena`` does."""
+    """Of all groups: one push is under way at a time. ``progress``: uint64 [1], in memory that outlives the process as the arenas do.
+    ``pushed``: numbers of the rows of the group's keys so far."""
 
-    def __init__(self, arena: Arena, progress: NDArray[np.uint64]) -> None:
-        self._words = JournalWords(
-            arena.bytes.view(np.uint64), arena.bytes.view(np.uint32), arena.bytes.view(np.float32), progress
-        )
+    def __init__(self, arena: Arena, pushed: Arena, progress: NDArray[np.uint64]) -> None:
+        self._words = JournalWords(arena.bytes.view(np.uint64), arena.bytes.view(np.uint32), progress)
         self._bytes = arena.size
+        self.pushed: NDArray[np.uint32] = pushed.bytes.view(np.uint32)
 
     @property
     def progress(self) -> Progress:
@@ -89,12 +89,11 @@ class Journal:
         """The groups before are done."""
         self._words.progress[0] = group << int(GROUP_SHIFT)
 
-    def arguments(self, group: int, store: Store) -> tuple[JournalWords, np.uint64, np.uint64]:
+    def arguments(self, group: int, row_words: int) -> tuple[JournalWords, np.uint64, np.uint64]:
         """What ``table_kernels.update`` takes of it."""
-        dim, parts = int(store.dim), int(store.parts)
-        if journal_bytes(dim, parts) > self._bytes:
-            raise JobError(f"rows of {dim} values are too long for the journal of {self._bytes} bytes")
-        limit = max(1, min(CHUNK, _CHUNK_BYTES // (4 * dim * (1 + parts))))
+        if journal_bytes(row_words) > self._bytes:
+            raise JobError(f"rows of {row_words} words are too long for the journal of {self._bytes} bytes")
+        limit = max(1, min(CHUNK, _CHUNK_BYTES // (4 * row_words)))
         return self._words, np.uint64(group) << GROUP_SHIFT, np.uint64(limit)
 
     def undo(self, group: int, store: Store, used: int) -> None:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.ps.hashing import SLOT_SHIFT, fill_hashes, table_salt
+from dlrover_lite.ps.hashing import SLOT_SHIFT, fill_hashes
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.records import table_salt
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 __all__ = ["BLOCK", "BUFFERS", "PARAMETERS", "GroupSpec", "group_tables", "groups_of", "hashes_of", "slots_of"]
@@ -34,6 +35,8 @@ class GroupSpec(NamedTuple):
     """The learning rate's schedule applies."""
     complete: bool = False
     """All its rows are there from the start: an unknown key is an error."""
+    counted: bool = False
+    """Rows have a count of their updates, whether or not the optimizer needs it."""
 
     @property
     def dim(self) -> int:
@@ -59,7 +62,10 @@ def dense_groups(dense: DenseSpec, optimizer: Optimizer) -> list[GroupSpec]:
 
 def groups_of(configuration: Configure) -> list[GroupSpec]:
     """All groups, in the order of requests."""
-    tables = [GroupSpec(tables, configuration.embedding_optimizer) for tables in group_tables(configuration.tables)]
+    tables = [
+        GroupSpec(tables, configuration.embedding_optimizer, counted=configuration.counted)
+        for tables in group_tables(configuration.tables)
+    ]
     return tables + dense_groups(configuration.dense, configuration.optimizer)
 
 

@@ -3,7 +3,7 @@
 They run between the requests of training, a bounded number of rows at a time. As in ``table_kernels``, rows go in chunks whose cache
 misses overlap.
 
-The process may be killed at any instruction, and another take up its arenas: what has a table there is a row. So a row gets its table
+The process may be killed at any instruction, and another take up its arena: what has a table there is a row. So a row gets its table
 last and loses it first, with fences between. A row that moves within the arena has it in both places for a moment: two rows that are the
 same, of which the follower frees one (``restore_kernels``). One that is overwritten is gone for a moment; its slot isn't owned here, and
 whoever takes over has its move begin anew.
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.kernels import copy_16, fence, kernel, prefetch
-from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
-from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe, remove
-from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOGGED, META_WORDS, TABLE, USED
+from dlrover_lite.kernels import fence, kernel, prefetch
+from dlrover_lite.ps.bucket_index import CHUNK, NOWHERE, candidate, find, prefetch_bucket, remove
+from dlrover_lite.ps.copying import copy_values
+from dlrover_lite.ps.hashing import SLOT_SHIFT
+from dlrover_lite.ps.rows import FREE, USED
 from dlrover_lite.ps.slot_counters import TABLE_ROWS
-from dlrover_lite.ps.table_kernels import halts, log_row, prefetch_row, take_row
+from dlrover_lite.ps.table_kernels import enter_row, halts, log_row, prefetch_record, row_of, take_row
+from dlrover_lite.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
 
 __all__ = [
     "COPIED",
@@ -29,7 +31,7 @@ __all__ = [
     "compact",
     "drop",
     "enter_new",
-    "find",
+    "find_rows",
     "read",
     "sort_out",
     "write",
@@ -38,35 +40,37 @@ __all__ = [
 HALF_WRITTEN, COPIED, TWICE, DROPPED = (np.uint64(step) for step in range(6, 10))
 """Steps of ``write``, ``compact`` and ``drop``, for ``Book.halt``: they return them when they are stopped there."""
 
-_U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
-_META = np.uint64(META_WORDS)
-_LINE = np.uint64(16)
-_LINES = ~np.uint64(15)
-"""Of a count: those that fill whole cache lines, and are copied one line after the other; a loop of so few would go one by one."""
+_U0, _U1 = np.uint64(0), np.uint64(1)
+_HALF = np.uint64(32)
 _SHIFT = np.uint64(SLOT_SHIFT)
+_SLOT_SHIFT = np.uint32(SLOT_SHIFT - 32)
+"""Of the hash's upper half."""
+_BEHIND = TABLE_EPOCH + _U1
+"""Words from here on are copied apart: the table comes last."""
 _AHEAD = np.uint64(24)
-"""Rows that the index entries of those to be moved are fetched ahead."""
+"""Rows that the buckets of those to be moved are fetched ahead."""
 
 
 @kernel
-def _hash_of(row, ids, meta, salts):  # type: ignore[no-untyped-def]
-    """Of a live row's key."""
-    return mix64(ids[row] ^ salts[np.uint64(meta[row * _META + TABLE]) - _U1])
+def _hash_at(at, records):  # type: ignore[no-untyped-def]
+    """Of the key whose record begins there."""
+    return np.uint64(records[at + HASH_LOW]) | np.uint64(records[at + HASH_HIGH]) << _HALF
 
 
 @kernel
-def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
+def find_rows(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
     """Live rows of the slots in ``members`` (bool [4096]) among [start, stop), into ``rows`` until that is full: (how many, next row)."""
-    ids, meta, salts = store.ids, store.meta, store.salts
+    records, row_words = store.records, store.row_words
     limit = np.uint64(rows.shape[0])
     found = _U0
     row = start
     while row < stop and found < limit:
         # without branches, which would be guessed wrongly half of the time where half of the slots move
-        table = np.uint64(meta[row * _META + TABLE])
-        salt = salts[max(table, _U1) - _U1]
+        at = row * row_words
+        prefetch(records, np.int64(at + _AHEAD * row_words))
         rows[found] = row
-        found += np.uint64(members[mix64(ids[row] ^ salt) >> _SHIFT]) & np.uint64(table != _U0)
+        is_live = np.uint64(records[at + TABLE_EPOCH] >> EPOCH_BITS != np.uint32(0))
+        found += np.uint64(members[records[at + HASH_HIGH] >> _SLOT_SHIFT]) & is_live
         row += _U1
     return found, row
 
@@ -75,11 +79,13 @@ def find(store, members, start, stop, rows):  # type: ignore[no-untyped-def]
 def sort_out(store, batches, start, stop, rows, ends, limits):  # type: ignore[no-untyped-def]
     """Put the number of each live row among [start, stop) behind those of its slot's batch (``batches``: uint16 [4096], 0: none): to
     ``rows[ends[batch]]``, below ``limits[batch]``. Returns how many found no room."""
-    ids, meta, salts = store.ids, store.meta, store.salts
+    records, row_words = store.records, store.row_words
     lost = _U0
     for row in range(start, stop):
-        if meta[row * _META + TABLE] != np.uint32(0):
-            batch = np.uint64(batches[_hash_of(row, ids, meta, salts) >> _SHIFT])
+        at = row * row_words
+        prefetch(records, np.int64(at + _AHEAD * row_words))
+        if records[at + TABLE_EPOCH] >> EPOCH_BITS != np.uint32(0):
+            batch = np.uint64(batches[records[at + HASH_HIGH] >> _SLOT_SHIFT])
             if batch != _U0:
                 if ends[batch] < limits[batch]:
                     rows[ends[batch]] = row
@@ -92,156 +98,99 @@ def sort_out(store, batches, start, stop, rows, ends, limits):  # type: ignore[n
 @kernel
 def among(store, members, rows, out):  # type: ignore[no-untyped-def]
     """Whether each of ``rows`` lives, in a slot of ``members`` (bool [4096]), into ``out`` (bool [n])."""
-    ids, meta, salts = store.ids, store.meta, store.salts
+    records, row_words = store.records, store.row_words
     for i in range(np.uint64(rows.shape[0])):
-        row = rows[i]
-        live = meta[row * _META + TABLE] != np.uint32(0)
-        out[i] = live and members[_hash_of(row, ids, meta, salts) >> _SHIFT]
+        at = rows[i] * row_words
+        live = records[at + TABLE_EPOCH] >> EPOCH_BITS != np.uint32(0)
+        out[i] = live and members[records[at + HASH_HIGH] >> _SLOT_SHIFT]
 
 
 @kernel
-def read(store, rows, clock, ids, tables, counts, ages, values, state):  # type: ignore[no-untyped-def]
-    """Copies of ``rows`` (uint64 [n]) into arrays of n rows, flat. False if one of them is free."""
-    dim, row_state = store.dim, store.dim * store.parts
-    dim_lines, state_lines = dim & _LINES, row_state & _LINES
-    from_ids, meta, from_values, from_state = store.ids, store.meta, store.values, store.state
+def read(store, rows, out):  # type: ignore[no-untyped-def]
+    """Copies of the records of ``rows`` (uint64 [n]) into ``out`` (uint32, flat). False if one of them is free."""
+    records, row_words = store.records, store.row_words
     for start in range(_U0, np.uint64(rows.shape[0]), np.uint64(CHUNK)):
         n = min(np.uint64(CHUNK), np.uint64(rows.shape[0]) - start)
-        for i in range(n):
-            row = rows[start + i]
-            prefetch(from_ids, np.int64(row))
-            prefetch(meta, np.int64(row * _META))
-            for line in range(_U0, dim, _LINE):
-                prefetch(from_values, np.int64(row * dim + line))
-            for line in range(_U0, row_state, _LINE):
-                prefetch(from_state, np.int64(row * row_state + line))
         for i in range(start, start + n):
-            row = rows[i]
-            table = meta[row * _META + TABLE]
-            if table == np.uint32(0):
+            prefetch_record(records, rows[i] * row_words, row_words)
+        for i in range(start, start + n):
+            at = rows[i] * row_words
+            if records[at + TABLE_EPOCH] >> EPOCH_BITS == np.uint32(0):
                 return False
-            ids[i] = from_ids[row]
-            tables[i] = np.uint16(table - np.uint32(1))
-            counts[i] = meta[row * _META + COUNT]
-            ages[i] = np.uint32(clock - meta[row * _META + CHANGED])
-            to, at = i * dim, row * dim
-            for j in range(_U0, dim_lines, _LINE):
-                copy_16(values, to + j, from_values, at + j)
-            for j in range(dim_lines, dim):
-                values[to + j] = from_values[at + j]
-            to, at = i * row_state, row * row_state
-            for j in range(_U0, state_lines, _LINE):
-                copy_16(state, to + j, from_state, at + j)
-            for j in range(state_lines, row_state):
-                state[to + j] = from_state[at + j]
+            copy_values(out, i * row_words, records, at, row_words)
     return True
 
 
 @kernel
-def write(  # type: ignore[no-untyped-def]
-    store, entries, book, clock, log_round, ids, tables, counts, ages, values, state
-):
-    """Insert or overwrite n rows (flat arrays). The caller has made sure that index, arenas and log have room for n more. Returns 0, or
-    the step at which it was stopped."""
-    dim, row_state = store.dim, store.dim * store.parts
-    dim_lines, state_lines = dim & _LINES, row_state & _LINES
-    words, mask = entries.words, entries.mask
-    to_values, to_state, meta, numbers = store.values, store.state, store.meta, book.numbers
+def write(store, index, book, epoch, tracks, given):  # type: ignore[no-untyped-def]
+    """Insert or overwrite the rows with the records ``given`` (uint32, flat). The caller has made sure that index, arena and log have room
+    for all. Returns 0, or the step at which it was stopped."""
+    records, row_words, numbers = store.records, store.row_words, book.numbers
+    total = np.uint64(given.shape[0]) // row_words
     hashes = np.empty(CHUNK, np.uint64)
     rows = np.empty(CHUNK, np.uint64)
-    for start in range(_U0, np.uint64(ids.shape[0]), np.uint64(CHUNK)):
-        n = min(np.uint64(CHUNK), np.uint64(ids.shape[0]) - start)
+    for start in range(_U0, total, np.uint64(CHUNK)):
+        n = min(np.uint64(CHUNK), total - start)
         for i in range(n):
-            hashes[i] = mix64(ids[start + i] ^ store.salts[np.uint64(tables[start + i])])
-            prefetch(words, np.int64((hashes[i] & mask) * _U2))
+            hashes[i] = _hash_at((start + i) * row_words, given)
+            prefetch_bucket(hashes[i], index)
         for i in range(n):
-            table = np.uint64(tables[start + i])
-            position = probe(hashes[i], table, words, mask)
-            entry = words[position * _U2 + _U1]
-            if entry != _U0:
-                row = (entry & ROW_MASK) - _U1
+            rows[i] = candidate(hashes[i], index)
+            prefetch_record(records, (rows[i] - _U1) * row_words, row_words)
+        for i in range(n):
+            source, key_hash = (start + i) * row_words, hashes[i]
+            table = np.uint64(given[source + TABLE_EPOCH] >> EPOCH_BITS) - _U1
+            # looked for now, since a key may come twice
+            row = row_of(key_hash, table, index, records, row_words, candidate(key_hash, index))
+            if row != _U0:
+                row -= _U1
             else:
                 row = take_row(numbers, book.free)
-                words[position * _U2] = hashes[i]
-                words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
-                if row < entries.swept:
-                    enter(hashes[i], table, row, entries.next_words, entries.next_mask)
-                book.row_counts[hashes[i] >> _SHIFT] += 1
-                book.row_counts[TABLE_ROWS + table] += 1
-                store.ids[row] = ids[start + i]
-                meta[row * _META + LOGGED] = np.uint32(0)
-            prefetch_row(row, store)
-            rows[i] = row
-        for i in range(n):
-            row, source = rows[i], start + i
-            meta[row * _META + TABLE] = np.uint32(0)
+                enter_row(key_hash, table, row, index, book.row_counts)
+            at = row * row_words
+            records[at + TABLE_EPOCH] = np.uint32(0)
             fence()
-            meta[row * _META + COUNT] = counts[source]
-            meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
-            to, at = row * dim, source * dim
-            for j in range(_U0, dim_lines, _LINE):
-                copy_16(to_values, to + j, values, at + j)
-            for j in range(dim_lines, dim):
-                to_values[to + j] = values[at + j]
-            to, at = row * row_state, source * row_state
-            for j in range(_U0, state_lines, _LINE):
-                copy_16(to_state, to + j, state, at + j)
-            for j in range(state_lines, row_state):
-                to_state[to + j] = state[at + j]
+            records[at + HASH_LOW], records[at + HASH_HIGH] = given[source + HASH_LOW], given[source + HASH_HIGH]
+            copy_values(records, at + _BEHIND, given, source + _BEHIND, row_words - _BEHIND)
             if halts(HALF_WRITTEN, book.halt):
                 return HALF_WRITTEN
             fence()
-            meta[row * _META + TABLE] = np.uint32(tables[source]) + np.uint32(1)
-            if log_round != np.uint32(0):
-                log_row(row, hashes[i], log_round, meta, numbers, book.log, book.slot_flags)
+            records[at + TABLE_EPOCH] = np.uint32(table + _U1) << EPOCH_BITS | epoch
+            if tracks:
+                log_row(row, key_hash, book.logged, numbers, book.log, book.slot_flags)
     return _U0
 
 
 @kernel
-def enter_new(store, entries, book, clock, ids, tables, counts, ages):  # type: ignore[no-untyped-def]
-    """Make rows of keys that have none, with the next row numbers in turn, whose ids, values and state are there already; stops at the
-    first key that has a row. The caller has made sure that index and arenas have room for all. Returns how many it has made; and 0, or the
-    step at which it was stopped."""
-    words, mask = entries.words, entries.mask
-    meta, numbers = store.meta, book.numbers
-    hashes = np.empty(CHUNK, np.uint64)
-    total = np.uint64(ids.shape[0])
+def enter_new(store, index, book, epoch, total):  # type: ignore[no-untyped-def]
+    """Make rows of the ``total`` records behind those in use; stops at the first whose key has a row. The caller has made sure that the
+    index has room for all. Returns how many it has made; and 0, or the step at which it was stopped."""
+    records, row_words, numbers = store.records, store.row_words, book.numbers
+    first = numbers[USED]
     for start in range(_U0, total, np.uint64(CHUNK)):
         n = min(np.uint64(CHUNK), total - start)
         for i in range(n):
-            hashes[i] = mix64(ids[start + i] ^ store.salts[np.uint64(tables[start + i])])
-            prefetch(words, np.int64((hashes[i] & mask) * _U2))
+            prefetch_bucket(_hash_at((first + start + i) * row_words, records), index)
         for i in range(n):
-            source = start + i
-            table = np.uint64(tables[source])
-            position = probe(hashes[i], table, words, mask)
-            if words[position * _U2 + _U1] != _U0:
-                return source, _U0
-            row = numbers[USED]
-            words[position * _U2] = hashes[i]
-            words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
-            book.row_counts[hashes[i] >> _SHIFT] += 1
-            book.row_counts[TABLE_ROWS + table] += 1
-            # it may have been another row's once
-            meta[row * _META + TABLE] = np.uint32(0)
+            row = first + start + i
+            at = row * row_words
+            key_hash, table = _hash_at(at, records), np.uint64(records[at + TABLE_EPOCH] >> EPOCH_BITS) - _U1
+            if find(key_hash, table, index, records, row_words) != NOWHERE:
+                return start + i, _U0
+            enter_row(key_hash, table, row, index, book.row_counts)
+            records[at + TABLE_EPOCH] = np.uint32(table + _U1) << EPOCH_BITS | epoch
+            if halts(HALF_WRITTEN, book.halt):
+                return start + i, HALF_WRITTEN
             fence()
             numbers[USED] = row + _U1
-            meta[row * _META + COUNT] = counts[source]
-            meta[row * _META + CHANGED] = np.uint32(clock - ages[source])
-            meta[row * _META + LOGGED] = np.uint32(0)
-            if halts(HALF_WRITTEN, book.halt):
-                return source, HALF_WRITTEN
-            fence()
-            meta[row * _META + TABLE] = np.uint32(table + _U1)
     return total, _U0
 
 
 @kernel
-def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped-def]
+def drop(store, index, book, members, start, stop):  # type: ignore[no-untyped-def]
     """Free the live rows of the slots in ``members`` among [start, stop); the stack has room. Returns whether the free row numbers still
     rise from the bottom of the stack to its top, if they did before; and 0, or the step at which it was stopped."""
-    words, mask = entries.words, entries.mask
-    ids, meta, salts = store.ids, store.meta, store.salts
+    records, row_words = store.records, store.row_words
     numbers, free = book.numbers, book.free
     hashes = np.empty(CHUNK, np.uint64)
     rows = np.empty(CHUNK, np.uint64)
@@ -250,22 +199,20 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
     while row < stop:
         n = _U0
         while row < stop and n < np.uint64(CHUNK):
-            if meta[row * _META + TABLE] != np.uint32(0):
-                key_hash = _hash_of(row, ids, meta, salts)
-                if members[key_hash >> _SHIFT]:
-                    prefetch(words, np.int64((key_hash & mask) * _U2))
-                    hashes[n] = key_hash
-                    rows[n] = row
-                    n += _U1
+            at = row * row_words
+            prefetch(records, np.int64(at + _AHEAD * row_words))
+            live = records[at + TABLE_EPOCH] >> EPOCH_BITS != np.uint32(0)
+            if live and members[records[at + HASH_HIGH] >> _SLOT_SHIFT]:
+                hashes[n] = _hash_at(at, records)
+                prefetch_bucket(hashes[n], index)
+                rows[n] = row
+                n += _U1
             row += _U1
         for i in range(n):
-            at = rows[i] * _META + TABLE
-            table = np.uint64(meta[at]) - _U1
-            remove(probe(hashes[i], table, words, mask), words, mask)
-            if rows[i] < entries.swept:
-                position = probe(hashes[i], table, entries.next_words, entries.next_mask)
-                remove(position, entries.next_words, entries.next_mask)
-            meta[at] = np.uint32(0)
+            at = rows[i] * row_words + TABLE_EPOCH
+            table = np.uint64(records[at] >> EPOCH_BITS) - _U1
+            remove(hashes[i], find(hashes[i], table, index, records, row_words), index)
+            records[at] = np.uint32(0)
             book.row_counts[hashes[i] >> _SHIFT] -= 1
             book.row_counts[TABLE_ROWS + table] -= 1
             top = numbers[FREE]
@@ -279,13 +226,10 @@ def drop(store, entries, book, members, start, stop):  # type: ignore[no-untyped
 
 
 @kernel
-def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
+def compact(store, index, book, limit):  # type: ignore[no-untyped-def]
     """Move at most ``limit`` of the last rows into the lowest free ones, whose numbers rise in the stack. Returns how many numbers at the
-    bottom of the stack were used up; and 0, or the step at which it was stopped. No other index is to follow: it would have the old
-    numbers."""
-    ids, meta, salts = store.ids, store.meta, store.salts
-    dim, row_state = store.dim, store.dim * store.parts
-    words, mask = entries.words, entries.mask
+    bottom of the stack were used up; and 0, or the step at which it was stopped."""
+    records, row_words = store.records, store.row_words
     free = book.free
     used, top, bottom = book.numbers[USED], book.numbers[FREE], _U0
     while bottom < top:
@@ -296,28 +240,24 @@ def compact(store, entries, book, limit):  # type: ignore[no-untyped-def]
             continue
         if bottom == limit:
             break
-        if last >= _AHEAD and meta[(last - _AHEAD) * _META + TABLE] != np.uint32(0):
-            prefetch(words, np.int64((_hash_of(last - _AHEAD, ids, meta, salts) & mask) * _U2))
+        if last >= _AHEAD:
+            prefetch_bucket(_hash_at((last - _AHEAD) * row_words, records), index)
         row = free[bottom]
         bottom += _U1
-        table = np.uint64(meta[last * _META + TABLE]) - _U1
-        position = probe(_hash_of(last, ids, meta, salts), table, words, mask)
-        words[position * _U2 + _U1] = (table << TABLE_SHIFT) | (row + _U1)
-        ids[row] = ids[last]
-        for j in range(TABLE + _U1, _META):
-            meta[row * _META + j] = meta[last * _META + j]
-        for j in range(dim):
-            store.values[row * dim + j] = store.values[last * dim + j]
-        for j in range(row_state):
-            store.state[row * row_state + j] = store.state[last * row_state + j]
+        source, at = last * row_words, row * row_words
+        key_hash, table_epoch = _hash_at(source, records), records[source + TABLE_EPOCH]
+        position = find(key_hash, np.uint64(table_epoch >> EPOCH_BITS) - _U1, index, records, row_words)
+        index.rows[position] = np.uint32(row + _U1)
+        records[at + HASH_LOW], records[at + HASH_HIGH] = records[source + HASH_LOW], records[source + HASH_HIGH]
+        copy_values(records, at + _BEHIND, records, source + _BEHIND, row_words - _BEHIND)
         if halts(COPIED, book.halt):
             return bottom, COPIED
         fence()
-        meta[row * _META + TABLE] = np.uint32(table + _U1)
+        records[at + TABLE_EPOCH] = table_epoch
         fence()
         if halts(TWICE, book.halt):
             return bottom, TWICE
-        meta[last * _META + TABLE] = np.uint32(0)
+        records[source + TABLE_EPOCH] = np.uint32(0)
         used = last
     fence()  # numbers that are no longer in use are free before
     book.numbers[USED] = used

@@ -22,7 +22,6 @@ from dlrover_lite.ps.chunk_memory import ChunkMemory, offered_memory
 from dlrover_lite.ps.convergence import Convergence
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of, to_bitmap
-from dlrover_lite.ps.rows import RowData
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.wire.messages import MoveOrder, ReadySlots
 from dlrover_lite.wire.ps_messages import Copied, Copying, CopyNext
@@ -148,13 +147,12 @@ class Outgoing:
         g, rows = found
         if not len(rows):
             return self._copied(-1, 0, looking=True), []
-        data = self._place(g, rows, request.place) if request.place >= 0 else None
-        if data is not None:
+        if request.place >= 0 and self._place(g, rows, request.place):
             seconds = self._engine.clock() - began
             failpoint("ps.source.placed")
             return self._copied(g, len(rows), seconds=seconds, place=request.place), []
-        frames = list(self._engine.groups[g].read(rows))
-        return self._copied(g, len(rows), seconds=self._engine.clock() - began), frames
+        records = self._engine.groups[g].read_records(rows)
+        return self._copied(g, len(rows), seconds=self._engine.clock() - began), [records]
 
     # --- batches ----------------------------------------------------------------------------------------------------------
 
@@ -241,13 +239,16 @@ class Outgoing:
             batch.to_send.appendleft((g, rows[limit:]))
         return g, rows[:limit]
 
-    def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> RowData | None:
-        """Put these rows there; None if they don't find room."""
+    def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> bool:
+        """Put these rows there; False if they don't find room."""
         if self._memory is None:
             raise ValueError("a place in memory that was not offered")
         group = self._engine.groups[g]
-        into = self._memory.rows(place, len(rows), group.dim, group.dim * group.parts)
-        return group.read(rows, into) if into is not None else None
+        into = self._memory.records(place, len(rows), group.shape.words)
+        if into is None:
+            return False
+        group.read_records(rows, into)
+        return True
 
     def _log_is_empty(self) -> bool:
         return not any(group.logged() for group in self._engine.groups)
@@ -326,10 +327,10 @@ class Incoming:
             if not 0 <= copied.group < len(self._engine.groups):
                 raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
             group = self._engine.groups[copied.group]
-            data = self._placed(copied, group) if copied.place >= 0 else _row_data(frames, group.dim, group.parts)
-            group.write(data)
+            records = self._placed(copied, group) if copied.place >= 0 else _records(frames[0], group)
+            group.write_records(records)
             self.rows += copied.rows
-            received = sum(column.nbytes for column in data)
+            received = records.nbytes
             failpoint("ps.target.written")
         if copied.batch and (copied.round > 1 or not copied.rows):
             self.convergence.look(copied.batch, copied.round, copied.left)
@@ -345,28 +346,19 @@ class Incoming:
         failpoint("ps.target.complete")
         return ReadySlots(self.move, copied.slots, rows, size)
 
-    def _placed(self, copied: Copied, group: TableGroup) -> RowData:
-        """The rows in memory that the source has put there."""
-        data = None
+    def _placed(self, copied: Copied, group: TableGroup) -> NDArray[np.uint32]:
+        """The records in memory that the source has put there."""
+        records = None
         if self._memory is not None:
-            data = self._memory.rows(copied.place, copied.rows, group.dim, group.dim * group.parts)
-        if data is None:
+            records = self._memory.records(copied.place, copied.rows, group.shape.words)
+        if records is None:
             raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
-        return data
+        return records
 
 
 def _rows_a_chunk(row_bytes: int) -> int:
     return max(1, CHUNK_BYTES // row_bytes)
 
 
-def _row_data(frames: list[memoryview], dim: int, parts: int) -> RowData:
-    ids, tables, counts, ages, values, state = frames
-    keys = np.frombuffer(ids, np.uint64)
-    return RowData(
-        keys,
-        np.frombuffer(tables, np.uint16),
-        np.frombuffer(counts, np.uint32),
-        np.frombuffer(ages, np.uint32),
-        np.frombuffer(values, np.float32).reshape(len(keys), dim),
-        np.frombuffer(state, np.float32).reshape(len(keys), dim * parts),
-    )
+def _records(frame: memoryview, group: TableGroup) -> NDArray[np.uint32]:
+    return np.frombuffer(frame, np.uint32).reshape(-1, group.shape.words)

@@ -1,8 +1,8 @@
 """What a gradient does to values and optimizer state: SGD, Adagrad, lazy Adam, FTRL.
 
-One kernel serves rows and dense parameters alike: the dense vector is one long row. A row has ``dim`` float32 values and, in an array
-of its own, ``dim`` values for each state part. Sources: Duchi et al. 2011 (Adagrad), Kingma and Ba 2015 (Adam; "lazy": a row counts its own
-steps, and an absent row doesn't decay), McMahan et al. 2013 (FTRL-Proximal).
+A row has ``dim`` float32 values and behind them ``dim`` for each state part; rows lie ``row_words`` from each other, values begin
+``values_at`` words behind a row's beginning (``dlrover_lite.records``). Sources: Duchi et al. 2011 (Adagrad), Kingma and Ba 2015 (Adam;
+"lazy": a row counts its own steps, and an absent row doesn't decay), McMahan et al. 2013 (FTRL-Proximal).
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ def first_state(optimizer: Optimizer, values: NDArray[np.float32]) -> NDArray[np
 
 
 @kernel
-def init_state(kind, hyper, values, state, dim, row):  # type: ignore[no-untyped-def]
-    """State of a row before its first update: zeros; FTRL's z such that the weights it stands for are the values given."""
+def init_state(kind, hyper, floats, start, dim):  # type: ignore[no-untyped-def]
+    """State of a row before its first update, behind its values, which begin at ``floats[start]``: zeros; FTRL's z such that the weights
+    it stands for are the values."""
     parts = np.uint64(0 if kind == SGD else (1 if kind == ADAGRAD else 2))
-    start = row * dim * parts
-    for j in range(parts * dim):
-        state[start + j] = np.float32(0.0)
+    for j in range(dim, dim + parts * dim):
+        floats[start + j] = np.float32(0.0)
     if kind == FTRL:
         scale = hyper[BETA] / hyper[LEARNING_RATE] + hyper[L2]
         for j in range(dim):
-            w = values[row * dim + j]
-            state[start + j] = -w * scale - np.sign(w) * hyper[L1]
+            w = floats[start + j]
+            floats[start + dim + j] = -w * scale - np.sign(w) * hyper[L1]
 
 
 @kernel
-def update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, first, steps):  # type: ignore[no-untyped-def]
-    """Apply gradients to rows ``rows[:n]``: values at ``row * dim``, state at ``row * dim * parts``, gradients one row after the other
-    from ``grads[first]`` on (all arrays flat).
+def update_rows(  # type: ignore[no-untyped-def]
+    kind, hyper, factor, floats, row_words, values_at, dim, rows, n, grads, first, steps
+):
+    """Apply gradients to rows ``rows[:n]`` of ``floats`` (flat): gradients one row after the other from ``grads[first]`` on (flat).
 
     Positions and counts are uint64 (numba then leaves out the check for negative indices, and the inner loops vectorise); many rows a
     call, since a call with this many arrays costs more than a row. ``factor`` scales the learning rate; ``steps[i]`` counts row i's
@@ -78,52 +79,53 @@ def update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, first, 
     one = np.float32(1.0)
     if kind == ADAGRAD:
         for i in range(n):
-            value = rows[i] * dim
+            value = rows[i] * row_words + values_at
+            state = value + dim
             grad = first + i * dim
             for j in range(dim):
                 g = grads[grad + j]
-                s = state[value + j] + g * g
-                state[value + j] = s
-                values[value + j] -= lr * g / (np.sqrt(s) + eps)
+                s = floats[state + j] + g * g
+                floats[state + j] = s
+                floats[value + j] -= lr * g / (np.sqrt(s) + eps)
     elif kind == SGD:
         for i in range(n):
-            value = rows[i] * dim
+            value = rows[i] * row_words + values_at
             grad = first + i * dim
             for j in range(dim):
-                values[value + j] -= lr * grads[grad + j]
+                floats[value + j] -= lr * grads[grad + j]
     elif kind == ADAM:
         b1 = hyper[BETA1]
         b2 = hyper[BETA2]
         for i in range(n):
-            value = rows[i] * dim
-            start = value + value
+            value = rows[i] * row_words + values_at
+            start = value + dim
             second = start + dim
             grad = first + i * dim
             c1 = np.float32(1.0 / (1.0 - np.float64(b1) ** np.int64(steps[i])))
             c2 = np.float32(1.0 / (1.0 - np.float64(b2) ** np.int64(steps[i])))
             for j in range(dim):
                 g = grads[grad + j]
-                m = b1 * state[start + j] + (one - b1) * g
-                v = b2 * state[second + j] + (one - b2) * g * g
-                state[start + j] = m
-                state[second + j] = v
-                values[value + j] -= lr * (m * c1) / (np.sqrt(v * c2) + eps)
+                m = b1 * floats[start + j] + (one - b1) * g
+                v = b2 * floats[second + j] + (one - b2) * g * g
+                floats[start + j] = m
+                floats[second + j] = v
+                floats[value + j] -= lr * (m * c1) / (np.sqrt(v * c2) + eps)
     else:
         l1 = hyper[L1]
         for i in range(n):
-            value = rows[i] * dim
-            start = value + value
+            value = rows[i] * row_words + values_at
+            start = value + dim
             second = start + dim
             grad = first + i * dim
             for j in range(dim):
                 g = grads[grad + j]
-                old = state[second + j]
+                old = floats[second + j]
                 new = old + g * g
                 # The factor scales the step. In the rate it would rescale the weight itself, which z stands for in units of base.
-                z = state[start + j] + factor * g - (np.sqrt(new) - np.sqrt(old)) / base * values[value + j]
-                state[start + j] = z
-                state[second + j] = new
+                z = floats[start + j] + factor * g - (np.sqrt(new) - np.sqrt(old)) / base * floats[value + j]
+                floats[start + j] = z
+                floats[second + j] = new
                 shrunk = max(np.float32(0.0), abs(z) - l1)
                 rate = (hyper[BETA] + np.sqrt(new)) / base + hyper[L2]
                 # rate is 0 only with beta = l2 = 0 and no gradient yet: then there is nothing to learn from
-                values[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)
+                floats[value + j] = -np.sign(z) * shrunk / rate if rate > 0 else np.float32(0.0)

@@ -34,7 +34,7 @@ MESSAGE_BYTES = 1 << 20
 
 
 class Files(msgspec.Struct, frozen=True, tag=True):
-    """Comes with descriptors of what the next ``Persist`` is about: of each group ids, metadata, values and state; then the spill."""
+    """Comes with descriptors of what the next ``Persist`` is about: the records of each group, then the spill."""
 
 
 class Persist(msgspec.Struct, frozen=True, tag=True, kw_only=True):

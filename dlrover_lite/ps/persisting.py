@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import ArenaFacts, Codec, GroupShape
+from dlrover_lite.checkpoint.layout import Codec
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
-from dlrover_lite.ps.cut_reader import CutReader, GroupFiles, Overflown
+from dlrover_lite.ps.cut_reader import CutReader, Overflown
 from dlrover_lite.ps.pace import Pace
 from dlrover_lite.ps.persist_messages import (
     FILES_AT_ONCE,
@@ -104,14 +103,12 @@ class Persisting:
         files, self._files = self._files, []
         try:
             spill = self._spill = Spill(order.groups, files.pop())
-            per_group = [GroupFiles(*files[start : start + 4]) for start in range(0, len(files), 4)]
             owned, whole = slot_sets.unpack(order.owned), slot_sets.unpack(order.whole)
-            reader = CutReader(order.groups, per_group, spill, owned, whole, kernels=self._kernels)
-            shapes = [GroupShape(group.dim, group.state) for group in order.groups]
+            reader = CutReader(order.groups, files, spill, owned, whole, kernels=self._kernels)
+            shapes = [group.stored for group in order.groups]
             store = CheckpointStore(order.url).join(order.cut)
             codec: Codec = "zlib" if order.compress else "none"
-            arenas = [ArenaFacts(cut.clock, np.frombuffer(cut.salts, np.uint64).tolist()) for cut in order.groups]
-            with store.part(order.job, order.ps, owned, shapes, codec=codec, arenas=arenas) as part:
+            with store.part(order.job, order.ps, owned, shapes, codec=codec) as part:
                 self._write(order, reader, part, spill)
                 failpoint("persister.finish")
                 entry: PartEntry = part.finish()

@@ -59,8 +59,6 @@ class Restoring:
         self._clock = clock
         self._began = clock()
         self._chain: list[Manifest] = []
-        self._lag: dict[int, list[int]] = {}
-        self._clocks: list[int] = []
         self._anew: dict[int, Optimizer] = {}
         """Groups whose optimizer state begins anew, and with which optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
@@ -117,7 +115,7 @@ class Restoring:
             return
         store = CheckpointStore(self.order.url)
         self._hand_over(store.chain(self.order.cut))
-        for block in store.rows(self.order.cut, slot_sets.unpack(to_bitmap(self.slots)), kernels=True):
+        for block in store.rows(self.order.cut, slot_sets.unpack(to_bitmap(self.slots))):
             if self._closed:
                 return
             self._hand_over(block)
@@ -148,33 +146,25 @@ class Restoring:
             for g, (then, spec) in enumerate(zip(specs, groups_of(now), strict=True))
             if not keeps_state(then.optimizer, spec.optimizer)
         }
-        self._clocks = _clocks(last)
-        for manifest in chain:
-            pairs = zip(self._clocks, _clocks(manifest), strict=True)
-            self._lag[manifest.cut] = [max(0, now - then) for now, then in pairs]
         expected = _rows_of(chain[0], self.slots)
-        for group, clock, rows in zip(engine.groups, self._clocks, expected, strict=True):
-            group.advance_to(clock)
+        for group, rows in zip(engine.groups, expected, strict=True):
             group.reserve(max(0, rows - group.rows))
         failpoint("ps.restore.begun")
 
     def _put_away(self, block: Block) -> None:
-        g, rows = block.group, block.rows
-        clock, lag = self._clocks[g], self._lag[block.cut][g]
-        ages = rows.ages
-        if lag or (
-            len(ages) and int(ages.max()) > clock
-        ):  # older than the clock they are relative to: as old as can be told
-            ages = np.minimum(ages.astype(np.uint64) + np.uint64(lag), np.uint64(clock)).astype(np.uint32)
-        rows = rows._replace(ages=ages)
-        if (optimizer := self._anew.get(g)) is not None:
-            # counts too: Adam corrects its means by how often a row was updated with them
-            rows = rows._replace(state=first_state(optimizer, rows.values), counts=np.zeros_like(rows.counts))
+        group = self._engine.groups[block.group]
         try:
-            self._engine.groups[g].write(rows)
+            if (optimizer := self._anew.get(block.group)) is not None:
+                rows = block.rows
+                # counts too: Adam corrects its means by how often a row was updated with them
+                group.write(rows._replace(state=first_state(optimizer, rows.values), counts=np.zeros_like(rows.counts)))
+            elif (records := block.records) is not None and records.shape == group.shape:
+                group.write_records(records.words)
+            else:
+                group.write(block.rows)
         except ValueError as error:
             raise damaged(f"cut {block.cut}", str(error)) from error
-        self.rows += len(rows.ids)
+        self.rows += len(block.slots)
         failpoint("ps.restore.rows")
 
     def _end(self) -> None:
@@ -210,16 +200,8 @@ def configured(before: Configure, training: TrainingSettings | None) -> Configur
         seed=training.seed,
         optimizer=training.optimizer,
         embedding_optimizer=training.embedding_optimizer,
+        counted=training.counted,
     )
-
-
-def _clocks(manifest: Manifest) -> list[int]:
-    """Of each group, that of the server that has had most pushes."""
-    found = [0] * len(manifest.groups)
-    for part in manifest.parts:
-        for g, clock in enumerate(part.clocks[: len(found)]):
-            found[g] = max(found[g], clock)
-    return found
 
 
 def _rows_of(manifest: Manifest, slots: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Rows as they are stored, and as they travel between parameter servers."""
+"""A table group's rows as kernels take them, and arrays that are handed to kernels."""
 
 from __future__ import annotations
 
@@ -9,39 +9,34 @@ from numpy.typing import NDArray
 
 from dlrover_lite.rows import RowData
 
-__all__ = ["META_WORDS", "NUMBERS", "RowData", "Store", "as_input", "empty_rows", "flat_inputs", "no_rows", "with_room"]
+__all__ = ["NUMBERS", "RowData", "Store", "as_input", "no_rows", "with_room"]
 
-META_WORDS = 4
-"""uint32 words of a row's metadata, by the numbers below."""
-TABLE, COUNT, CHANGED, LOGGED = (np.uint64(word) for word in range(META_WORDS))
-"""Position of the row's table + 1, or 0 if the row is free (as untouched memory is: so an arena alone tells which rows are live); count of
-updates; the group's clock at the last change; the round in which it was last logged."""
-
-USED, FREE, LOG_LENGTH, CLOCK, LOG_ROUND, TOUCHED = (np.uint64(number) for number in range(6))
-"""Of a group's numbers (uint64): row numbers in use, free ones included; free row numbers; rows in the log; its clock, which each update
-advances; rounds of logging so far; row numbers that have memory. Only FREE and LOG_LENGTH mean nothing to the process that follows."""
+USED, FREE, LOG_LENGTH, EPOCH, TOUCHED = (np.uint64(number) for number in range(5))
+"""Of a group's numbers (uint64): row numbers in use, free ones included; free row numbers; rows in the log; its epoch, which each snapshot
+advances; row numbers that have memory. FREE and LOG_LENGTH mean nothing to the process that follows."""
 NUMBERS = 8
 """Words they take."""
 
 
 class Store(NamedTuple):
-    """A group's arenas and what its tables' rows are made from, as kernels take it. Arrays are flat."""
+    """A group's records and what its tables' rows are made from, as kernels take it."""
 
-    ids: NDArray[np.uint64]
-    meta: NDArray[np.uint32]
-    values: NDArray[np.float32]
-    state: NDArray[np.float32]
+    records: NDArray[np.uint32]
+    """Flat (see ``records``)."""
+    floats: NDArray[np.float32]
+    """The same memory."""
+    row_words: np.uint64
+    values_at: np.uint64
+    """The word of a record that values begin with."""
+    counted: np.uint64
+    """1: records have a count of updates."""
     dim: np.uint64
-    parts: np.uint64
-    """State floats per value."""
     salts: NDArray[np.uint64]
     init_salts: NDArray[np.uint64]
     scales: NDArray[np.float32]
 
 
-U16, U32, U64, I64, F32, BOOL = (
-    np.dtype(kind) for kind in (np.uint16, np.uint32, np.uint64, np.int64, np.float32, np.bool_)
-)
+U32, U64, I64, F32, BOOL = (np.dtype(kind) for kind in (np.uint32, np.uint64, np.int64, np.float32, np.bool_))
 
 
 def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
@@ -56,30 +51,6 @@ def as_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
         array = array.view()
         array.flags.writeable = False
     return array
-
-
-def empty_rows(n: int, dim: int, state_dim: int) -> RowData:
-    """To be filled."""
-    return RowData(
-        np.empty(n, np.uint64),
-        np.empty(n, np.uint16),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.empty((n, dim), np.float32),
-        np.empty((n, state_dim), np.float32),
-    )
-
-
-def flat_inputs(data: RowData) -> tuple[NDArray[Any], ...]:
-    """Its arrays for a kernel to read, flat."""
-    return (
-        as_input(data.ids, U64),
-        as_input(data.tables, U16),
-        as_input(data.counts, U32),
-        as_input(data.ages, U32),
-        as_input(data.values, F32).reshape(-1),
-        as_input(data.state, F32).reshape(-1),
-    )
 
 
 def no_rows() -> NDArray[np.uint64]:

@@ -23,7 +23,7 @@ SPILL_SHARE = 4
 class Snapshot:
     """From now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
 
-    ``since``: by group, the clock from which on changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
+    ``since``: by group, the epoch after which changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
     """
 
     def __init__(self, engine: Engine, since: Sequence[int] = (), spill_bytes: int = 0) -> None:
@@ -44,7 +44,7 @@ class Snapshot:
                 cut,
                 rows=int(group.slot_rows[owned].sum()),
                 capacity=cut.used if group.complete else min(cut.used, self.spill_bytes // cut.entry_bytes),
-                since=since[g] if since else None,
+                since=since[g] if since else 0,
             )
             for g, (cut, group) in enumerate(zip(groups, engine.groups, strict=True))
         ]
@@ -56,8 +56,8 @@ class Snapshot:
 
     @property
     def files(self) -> list[int]:
-        """Of each group's ids, metadata, values and state, then the spill. Raises JobError where there are none."""
-        found = [arena.fd for group in self._engine.groups[: len(self.groups)] for arena in group.files]
+        """Of each group's records, then the spill. Raises JobError where there are none."""
+        found = [group.file.fd for group in self._engine.groups[: len(self.groups)]]
         files = [fd for fd in found if fd is not None]
         if len(files) < len(found):
             raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
@@ -75,8 +75,8 @@ class Snapshot:
     def entry(self, part: str) -> PartEntry:
         """What the manifest is to say of the part, from what the persister has said."""
         entry = msgspec.json.decode(part, type=PartEntry)
-        clocks = [group.clock for group in self.groups]
-        return msgspec.structs.replace(entry, clocks=clocks, marks=self._marks)
+        epochs = [group.epoch for group in self.groups]
+        return msgspec.structs.replace(entry, clocks=epochs, marks=self._marks)
 
     def end(self) -> Spill:
         """Rows may change as they like again. What is left is to be freed little by little, and closed."""

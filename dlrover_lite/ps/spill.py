@@ -1,7 +1,7 @@
 """The spill of a snapshot: rows as they were before they changed for the first time since, for the persister to take them from there.
 
 One file of memory: a page that says how far both sides are, then an area for each group. An entry is the row's number
-(``journal_kernels.NEW`` beside it: it was free), its id, metadata, values and state, in words of 4 bytes.
+(``journal_kernels.NEW`` beside it: it was free) and its record, in words of 4 bytes.
 
 An area is a ring of segments. Entries are numbered from 0; those of ``SEGMENT_ROWS`` numbers lie in one segment, and a table, a ring
 itself, says in which. A segment whose entries the persister has taken is used again before another one is touched, so the memory in use is
@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.bounds import Blob, Count
+from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
-from dlrover_lite.ps.rows import META_WORDS
+from dlrover_lite.records import RecordShape
 
 __all__ = [
     "ANSWERED",
-    "CLOCK",
     "COUNT",
+    "ENTRY_RECORD",
+    "EPOCH",
     "FRESH",
     "OVERFLOW",
     "PASSED",
@@ -44,9 +46,9 @@ __all__ = [
     "no_spill",
 ]
 
-USED, CLOCK, COUNT, STAMPED, OVERFLOW, SEGMENT_ROWS, SEGMENTS, FRESH, RECLAIMED = (np.uint64(word) for word in range(9))
-"""Words (uint64) of a group: rows below are in the snapshot (0: nothing is spilled any more), the group's clock at its beginning, entries
-there have been, those of them whose rows say by their clock that they have changed, whether there wasn't room for one; entries of a
+USED, EPOCH, COUNT, STAMPED, OVERFLOW, SEGMENT_ROWS, SEGMENTS, FRESH, RECLAIMED = (np.uint64(word) for word in range(9))
+"""Words (uint64) of a group: rows below are in the snapshot (0: nothing is spilled any more), the group's epoch until then, entries
+there have been, those of them whose rows say by their epoch that they have changed, whether there wasn't room for one; entries of a
 segment, segments there is room for, those that were ever used, those that were given back by now."""
 PASSED, TAKEN = np.uint64(16), np.uint64(17)
 """Rows below are the persister's, as they were; entries below have been taken. In a cache line of its own: another process writes it."""
@@ -54,10 +56,8 @@ ANSWERED = 0
 """Word of all groups: requests of training so far, by which the persister sees that there is any."""
 
 _HEADER_WORDS, _GROUP_WORDS = 16, 24
-ENTRY_ID, ENTRY_META = 2, 4
-"""Where an entry's id and metadata begin, in uint32 words."""
-ENTRY_HEAD_WORDS = ENTRY_META + META_WORDS
-"""uint32 words of an entry before its values."""
+ENTRY_RECORD = 2
+"""Where an entry's record begins, in uint32 words."""
 SEGMENT_BYTES = 1 << 20
 """At most, unless one entry has more."""
 _TABLE_UNIT = 16
@@ -74,23 +74,36 @@ class GroupCut(msgspec.Struct, frozen=True):
     """Floats of a row's optimizer state."""
     used: Count
     """Row numbers in use."""
-    clock: Count
+    epoch: Count
+    """Rows of later epochs have changed since."""
     salts: Blob
     """Of the tables: uint64."""
     capacity: Count
     """Entries that may wait in the spill."""
-    since: Count | None = None
-    """Rows changed after this clock are wanted; None: all."""
+    counted: bool = False
+    """Rows count their updates."""
+    since: Count = 0
+    """Rows of later epochs are wanted; 0: all."""
     rows: Count = 0
     """Live ones in the slots owned."""
 
     @property
+    def shape(self) -> RecordShape:
+        return RecordShape(self.dim, self.state, self.counted)
+
+    @property
+    def stored(self) -> GroupShape:
+        """As a part of a checkpoint says it."""
+        salts = np.frombuffer(self.salts, np.uint64).tolist()
+        return GroupShape(self.dim, self.state, counted=self.counted, salts=salts)
+
+    @property
     def row_bytes(self) -> int:
-        return 8 + 4 * (META_WORDS + self.dim + self.state)
+        return self.shape.bytes
 
     @property
     def entry_words(self) -> int:
-        return ENTRY_HEAD_WORDS + self.dim + self.state
+        return ENTRY_RECORD + self.shape.words
 
     @property
     def entry_bytes(self) -> int:
@@ -160,7 +173,7 @@ class Spill:
             self._starts.append(position)
             position += size
             if is_new:
-                words[CLOCK], words[USED] = group.clock, group.used
+                words[EPOCH], words[USED] = group.epoch, group.used
                 words[SEGMENT_ROWS], words[SEGMENTS] = group.segment_rows, group.segments
 
     @property
@@ -212,6 +225,23 @@ class Spill:
         start = cut.table_words + (place * cut.segment_rows + at) * cut.entry_words
         found: NDArray[np.uint32] = entries[start : start + count * cut.entry_words].reshape(count, cut.entry_words)
         return found
+
+    def waiting_rows(self, group: int) -> NDArray[np.int64]:
+        """Numbers of the rows of all entries that weren't taken yet, whether or not these rows say that they have changed. To be believed
+        only if nothing is ``overflown`` after that."""
+        cut, (words, entries) = self._groups[group], self.areas[group]
+        first, stop = int(words[TAKEN]), int(words[COUNT])
+        barrier()
+        found = [np.empty(0, np.uint64)]
+        while first < stop:
+            segment, at = divmod(first, cut.segment_rows)
+            count = min(stop - first, cut.segment_rows - at)
+            place = int(entries[segment % cut.segments])
+            start = cut.table_words + (place * cut.segment_rows + at) * cut.entry_words
+            of_segment = entries[start : start + count * cut.entry_words].reshape(count, cut.entry_words)
+            found.append(np.ascontiguousarray(of_segment[:, :ENTRY_RECORD]).view(np.uint64).reshape(-1))
+            first += count
+        return (np.concatenate(found) & np.uint64((1 << 63) - 1)).astype(np.int64)
 
     def take(self, group: int, count: int) -> None:
         """So many of those that were waiting have been copied: the server may use their room."""

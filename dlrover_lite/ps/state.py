@@ -1,6 +1,7 @@
 """What a parameter server knows beside its rows, in memory that outlives its process: the arena ``state``.
 
-Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal has an arena of its own.
+Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal, and the rows of the push
+under way, have arenas of their own.
 Everything that becomes true at one moment does so by one store of one word, made last: processes are killed between two of them.
 """
 
@@ -23,8 +24,8 @@ from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
 
-MAJOR, MINOR = 1, 0
-"""Of this layout. A newer minor version has more in places that were zero; of a newer major one nothing is known."""
+MAJOR, MINOR = 2, 0
+"""Of this layout. A newer minor version has more in places that were zero; of another major one nothing is known."""
 
 _MAGIC = int.from_bytes(b"dl-state", "little")
 
@@ -45,7 +46,9 @@ class State:
             self._words[Header.FORMAT] = MAJOR << 32 | MINOR
             self._words[Header.MAGIC] = _MAGIC
         self.marks = MarkEntries(self._words)
-        self.journal = Journal(arenas.open("journal"), self._words[Header.PROGRESS : Header.PROGRESS + 1])
+        self.journal = Journal(
+            arenas.open("journal"), arenas.open("pushed"), self._words[Header.PROGRESS : Header.PROGRESS + 1]
+        )
 
     def numbers(self, group: int) -> NDArray[np.uint64]:
         """Of a group (``rows.USED`` and so on)."""
@@ -125,10 +128,10 @@ def _check(words: NDArray[np.uint64]) -> None:
     if int(words[Header.MAGIC]) != _MAGIC:
         raise damaged("it doesn't begin as one does")
     major, minor = divmod(int(words[Header.FORMAT]), 1 << 32)
-    if major > MAJOR:
+    if major not in (0, MAJOR):
         raise JobError(
-            f"the memory of a parameter server has format {major}.{minor}, and this version reads up to {MAJOR}.{MINOR}",
-            hint="Run the job with the version of dlrover-lite that it was started with, or a newer one.",
+            f"the memory of a parameter server has format {major}.{minor}, and this version reads {MAJOR}.{MINOR}",
+            hint="Run the job with the version of dlrover-lite that it was started with.",
         )
     if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.ENTRIES]) > MarkEntries.MOST:
         raise damaged("its header makes no sense")

@@ -1,7 +1,8 @@
 """What a parameter server does with rows all the time: gather and update.
 
-Keys go in chunks: hash all and prefetch their index entries, find all and prefetch their rows, then touch the rows, so that cache
-misses overlap. Positions are uint64 throughout: numba leaves out the check for negative indices, and inner loops vectorise.
+Keys go in chunks: hash all and prefetch their buckets of the index, find a candidate for each and prefetch its record, see whether it
+is the key's, then touch the rows, so that cache misses overlap. Positions are uint64 throughout: numba leaves out the check for negative
+indices, and inner loops vectorise.
 
 ``gather`` and ``update`` take plain tuples and single arrays: named tuples cost a call as much as 10 microseconds.
 """
@@ -14,35 +15,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.kernels import fence, kernel, prefetch, publish
+from dlrover_lite.ps.bucket_index import (
+    CHUNK,
+    NOWHERE,
+    Buckets,
+    candidate,
+    enter,
+    find,
+    is_row_of,
+    prefetch_bucket,
+    row_at,
+)
+from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.hashing import SLOT_SHIFT, initial_value, mix64
-from dlrover_lite.ps.index import CHUNK, ROW_MASK, TABLE_SHIFT, enter, probe
 from dlrover_lite.ps.journal_kernels import DONE_SHIFT, NEW, JournalWords, save
 from dlrover_lite.ps.optimizers import init_state, update_rows
-from dlrover_lite.ps.rows import CHANGED, COUNT, FREE, LOG_LENGTH, LOGGED, META_WORDS, TABLE, USED, Store
+from dlrover_lite.ps.rows import FREE, LOG_LENGTH, USED, Store
 from dlrover_lite.ps.slot_counters import OWNED, TABLE_ROWS, TRACKED, flags_of
 from dlrover_lite.ps.spill import COUNT as SPILL_COUNT
 from dlrover_lite.ps.spill import STAMPED as SPILL_STAMPED
 from dlrover_lite.ps.spill import USED as SPILL_USED
 from dlrover_lite.ps.spill_kernels import spill_rows
+from dlrover_lite.records import EPOCH_BITS, EPOCH_MASK, HASH_HIGH, HASH_LOW, HEAD_WORDS, TABLE_EPOCH
 
 __all__ = [
     "Book",
     "contains",
-    "fill_state",
+    "enter_row",
     "gather",
     "halts",
     "log_row",
-    "make_row",
-    "prefetch_row",
+    "prefetch_record",
+    "row_of",
     "take_row",
     "update",
 ]
 
-_U0, _U1, _U2 = np.uint64(0), np.uint64(1), np.uint64(2)
-_META = np.uint64(META_WORDS)
+_U0, _U1 = np.uint64(0), np.uint64(1)
 _LINE = np.uint64(16)
-"""float32 values in a cache line."""
+"""Words of a cache line."""
+_COUNT = np.uint64(HEAD_WORDS)
+_HALF = np.uint64(32)
 _SHIFT = np.uint64(SLOT_SHIFT)
+_BITS, _BIT_MASK, _WORD_SHIFT = np.uint64(64), np.uint64(63), np.uint64(6)
 
 JOURNALLED, COUNTED, HALF_CHANGED, CHANGED_ROWS, ADVANCED = (np.uint64(step) for step in range(1, 6))
 SPILLED, STAMPED = np.uint64(10), np.uint64(11)
@@ -57,6 +72,8 @@ class Book(NamedTuple):
     free: NDArray[np.uint64]
     """Free row numbers, a stack; room for more behind them."""
     log: NDArray[np.uint64]
+    logged: NDArray[np.uint64]
+    """A bit for each row number: it is in the log. Empty where nothing is tracked."""
     slot_flags: NDArray[np.uint8]
     row_counts: NDArray[np.int64]
     """[4096 + tables]: live rows of each slot, then of each table."""
@@ -84,44 +101,66 @@ def take_row(numbers, free):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def log_row(row, key_hash, log_round, meta, numbers, log, slot_flags):  # type: ignore[no-untyped-def]
-    """Log a row that changes, if its slot is tracked and it isn't logged yet in this round."""
-    if flags_of(key_hash, slot_flags) & TRACKED and meta[row * _META + LOGGED] != log_round:
-        meta[row * _META + LOGGED] = log_round
-        log[numbers[LOG_LENGTH]] = row
-        numbers[LOG_LENGTH] += _U1
+def enter_row(key_hash, table, row, index, row_counts):  # type: ignore[no-untyped-def]
+    """Into the index and the counts, a key that has had no row."""
+    enter(key_hash, row, index)
+    row_counts[key_hash >> _SHIFT] += 1
+    row_counts[TABLE_ROWS + table] += 1
 
 
 @kernel
-def prefetch_row(row, store):  # type: ignore[no-untyped-def]
-    """All that an update of it needs."""
-    dim, row_state = store.dim, store.dim * store.parts
-    prefetch(store.meta, np.int64(row * _META))
-    for line in range(_U0, dim, _LINE):
-        prefetch(store.values, np.int64(row * dim + line))
-    for line in range(_U0, row_state, _LINE):
-        prefetch(store.state, np.int64(row * row_state + line))
+def log_row(row, key_hash, logged, numbers, log, slot_flags):  # type: ignore[no-untyped-def]
+    """Log a row that changes, if its slot is tracked and it isn't in the log yet."""
+    if flags_of(key_hash, slot_flags) & TRACKED:
+        word, bit = row >> _WORD_SHIFT, _U1 << (row & _BIT_MASK)
+        if logged[word] & bit == _U0:
+            logged[word] |= bit
+            log[numbers[LOG_LENGTH]] = row
+            numbers[LOG_LENGTH] += _U1
 
 
 @kernel
-def make_row(row, key, key_hash, table, store, kind, hyper):  # type: ignore[no-untyped-def]
+def prefetch_record(records, at, words):  # type: ignore[no-untyped-def]
+    """So many words of the record that begins there."""
+    for line in range(_U0, words, _LINE):
+        prefetch(records, np.int64(at + line))
+    prefetch(records, np.int64(at + words - _U1))
+
+
+@kernel
+def row_of(key_hash, table, index, records, row_words, guess):  # type: ignore[no-untyped-def]
+    """Number + 1 of the key's row, 0: there is none. ``guess``: its ``candidate``."""
+    if guess == _U0 or is_row_of(guess - _U1, row_words, key_hash, table, records):
+        return guess
+    position = find(key_hash, table, index, records, row_words)
+    if position == NOWHERE:
+        return _U0
+    return row_at(position, index) + _U1
+
+
+@kernel
+def _make_row(row, key_hash, table, epoch, store, kind, hyper):  # type: ignore[no-untyped-def]
     """A new row, not updated yet."""
-    dim, meta = store.dim, store.meta
-    store.ids[row] = key
-    meta[row * _META + TABLE] = np.uint32(table + _U1)
-    meta[row * _META + COUNT] = np.uint32(0)
-    meta[row * _META + LOGGED] = np.uint32(0)
+    records, floats, dim = store.records, store.floats, store.dim
+    at = row * store.row_words
+    records[at + HASH_LOW] = np.uint32(key_hash)
+    records[at + HASH_HIGH] = np.uint32(key_hash >> _HALF)
+    records[at + TABLE_EPOCH] = np.uint32(table + _U1) << EPOCH_BITS | epoch
+    if store.counted != _U0:
+        records[at + _COUNT] = np.uint32(0)
+    start = at + store.values_at
     for j in range(dim):
-        store.values[row * dim + j] = initial_value(key_hash, store.init_salts[table], j, store.scales[table])
-    init_state(kind, hyper, store.values, store.state, dim, row)
+        floats[start + j] = initial_value(key_hash, store.init_salts[table], j, store.scales[table])
+    init_state(kind, hyper, floats, start, dim)
 
 
 @kernel
-def gather(  # type: ignore[no-untyped-def]
-    keys, counts, salts, init_salts, scales, values, dim, words, mask, slot_flags, out
-):
+def gather(keys, counts, store, index, slot_flags, out):  # type: ignore[no-untyped-def]
     """Rows of ``keys`` (uint64 [n], table after table by ``counts``) into ``out`` (float32 [n * dim]). False, and ``out`` is not to be
-    used, if a key's slot isn't owned."""
+    used, if a key's slot isn't owned. ``store`` and ``index`` are a Store and Buckets as plain tuples."""
+    records, floats, row_words, values_at, _, dim, salts, init_salts, scales = store
+    rows_of_index, words, fingerprints, size = index
+    buckets = Buckets(rows_of_index, words, fingerprints, size)
     hashes = np.empty(CHUNK, np.uint64)
     rows = np.empty(CHUNK, np.uint64)  # row + 1; 0: unknown
     start = _U0
@@ -129,26 +168,22 @@ def gather(  # type: ignore[no-untyped-def]
         end = start + np.uint64(counts[t])
         while start < end:
             n = min(np.uint64(CHUNK), end - start)
+            common = OWNED
             for i in range(n):
                 key_hash = mix64(keys[start + i] ^ salts[t])
                 hashes[i] = key_hash
-                prefetch(words, np.int64((key_hash & mask) * _U2))
-            common = OWNED
-            for i in range(n):
-                row = words[probe(hashes[i], t, words, mask) * _U2 + _U1] & ROW_MASK
-                rows[i] = row
-                common &= flags_of(hashes[i], slot_flags)
-                for line in range(_U0, dim, _LINE):
-                    prefetch(values, np.int64((row - _U1) * dim + line))
+                prefetch_bucket(key_hash, buckets)
+                common &= flags_of(key_hash, slot_flags)
             if common == np.uint8(0):
                 return False
             for i in range(n):
-                row = rows[i]
+                rows[i] = candidate(hashes[i], buckets)
+                prefetch_record(records, (rows[i] - _U1) * row_words, values_at + dim)
+            for i in range(n):
+                row = row_of(hashes[i], t, buckets, records, row_words, rows[i])
                 target = (start + i) * dim
                 if row != _U0:
-                    source = (row - _U1) * dim
-                    for j in range(dim):
-                        out[target + j] = values[source + j]
+                    copy_values(out, target, floats, (row - _U1) * row_words + values_at, dim)
                 else:
                     for j in range(dim):
                         out[target + j] = initial_value(hashes[i], init_salts[t], j, scales[t])
@@ -158,69 +193,76 @@ def gather(  # type: ignore[no-untyped-def]
 
 @kernel
 def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so many arrays costs more than a row
-    keys,
     counts,
     hashes,
     grads,
     store,
-    entries,
+    index,
     book,
     journal,
     base,
     limit,
+    pushed,
     spill,
     spilled,
     kind,
     hyper,
     factor,
-    clock,
-    log_round,
+    epoch,
+    tracks,
 ):
-    """Apply ``grads`` (float32 [n * dim]) to the rows of ``keys`` (``hashes``: theirs), making those that aren't there.
+    """Apply ``grads`` (float32 [n * dim]) to the rows of keys with these ``hashes``, table after table by ``counts``, making those that
+    aren't there.
 
-    ``store``, ``entries`` and ``book`` are a Store, Entries and a Book as plain tuples. The caller has made sure that index, arenas and
-    log have room for n more rows, and that no key comes twice. ``log_round`` 0: no slot is tracked. ``journal``: JournalWords as a
+    ``store``, ``index`` and ``book`` are a Store, Buckets and a Book as plain tuples. The caller has made sure that index, arena and
+    log have room for n more rows, and that no key comes twice. ``tracks``: some slots are tracked. ``journal``: JournalWords as a
     plain tuple, or None when nothing is to be undone; ``base`` is the group in its word of progress, ``limit`` how many rows it holds:
-    at most CHUNK. ``spill``, ``spilled``: words and entries of a ``spill.Area``. Returns how many rows are new, or the negative of the step
-    at which it was stopped.
+    at most CHUNK; ``pushed`` gets the number of each key's row. ``spill``, ``spilled``: words and entries of a ``spill.Area``. Returns how
+    many rows are new, or the negative of the step at which it was stopped.
     """
-    ids, meta, values, state, dim, parts, salts, init_salts, scales = store
-    group = Store(ids, meta, values, state, dim, parts, salts, init_salts, scales)
-    words, mask, next_words, next_mask, swept = entries
-    numbers, free, log, slot_flags, row_counts, halt = book
+    records, floats, row_words, values_at, counted, dim, salts, init_salts, scales = store
+    group = Store(records, floats, row_words, values_at, counted, dim, salts, init_salts, scales)
+    rows_of_index, words, fingerprints, size = index
+    buckets = Buckets(rows_of_index, words, fingerprints, size)
+    numbers, free, log, logged, slot_flags, row_counts, halt = book
     new = 0
     rows = np.empty(CHUNK, np.uint64)
-    steps = np.empty(CHUNK, np.uint32)
-    start, fetched, total = _U0, _U0, np.uint64(keys.shape[0])
+    steps = np.zeros(CHUNK, np.uint32)
+    start, fetched, total = _U0, _U0, np.uint64(hashes.shape[0])
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         while start < end:
             n = min(limit, end - start)
             for i in range(max(start, fetched), start + n):
-                prefetch(words, np.int64((hashes[i] & mask) * _U2))
+                prefetch_bucket(hashes[i], buckets)
+            for i in range(n):
+                rows[i] = candidate(hashes[start + i], buckets)
+                prefetch_record(records, (rows[i] - _U1) * row_words, row_words)
             for i in range(n):
                 key_hash = hashes[start + i]
-                position = probe(key_hash, t, words, mask)
-                entry = words[position * _U2 + _U1]
-                if entry != _U0:
-                    row = (entry & ROW_MASK) - _U1
-                    prefetch_row(row, group)
+                row = row_of(key_hash, t, buckets, records, row_words, rows[i])
+                if row != _U0:
+                    rows[i] = row - _U1
                 else:
                     row = take_row(numbers, free)
-                    words[position * _U2] = key_hash
-                    words[position * _U2 + _U1] = (t << TABLE_SHIFT) | (row + _U1)
-                    if row < swept:
-                        enter(key_hash, t, row, next_words, next_mask)
-                    row_counts[key_hash >> _SHIFT] += 1
-                    row_counts[TABLE_ROWS + t] += 1
+                    enter_row(key_hash, t, row, buckets, row_counts)
                     new += 1
-                    row |= NEW
-                rows[i] = row
+                    rows[i] = row | NEW
             if journal is not None:
                 fetched = min(start + n + n, total)
-                saved_rows, saved_meta, saved_values, progress = journal
-                saved = JournalWords(saved_rows, saved_meta, saved_values, progress)
-                save(rows, n, group, saved, words, mask, hashes, start + n, fetched)
+                saved_rows, saved_records, progress = journal
+                save(
+                    rows,
+                    n,
+                    group,
+                    JournalWords(saved_rows, saved_records, progress),
+                    buckets,
+                    hashes,
+                    start + n,
+                    fetched,
+                )
+                for i in range(n):
+                    pushed[start + i] = np.uint32(rows[i])
                 fence()
                 if halts(JOURNALLED, halt):
                     return -np.int64(JOURNALLED)
@@ -229,12 +271,13 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 if halts(COUNTED, halt):
                     return -np.int64(COUNTED)
             if spill[SPILL_USED] != _U0:
-                spill_rows(rows, n, keys, start, group, spill, spilled, clock)
+                spill_rows(rows, n, group, spill, spilled)
                 publish()
                 if halts(SPILLED, halt):
                     return -np.int64(SPILLED)
             for i in range(n):
-                meta[(rows[i] & ~NEW) * _META + CHANGED] = clock
+                at = (rows[i] & ~NEW) * row_words + TABLE_EPOCH
+                records[at] = records[at] & ~EPOCH_MASK | epoch
             publish()  # who has read anything newer of a row finds it changed when it looks again
             if spill[SPILL_USED] != _U0:
                 spill[SPILL_STAMPED] = spill[SPILL_COUNT]
@@ -245,16 +288,17 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 if row & NEW != _U0:
                     row ^= NEW
                     rows[i] = row
-                    make_row(row, keys[start + i], hashes[start + i], t, group, kind, hyper)
-                at = row * _META
-                steps[i] = meta[at + COUNT] + np.uint32(1)
-                meta[at + COUNT] = steps[i]
+                    _make_row(row, hashes[start + i], t, epoch, group, kind, hyper)
+                if counted != _U0:
+                    at = row * row_words + _COUNT
+                    steps[i] = records[at] + np.uint32(1)
+                    records[at] = steps[i]
             if halts(HALF_CHANGED, halt):
                 return -np.int64(HALF_CHANGED)
-            if log_round != np.uint32(0):
+            if tracks:
                 for i in range(n):
-                    log_row(rows[i], hashes[start + i], log_round, meta, numbers, log, slot_flags)
-            update_rows(kind, hyper, factor, values, state, dim, rows, n, grads, start * dim, steps)
+                    log_row(rows[i], hashes[start + i], logged, numbers, log, slot_flags)
+            update_rows(kind, hyper, factor, floats, row_words, values_at, dim, rows, n, grads, start * dim, steps)
             start += n
             if journal is not None:
                 fence()
@@ -268,19 +312,11 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
 
 
 @kernel
-def contains(keys, counts, salts, words, mask, out):  # type: ignore[no-untyped-def]
+def contains(keys, counts, salts, index, records, row_words, out):  # type: ignore[no-untyped-def]
     """Whether there is a row for each key, into ``out`` (bool [n])."""
     start = _U0
     for t in range(np.uint64(counts.shape[0])):
         end = start + np.uint64(counts[t])
         for i in range(start, end):
-            position = probe(mix64(keys[i] ^ salts[t]), t, words, mask)
-            out[i] = words[position * _U2 + _U1] != _U0
+            out[i] = find(mix64(keys[i] ^ salts[t]), t, index, records, row_words) != NOWHERE
         start = end
-
-
-@kernel
-def fill_state(kind, hyper, values, state, dim, n):  # type: ignore[no-untyped-def]
-    """State of n rows before their first update (flat arrays)."""
-    for row in range(np.uint64(n)):
-        init_state(kind, hyper, values, state, dim, row)

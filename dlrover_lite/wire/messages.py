@@ -401,11 +401,12 @@ class SnapshotOrder(Message, frozen=True):
 
 
 class TrainingSettings(Message, frozen=True):
-    """Seed and optimizers of a recipe."""
+    """Seed and optimizers of a recipe; ``counted`` as in ``Configure``."""
 
     seed: IdBits
     optimizer: Optimizer
     embedding_optimizer: Optimizer
+    counted: bool = False
 
 
 class RestoreOrder(Message, frozen=True):
@@ -419,7 +420,8 @@ class RestoreOrder(Message, frozen=True):
     marks: bool = True
     """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
     training: TrainingSettings | None = None
-    """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew."""
+    """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew, and so do counts of
+    updates that the cut doesn't have."""
 
 
 class MoveOrder(Message, frozen=True):

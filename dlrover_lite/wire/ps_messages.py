@@ -55,6 +55,8 @@ class Configure(Message, frozen=True):
     dense: DenseSpec
     optimizer: Optimizer
     embedding_optimizer: Optimizer
+    counted: bool = False
+    """Each row of a table has a count of its updates, whether or not the optimizer needs it."""
 
 
 class Pull(Message, frozen=True):
@@ -173,8 +175,8 @@ class CopyNext(Message, frozen=True):
 
 
 class Copied(Message, frozen=True):
-    """Some rows of one group. Frames, unless the rows are in a place: uint64 keys, uint16 tables, uint32 counts of updates, uint32 ages
-    (pushes since the last change), float32 values and float32 optimizer state; when ``complete``, only one: the marks, as msgpack."""
+    """Some rows of one group. A frame, unless the rows are in a place: their records (uint32 [rows, words], ``dlrover_lite.records``);
+    when ``complete``, the marks instead, as msgpack."""
 
     session: IdBits
     group: OptionalIndex

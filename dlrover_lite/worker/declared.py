@@ -40,5 +40,12 @@ def declare(recipe: Recipe) -> Declared:
     module = build_model(recipe.model, schema, directory=directory, seed=training.seed)
     layout, flat = EmbeddingLayout(fields_of_model(module), schema), FlatParameters(module)
     embedding_optimizer = training.embedding_optimizer or training.optimizer
-    configuration = Configure(training.seed, layout.tables, flat.spec, training.optimizer, embedding_optimizer)
+    configuration = Configure(
+        training.seed,
+        layout.tables,
+        flat.spec,
+        training.optimizer,
+        embedding_optimizer,
+        recipe.export.optimizer_state,
+    )
     return Declared(module, flat, schema, configuration)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dlrover_lite.ps.hashing import table_salt
 from dlrover_lite.ps.layout import BLOCK, BUFFERS, PARAMETERS
+from dlrover_lite.records import table_salt
 from dlrover_lite.wire.ps_messages import DenseSpec
 from dlrover_lite.worker.embedding import GroupKeys, order_by_owner
 from dlrover_lite.worker.slot_map import SlotMap

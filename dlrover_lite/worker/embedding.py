@@ -15,8 +15,9 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.kernels import kernel
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.ps.dedupe import Deduplicator
-from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64, table_salt
+from dlrover_lite.ps.hashing import SLOT_SHIFT, mix64
 from dlrover_lite.ps.layout import group_tables
+from dlrover_lite.records import table_salt
 from dlrover_lite.wire.messages import UnknownIds
 from dlrover_lite.wire.ps_messages import TableSpec
 

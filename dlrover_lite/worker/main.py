@@ -217,7 +217,8 @@ def _meet_parameter_servers(
     ps = PsClient(topology, node=spec.id, master_endpoint=spec.master_endpoint, context=context)
     trainer = Trainer(module, EmbeddingLayout(fields_of_model(module), schema), ps)
     training = recipe.training
-    trainer.configure(training.seed, training.optimizer, training.embedding_optimizer or training.optimizer)
+    embedding_optimizer = training.embedding_optimizer or training.optimizer
+    trainer.configure(training.seed, training.optimizer, embedding_optimizer, counted=recipe.export.optimizer_state)
     return trainer
 
 

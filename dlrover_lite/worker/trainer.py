@@ -66,9 +66,11 @@ class Trainer:
         self.placement = DensePlacement(self.flat.spec)
         self._loss = loss_of(module)
 
-    def configure(self, seed: int, optimizer: Optimizer, embedding_optimizer: Optimizer) -> None:
-        """Tell every PS what it keeps, with this module's values as the first ones; waits."""
-        configuration = Configure(seed, self.layout.tables, self.flat.spec, optimizer, embedding_optimizer)
+    def configure(
+        self, seed: int, optimizer: Optimizer, embedding_optimizer: Optimizer, *, counted: bool = False
+    ) -> None:
+        """Tell every PS what it keeps, with this module's values as the first ones; waits. ``counted``: as in ``Configure``."""
+        configuration = Configure(seed, self.layout.tables, self.flat.spec, optimizer, embedding_optimizer, counted)
         keys = MinibatchKeys(self.ps.map, [], self.placement.keys(self.ps.map))
         self.ps.configure(configuration, keys, self.placement.take(keys.dense, self.flat.values))
 

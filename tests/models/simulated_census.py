@@ -53,13 +53,13 @@ class _Rows:
     def __init__(self, optimizer: Optimizer, initial: np.ndarray, *, present: bool) -> None:
         self.kind, self.hyper = KINDS[optimizer.use], hyperparameters(optimizer)
         self.parts, self.dim = STATE_PARTS[optimizer.use], initial.shape[1]
-        self.values = initial.astype(np.float32)
-        self.state = np.zeros((len(initial), max(1, self.dim * self.parts)), np.float32)
+        self.rows = np.zeros((len(initial), self.dim * (1 + self.parts)), np.float32)
+        self.rows[:, : self.dim] = initial
         self.counts = np.zeros(len(initial), np.uint32)
         self.present = np.full(len(initial), present)
         for row in range(len(initial)):
-            arguments = (self.values.reshape(-1), self.state.reshape(-1), np.uint64(self.dim), np.uint64(row))
-            init_state(self.kind, self.hyper, *arguments)
+            start = np.uint64(row * self.rows.shape[1])
+            init_state(self.kind, self.hyper, self.rows.reshape(-1), start, np.uint64(self.dim))
 
     def update(self, keys: np.ndarray, grads: np.ndarray) -> None:
         self.present[keys] = True
@@ -68,8 +68,9 @@ class _Rows:
             self.kind,
             self.hyper,
             np.float32(1.0),
-            self.values.reshape(-1),
-            self.state.reshape(-1),
+            self.rows.reshape(-1),
+            np.uint64(self.rows.shape[1]),
+            np.uint64(0),
             np.uint64(self.dim),
             keys.astype(np.uint64),
             np.uint64(len(keys)),
@@ -80,8 +81,8 @@ class _Rows:
 
     def found(self) -> TableRows:
         keys = np.random.default_rng(0).permutation(np.flatnonzero(self.present))
-        state = self.state[keys][:, : self.dim * self.parts]
-        return TableRows(keys.astype(np.uint64), self.values[keys].copy(), self.counts[keys].copy(), state.copy())
+        values, state = self.rows[keys][:, : self.dim], self.rows[keys][:, self.dim :]
+        return TableRows(keys.astype(np.uint64), values.copy(), self.counts[keys].copy(), state.copy())
 
 
 class SimulatedCensus:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dlrover_lite.kernels import kernel
 from dlrover_lite.ps.bucket_index import NOWHERE, BucketIndex, candidate, enter, find, remove, row_at
 from dlrover_lite.ps.hashing import mix64
-from dlrover_lite.ps.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
+from dlrover_lite.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
 
 WORDS = 3
 Key = tuple[int, int]
