@@ -51,22 +51,20 @@ def group_tables(tables: list[TableSpec]) -> list[list[TableSpec]]:
     return list(groups.values())
 
 
-def dense_groups(dense: DenseSpec, optimizer: Optimizer) -> list[GroupSpec]:
+def dense_groups(dense: DenseSpec, optimizer: Optimizer, *, counted: bool = False) -> list[GroupSpec]:
     """Of those kinds that have blocks."""
     kinds = (
-        (dense.parameter_blocks, GroupSpec([PARAMETERS], optimizer, complete=True)),
-        (dense.buffer_blocks, GroupSpec([BUFFERS], _SUBTRACT, scheduled=False, complete=True)),
+        (dense.parameter_blocks, GroupSpec([PARAMETERS], optimizer, complete=True, counted=counted)),
+        (dense.buffer_blocks, GroupSpec([BUFFERS], _SUBTRACT, scheduled=False, complete=True, counted=counted)),
     )
     return [group for blocks, group in kinds if blocks]
 
 
 def groups_of(configuration: Configure) -> list[GroupSpec]:
     """All groups, in the order of requests."""
-    tables = [
-        GroupSpec(tables, configuration.embedding_optimizer, counted=configuration.counted)
-        for tables in group_tables(configuration.tables)
-    ]
-    return tables + dense_groups(configuration.dense, configuration.optimizer)
+    optimizer, counted = configuration.embedding_optimizer, configuration.counted
+    tables = [GroupSpec(tables, optimizer, counted=counted) for tables in group_tables(configuration.tables)]
+    return tables + dense_groups(configuration.dense, configuration.optimizer, counted=counted)
 
 
 def hashes_of(table: str, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -56,7 +56,7 @@ class Configure(Message, frozen=True):
     optimizer: Optimizer
     embedding_optimizer: Optimizer
     counted: bool = False
-    """Each row of a table has a count of its updates, whether or not the optimizer needs it."""
+    """Each row has a count of its updates, whether or not the optimizer needs it."""
 
 
 class Pull(Message, frozen=True):

@@ -12,17 +12,16 @@ import numpy as np
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.cut_writer import CutWriter
-from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ArenaFacts, GroupShape
+from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.part_writer import PartWriter
-from dlrover_lite.checkpoint.raw_rows import RawRoom, RawRooms, raw_row_bytes, slots_of_ids
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.ps.cut_reader import CutReader, GroupFiles
+from dlrover_lite.ps.cut_reader import CutReader
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.snapshot import Snapshot
 from dlrover_lite.ps.spill import Spill
-from dlrover_lite.rows import RowData
+from dlrover_lite.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
 
 Key = tuple[int, int, int]
 """Group, table, id."""
@@ -33,77 +32,78 @@ class Row(NamedTuple):
     values: bytes
     state: bytes
     count: int
-    changed: int
-    """The group's clock then."""
+    epoch: int
+    """Of the last change."""
     slot: int
 
 
-def clocks_of(engine: Engine) -> list[int]:
-    return [group.cut().clock for group in engine.groups]
+def epochs_now(engine: Engine) -> list[int]:
+    return [group.epoch for group in engine.groups]
+
+
+def _records_of(engine: Engine) -> list[np.ndarray]:
+    """Of all rows of the slots owned, by group."""
+    members = slot_sets.unpack(to_bitmap(engine.owned))
+    found = []
+    for group in engine.groups:
+        numbers, _ = group.find(members, 0, scan_limit=1 << 40, row_limit=1 << 40)
+        found.append(group.read_records(numbers))
+    return found
+
+
+def _rows_of(g: int, records: np.ndarray, shape: RecordShape, salts: np.ndarray) -> dict[Key, Row]:
+    data, epochs, slots = unpack_rows(records, shape, salts), epochs_of(records), slots_of(records)
+    found = {}
+    for i in range(len(records)):
+        values, state = data.values[i].tobytes(), data.state[i].tobytes()
+        row = Row(values, state, int(data.counts[i]), int(epochs[i]), int(slots[i]))
+        found[g, int(data.tables[i]), int(data.ids[i])] = row
+    return found
 
 
 def state_of(engine: Engine) -> dict[Key, Row]:
     """All rows of the slots owned."""
-    found = {}
-    members = slot_sets.unpack(to_bitmap(engine.owned))
-    for g, group in enumerate(engine.groups):
-        numbers, _ = group.find(members, 0, scan_limit=1 << 40, row_limit=1 << 40)
-        data = group.read(numbers)
-        clock = group.cut().clock
-        salts = np.frombuffer(group.cut().salts, np.uint64)
-        slots = slots_of_ids(data.ids, salts[data.tables])
-        for i in range(len(numbers)):
-            key = g, int(data.tables[i]), int(data.ids[i])
-            changed = (clock - int(data.ages[i])) & 0xFFFFFFFF
-            row = Row(data.values[i].tobytes(), data.state[i].tobytes(), int(data.counts[i]), changed, int(slots[i]))
-            found[key] = row
+    found: dict[Key, Row] = {}
+    for g, (group, records) in enumerate(zip(engine.groups, _records_of(engine), strict=True)):
+        found |= _rows_of(g, records, group.shape, group.salts)
     return found
 
 
-def read_cut(store: CheckpointStore, cut: int, *, kernels: bool = False) -> dict[Key, Row]:
+def read_cut(store: CheckpointStore, cut: int) -> dict[Key, Row]:
     """What whoever restores it has."""
     found: dict[Key, Row] = {}
-    clocks = {manifest.cut: manifest.parts[0].clocks for manifest in store.chain(cut)}
-    for block in store.rows(cut, kernels=kernels):
-        rows = block.rows
-        for i in range(len(block.slots)):
-            key = block.group, int(rows.tables[i]), int(rows.ids[i])
-            changed = (clocks[block.cut][block.group] - int(rows.ages[i])) & 0xFFFFFFFF
-            values, state = rows.values[i].tobytes(), rows.state[i].tobytes()
-            found[key] = Row(values, state, int(rows.counts[i]), changed, int(block.slots[i]))
+    for block in store.rows(cut):
+        assert block.records is not None
+        found |= _rows_of(block.group, *block.records)
     return found
 
 
 def arrays_of(engine: Engine) -> list[list[np.ndarray]]:
-    """All rows of the slots owned, by group: tables and ids, by which they are sorted, clocks of their last change, counts, values and
-    state. As ``state_of``, for more rows."""
-    found = []
-    members = slot_sets.unpack(to_bitmap(engine.owned))
-    for group in engine.groups:
-        numbers, _ = group.find(members, 0, scan_limit=1 << 40, row_limit=1 << 40)
-        found.append(_sorted(group.read(numbers), group.cut().clock))
-    return found
+    """Records of all rows of the slots owned, by group, in the order of their keys. As ``state_of``, for more rows."""
+    return [[_sorted(records)] for records in _records_of(engine)]
 
 
 def arrays_read(store: CheckpointStore, cut: int) -> list[list[np.ndarray]]:
     """What whoever restores it has."""
-    clocks = {manifest.cut: manifest.parts[0].clocks for manifest in store.chain(cut)}
-    groups: list[list[list[np.ndarray]]] = [[] for _ in clocks[cut]]
+    groups: list[list[np.ndarray]] = [[] for _ in store.manifest(cut).groups]
     for block in store.rows(cut):
-        groups[block.group].append(_sorted(block.rows, clocks[block.cut][block.group]))
+        assert block.records is not None
+        groups[block.group].append(block.records.words)
     found = []
-    for blocks in groups:
-        arrays = [np.concatenate([block[i] for block in blocks][::-1]) for i in range(6)]
-        names = arrays[0].astype(np.uint64) << np.uint64(48) | arrays[1]
-        _, last = np.unique(names, return_index=True)
-        found.append([array[last] for array in arrays])
+    for g, blocks in enumerate(groups):
+        words = store.manifest(cut).groups[g].record.words
+        records = np.concatenate([np.empty((0, words), np.uint32), *blocks[::-1]])
+        _, last = np.unique(_names(records), return_index=True, axis=0)
+        found.append([_sorted(records[last])])
     return found
 
 
-def _sorted(rows: RowData, clock: int) -> list[np.ndarray]:
-    order = np.lexsort((rows.ids, rows.tables))
-    arrays = rows.tables, rows.ids, np.uint32(clock) - rows.ages, rows.counts, rows.values, rows.state
-    return [array[order] for array in arrays]
+def _names(records: np.ndarray) -> np.ndarray:
+    return np.stack([positions_of(records).astype(np.uint64), hashes_of(records)], axis=1)
+
+
+def _sorted(records: np.ndarray) -> np.ndarray:
+    return records[np.lexsort((hashes_of(records), positions_of(records)))]
 
 
 def same(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> bool:
@@ -118,7 +118,7 @@ def commit(store: CheckpointStore, engine: Engine, cut: int, part: PartEntry, bu
     """With one more part, of a server that has the other slots and no rows."""
     assert engine.configuration is not None
     writer = store.join(cut)
-    shapes = [GroupShape(group.dim, group.dim * group.parts) for group in engine.groups]
+    shapes = shapes_of(engine)
     with writer.part("job", part.ps + 1, ~slot_sets.unpack(part.slots), shapes) as other:
         rest = other.finish()
     writer.commit(
@@ -136,12 +136,17 @@ def commit(store: CheckpointStore, engine: Engine, cut: int, part: PartEntry, bu
     )
 
 
+def shapes_of(engine: Engine) -> list[GroupShape]:
+    return [
+        GroupShape(group.dim, group.shape.state, counted=group.shape.counted, salts=group.salts.tolist())
+        for group in engine.groups
+    ]
+
+
 def part_of(snapshot: Snapshot, writer: CutWriter, *, block_bytes: int = BLOCK_BYTES) -> PartWriter:
     """As the persister makes it."""
-    shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
-    arenas = [ArenaFacts(group.clock, np.frombuffer(group.salts, np.uint64).tolist()) for group in snapshot.groups]
     owned = slot_sets.unpack(to_bitmap(snapshot.owned))
-    return writer.part("job", 0, owned, shapes, block_bytes=block_bytes, arenas=arenas)
+    return writer.part("job", 0, owned, [group.stored for group in snapshot.groups], block_bytes=block_bytes)
 
 
 class Nowhere:
@@ -150,29 +155,22 @@ class Nowhere:
     def __init__(self, snapshot: Snapshot) -> None:
         self.count = 0
         """Of rows."""
-        self._shapes = [GroupShape(group.dim, group.state) for group in snapshot.groups]
+        self._shapes = [group.shape for group in snapshot.groups]
         self._buckets: dict[int, Buckets] = {}
 
-    def room(self, group: int) -> RawRoom:
-        room = RawRooms(self._shapes, 4096, 1).make()
-        assert room is not None
-        room.begin(group, self._shapes[group], max(1, 4096 // raw_row_bytes(self._shapes[group])))
-        return room
-
-    def lay(self, room: RawRoom, used: int) -> None:
-        assert used <= room.capacity
-
-    def counted(self, group: int, rows: int) -> None:
-        self.count += rows
-
     def buckets(self, group: int) -> Buckets:
-        return self._buckets.setdefault(group, Buckets(self._shapes[group], 1000, 0))
+        return self._buckets.setdefault(group, Buckets(self._shapes[group].words, 1000, 0))
 
     def flush_full(self) -> None:
-        pass
+        for buckets in self._buckets.values():
+            self.count += int(buckets.used.sum())
+            buckets.used[:] = 0
 
-    def add(self, group: int, rows: RowData, slots: np.ndarray, which: np.ndarray | None = None) -> None:
-        self.count += len(slots if which is None else which)
+    def add(self, group: int, records: np.ndarray) -> None:
+        assert records.shape[1] == self._shapes[group].words
+        self.count += len(records)
+
+    set_aside = add
 
 
 @contextmanager
@@ -189,9 +187,8 @@ def reader_of(snapshot: Snapshot, whole: slot_sets.SlotSet = NO_SLOTS, *, kernel
     """As the persister makes it."""
     *files, spill_fd = snapshot.files
     spill = Spill(snapshot.groups, os.dup(spill_fd))
-    groups = [GroupFiles(*files[start : start + 4]) for start in range(0, len(files), 4)]
     try:
         owned = slot_sets.unpack(to_bitmap(snapshot.owned))
-        yield CutReader(snapshot.groups, groups, spill, owned, whole, kernels=kernels)
+        yield CutReader(snapshot.groups, files, spill, owned, whole, kernels=kernels)
     finally:
         spill.close()

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Applied, Consumed, Manifest, Marks, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.layout import slots_of
 from dlrover_lite.ps.marks import to_bitmap
-from dlrover_lite.ps.rows import CLOCK
-
-
-def clocks_of(engine: Engine) -> list[int]:
-    return [int(group._book.numbers[CLOCK]) for group in engine.groups]
+from dlrover_lite.records import epochs_of
+from tests.ps.cutting import shapes_of
 
 
 def write_cut(
@@ -37,28 +30,22 @@ def write_cut(
     store.create()
     writer = store.begin(cut)
     parts: list[PartEntry] = []
-    shapes = [GroupShape(group.dim, group.dim * group.parts) for group in engines[0].groups]
+    shapes = shapes_of(engines[0])
     for ps, engine in enumerate(engines):
         owned = slot_sets.unpack(to_bitmap(engine.owned))
         before = builds_on.parts[ps].clocks if builds_on is not None else [0] * len(shapes)
         with writer.part(job, ps, owned, shapes, block_bytes=4096) as part:
             for g, group in enumerate(engine.groups):
                 rows, _ = group.find(owned, 0, scan_limit=1 << 40, row_limit=1 << 40)
-                data = group.read(rows)
-                if builds_on is not None:
-                    fresh = data.ages < clocks_of(engine)[g] - before[g]
-                    data = type(data)(*(array[fresh] for array in data))
-                slots = np.zeros(len(data.ids), np.uint16)
-                for t, table in enumerate(group.tables):
-                    slots[data.tables == t] = slots_of(table.name, data.ids[data.tables == t])
-                part.add(g, data, slots)
+                records = group.read_records(rows)
+                part.add(g, records[epochs_of(records) > before[g]])
             applied = [
                 Applied(epoch, k, to_bitmap(mask))
                 for epoch, k in names or []
                 if (mask := engine.marks.applied(epoch, k))
             ]
             marks = Marks(known[ps] if known else ledger or Consumed(), applied)
-            parts.append(part.finish(marks, clocks=clocks_of(engine)))
+            parts.append(part.finish(marks, clocks=[group.cut().epoch for group in engine.groups]))
     assert engines[0].configuration is not None
     manifest = Manifest(
         job=job,

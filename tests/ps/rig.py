@@ -44,7 +44,7 @@ SGD = Optimizer(use="sgd", learning_rate=1.0)
 
 
 def configuration(optimizer: Optimizer = SGD) -> Configure:
-    return Configure(1, TABLES, DenseSpec(BLOCKS, 1), optimizer, optimizer)
+    return Configure(1, TABLES, DenseSpec(BLOCKS, 1), optimizer, optimizer, counted=True)
 
 
 def blocks(values: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:

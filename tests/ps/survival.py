@@ -12,9 +12,9 @@ from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.layout import BLOCK, groups_of, slots_of
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of, to_bitmap
 from dlrover_lite.ps.memory import Memory
-from dlrover_lite.ps.rows import RowData
 from dlrover_lite.ps.tidying import Tidying
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.rows import RowData
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 TABLES = [TableSpec("a", 16, 0.05), TableSpec("b", 3, 0.1), TableSpec("c", 16, 0.2)]
@@ -54,7 +54,7 @@ Step = Push | Receive | Tidy
 
 def configuration(use: str) -> Configure:
     optimizer = OPTIMIZERS[use]
-    return Configure(3, TABLES, DenseSpec(*BLOCKS), optimizer, optimizer)
+    return Configure(3, TABLES, DenseSpec(*BLOCKS), optimizer, optimizer, counted=use == "adagrad")
 
 
 def configure(engine: Engine, use: str) -> None:
@@ -122,7 +122,6 @@ def receive(engine: Engine, seed: int, keys: int) -> None:
             mine,
             np.zeros(n, np.uint16),
             np.ones(n, np.uint32),
-            np.zeros(n, np.uint32),
             random.standard_normal((n, group.dim)).astype(np.float32),
             random.standard_normal((n, group.dim * group.parts)).astype(np.float32),
         )

@@ -13,13 +13,11 @@ import pytest
 
 from dlrover_lite.ps.chunk_memory import NotShared, OfferedMemory, open_memory
 from dlrover_lite.ps.kept_memory import make_memfd
-from dlrover_lite.ps.rows import RowData
 from dlrover_lite.wire.ps_messages import Shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
-DIM, STATE = 3, 6
-ROW_BYTES = 8 + 2 + 4 + 4 + 4 * (DIM + STATE)
+WORDS = 11
 
 _OFFERS = """
 import sys
@@ -27,8 +25,7 @@ import msgspec
 from dlrover_lite.ps.chunk_memory import OfferedMemory
 memory = OfferedMemory(2, 4096)
 for place in range(2):
-    for column in memory.rows(place, 5, 3, 6):
-        column[:] = 7 + place
+    memory.records(place, 5, 11)[:] = 7 + place
 print(msgspec.json.encode(memory.offer).decode(), flush=True)
 sys.stdin.read()
 """
@@ -44,20 +41,19 @@ def memory() -> Iterator[OfferedMemory]:
 def test_rows_are_where_they_were_put(memory: OfferedMemory) -> None:
     opened = open_memory(memory.offer)
     rng = np.random.default_rng(0)
-    put: dict[int, list[bytes]] = {}
+    put: dict[int, bytes] = {}
     for place, n in ((0, 40), (1, 1), (2, 70)):
-        rows = memory.rows(place, n, DIM, STATE)
-        assert rows is not None
-        assert [column.shape for column in rows] == [(n,), (n,), (n,), (n,), (n, DIM), (n, STATE)]
-        for column in rows:
-            column[:] = rng.integers(0, 1000, column.shape)
-        put[place] = [column.tobytes() for column in rows]
-        assert all(column.ctypes.data % column.itemsize == 0 for column in rows), "as kernels need them"
+        records = memory.records(place, n, WORDS)
+        assert records is not None
+        assert records.shape == (n, WORDS)
+        records[:] = rng.integers(0, 1000, records.shape)
+        put[place] = records.tobytes()
+        assert records.flags.aligned and records.flags.c_contiguous, "as kernels need them"
     for place, n in ((0, 40), (1, 1), (2, 70)):
-        found = opened.rows(place, n, DIM, STATE)
+        found = opened.records(place, n, WORDS)
         assert found is not None
-        assert [column.tobytes() for column in found] == put[place]
-        assert not any(column.flags.writeable for column in found)
+        assert found.tobytes() == put[place]
+        assert not found.flags.writeable
 
 
 def test_what_was_opened_stays_when_the_one_who_offered_it_is_killed() -> None:
@@ -68,27 +64,21 @@ def test_what_was_opened_stays_when_the_one_who_offered_it_is_killed() -> None:
         opened = open_memory(offer)
         process.kill()
         process.wait()
-        rows = opened.rows(1, 5, DIM, STATE)
-        assert rows is not None
-        assert all((column == 8).all() for column in rows)
+        records = opened.records(1, 5, WORDS)
+        assert records is not None
+        assert (records == 8).all()
         with pytest.raises(NotShared):
             open_memory(offer)
 
 
 def test_a_place_holds_so_many_rows_and_no_more(memory: OfferedMemory) -> None:
-    fits = next(n for n in range(200) if memory.rows(0, n + 1, DIM, STATE) is None)
-    assert 4096 - 6 * 64 <= fits * ROW_BYTES <= 4096
-    assert memory.rows(2, fits, DIM, STATE) is not None
-    assert memory.rows(0, 1 << 50, DIM, STATE) is None
+    fits = 4096 // (4 * WORDS)
+    assert memory.records(2, fits, WORDS) is not None
+    assert memory.records(2, fits + 1, WORDS) is None
+    assert memory.records(0, 1 << 50, WORDS) is None
     for place, n in ((3, 1), (-1, 1), (0, -1)):
         with pytest.raises(ValueError, match=f"{n} rows in place {place} of 3"):
-            memory.rows(place, n, DIM, STATE)
-
-
-def test_rows_without_state_take_none(memory: OfferedMemory) -> None:
-    rows = memory.rows(0, 4, DIM, 0)
-    assert isinstance(rows, RowData)
-    assert rows.state.shape == (4, 0)
+            memory.records(place, n, WORDS)
 
 
 def test_nobody_can_make_it_smaller_under_a_reader(memory: OfferedMemory) -> None:

@@ -55,6 +55,7 @@ def configuration(**changes: Any) -> Configure:
         "dense": DenseSpec(2, 1),
         "optimizer": SGD,
         "embedding_optimizer": SGD,
+        "counted": True,
     }
     return Configure(**{**fields, **changes})
 

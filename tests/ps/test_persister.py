@@ -202,6 +202,8 @@ def test_cuts_of_a_server_that_is_pushed_to_without_pause(server: Server, tmp_pa
             twin.push()
         commit(server.store, server.engine, cut, entry, None if is_base else cut - 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
+        for group in twin.engine.groups:
+            group.cut()  # its next epoch begins here, too
         assert {(one.epoch, one.k) for one in entry.marks.applied} == set(twin.engine.marks._applied)
         assert entry.marks.consumed.ranges == [(0, list(twin.engine.marks._consumed[0]))]
         assert (report.rows, report.bytes) == (sum(entry.rows), entry.stored_bytes)
@@ -479,6 +481,8 @@ def forked(directory: Path) -> None:
             twin.push()
         commit(server.store, server.engine, cut, entry, None if cut == 1 else 1)
         assert same(arrays_read(server.store, cut), arrays_of(twin.engine)), cut
+        for group in twin.engine.groups:
+            group.cut()  # its next epoch begins here, too
         since = entry.clocks
         server.cuts.follow(None)
     server.idle()

@@ -27,7 +27,7 @@ from dlrover_lite.ps.service import Unrestorable
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
 from dlrover_lite.wire.ps_messages import Shared
-from tests.ps.engine_cuts import clocks_of, write_cut
+from tests.ps.engine_cuts import write_cut
 from tests.ps.models import start, step
 from tests.ps.rig import Rig, configuration, rows_of
 
@@ -138,7 +138,7 @@ def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
     train(old, range(5, 9))
     write_cut(store, 2, engines(old), builds_on=base)
     new = rigs(3, fresh=False, optimizer=after)
-    restore(new, store, 2, marks=False, training=TrainingSettings(7, after, after))
+    restore(new, store, 2, marks=False, training=TrainingSettings(7, after, after, counted=True))
     new.configuration = msgspec.structs.replace(new.configuration, seed=7)
     new.configure_all(1.0)  # as workers do
     kept, found = everything(old), everything(new)
@@ -154,6 +154,27 @@ def test_values_are_kept_bit_for_bit_whatever_trains_them_further(
         row = start(after, np.frombuffer(kept["a", key][0], np.float32).astype(float))
         step(after, row, np.full(2, 0.5), 1.0)
         assert np.frombuffer(trained["a", key][0], np.float32) == pytest.approx(row["w"], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_counts_of_updates_begin_anew_where_the_cut_has_none_and_end_where_nobody_wants_them(
+    rigs: Callable[..., Rig], tmp_path: Path, counted: bool
+) -> None:
+    store, use = CheckpointStore(str(tmp_path)), OPTIMIZERS["adagrad"]
+    old, new = rigs(1, fresh=False, optimizer=use), rigs(2, fresh=False, optimizer=use)
+    old.configuration = msgspec.structs.replace(old.configuration, counted=not counted)
+    old.configure_all(1.0)
+    train(old, range(5))
+    write_cut(store, 1, engines(old))
+    new.configuration = msgspec.structs.replace(new.configuration, counted=counted)
+    restore(new, store, 1, training=TrainingSettings(1, use, use, counted=counted))
+    new.configure_all(1.0)
+    kept, found = everything(old), everything(new)
+    assert {name: row[:2] for name, row in found.items()} == {name: row[:2] for name, row in kept.items()}
+    assert {count for *_, count in found.values()} == {0}
+    assert any(count for *_, count in kept.values()) is not counted
+    train(new, range(5, 6))
+    assert any(count for *_, count in everything(new).values()) is counted
 
 
 @pytest.mark.parametrize(("way", "at_once"), [("memory", False), ("memory", True), ("wire", False)])
@@ -182,7 +203,7 @@ def test_slots_move_after_another_optimizer_has_taken_over(
     write_cut(store, 1, engines(old))
     stays, moves = (rigs(servers, fresh=False, optimizer=after) for servers in (1, 2))
     for rig in (stays, moves):
-        restore(rig, store, 1, marks=False, training=TrainingSettings(1, after, after))
+        restore(rig, store, 1, marks=False, training=TrainingSettings(1, after, after, counted=True))
         rig.configure_all(1.0)
     assert everything(moves) == everything(stays)
     names = iter(range(100, 200))
@@ -214,25 +235,6 @@ def test_slots_move_after_another_optimizer_has_taken_over(
     third = rigs(1, fresh=False, optimizer=after)
     restore(third, again, 1)
     assert everything(third) == everything(stays)
-
-
-def test_ages_and_clocks_go_on(rigs: Callable[..., Rig], tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
-    old = rigs(1)
-    train(old, range(6))
-    base = write_cut(store, 1, engines(old))
-    train(old, range(6, 10))
-    write_cut(store, 2, engines(old), builds_on=base)
-    new = rigs(2, fresh=False)
-    restore(new, store, 2)
-
-    def ages(engine: Engine) -> dict[int, int]:
-        rows, _ = engine.groups[0].find(np.ones(slot_sets.SLOTS, np.bool_), 0, scan_limit=1 << 40, row_limit=1 << 40)
-        data = engine.groups[0].read(rows)
-        return {int(row): int(age) for row, age, t in zip(data.ids, data.ages, data.tables, strict=True) if t == 0}
-
-    assert ages(new.engine(0)) | ages(new.engine(1)) == ages(old.engine(0))
-    assert clocks_of(new.engine(1)) == clocks_of(old.engine(0))
 
 
 def test_each_minibatch_is_applied_once_in_each_slot(rigs: Callable[..., Rig], tmp_path: Path) -> None:

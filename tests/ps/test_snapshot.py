@@ -17,23 +17,21 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint import raw_row_kernels
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
-from dlrover_lite.checkpoint.raw_rows import slots_of_ids
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_columns, cut_kernels, cut_reader, spill, table_kernels
+from dlrover_lite.ps import cut_kernels, cut_reader, cut_source, spill, table_kernels
 from dlrover_lite.ps.cut_reader import Overflown
 from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.hashing import table_salt
-from dlrover_lite.ps.layout import BLOCK, slots_of
+from dlrover_lite.ps.layout import BLOCK
 from dlrover_lite.ps.marks import Part, mask_of, to_bitmap
 from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.rows import CLOCK
+from dlrover_lite.ps.rows import EPOCH
 from dlrover_lite.ps.snapshot import Snapshot
-from tests.ps.cutting import Nowhere, clocks_of, commit, part_of, read_cut, reader_of, snapshot_of, state_of
+from dlrover_lite.records import EPOCHS_MOST, TABLE_EPOCH
+from tests.ps.cutting import Nowhere, commit, epochs_now, part_of, read_cut, reader_of, snapshot_of, state_of
 from tests.ps.survival import (
     FOREIGN,
     OPTIMIZERS,
@@ -52,30 +50,20 @@ from tests.ps.survival import (
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
-WRAPS = 0xFFFFFFFF - 3
-"""A clock that is about to begin anew."""
 MOST_PUSHES = 25
 """During one cut."""
-
-
-def test_slots_are_those_of_the_kernels() -> None:
-    ids = np.random.default_rng(0).integers(0, 1 << 64, 5000, np.uint64, endpoint=False)
-    for table in ("a", "dense parameters", "ü"):
-        assert np.array_equal(slots_of_ids(ids, np.full(len(ids), table_salt(table))), slots_of(table, ids))
 
 
 class World:
     """An engine, pushes to it, and cuts of it."""
 
-    def __init__(self, seed: int, use: str, directory: Path, *, keys: int, clock: int = 0) -> None:
+    def __init__(self, seed: int, use: str, directory: Path, *, keys: int, epoch: int = 1) -> None:
         self.random = np.random.default_rng(seed)
         self.keys = keys
         self.engine = open_engine(None)
         configure(self.engine, use)
         for group in self.engine.groups:
-            group._book.numbers[CLOCK] += np.uint64(clock)
-            moved = group._store.meta[: 4 * group.used].reshape(-1, 4)  # the dense blocks
-            moved[:, 2] += np.uint32(clock)
+            group._book.numbers[EPOCH] = epoch
         self.pushes = 0
         self.store = CheckpointStore(str(directory))
         self.store.create()
@@ -126,12 +114,8 @@ class World:
         assert entry.marks == marks
         commit(self.store, self.engine, number, entry, None if base else number - 1)
         self.cuts.append(entry)
-        assert read_cut(self.store, number, kernels=kernels) == before
-        changed = {
-            key: row
-            for key, row in before.items()
-            if base or row.changed - since[key[0]] & 0xFFFFFFFF in range(1, 1 << 31) or whole[row.slot]
-        }
+        assert read_cut(self.store, number) == before
+        changed = {key: row for key, row in before.items() if base or row.epoch > since[key[0]] or whole[row.slot]}
         assert sum(entry.rows) == len(changed), "as few as need be"
 
 
@@ -157,37 +141,20 @@ class interrupted:  # noqa: N801 - a context
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        accesses = (
-            (cut_columns, "_read"),
-            (cut_columns, "_take"),
-            (cut_kernels, "copy_rows"),
-            (cut_kernels, "drop_late"),
-        )
-        for where, name in accesses:
-            self._patch.setattr(where, name, self._interrupted(getattr(where, name)))
-        self._patch.setattr(cut_kernels, "copy_rows", self._torn(cut_kernels.copy_rows))
-        for module in (cut_reader, cut_columns, spill):
+        self._patch.setattr(cut_source.RecordSource, "read", self._torn(cut_source.RecordSource.read))
+        for module in (cut_reader, spill):
             self._patch.setattr(module, "barrier", self._happens)
 
-    def _interrupted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def interrupted(*arguments: Any) -> Any:
+    def _torn(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        """Of what changes while it is copied, some words are from before, some from after."""
+        random = np.random.default_rng(0)
+
+        def torn(*arguments: Any) -> Any:
             self._happens()
-            return function(*arguments)
-
-        return interrupted
-
-    def _torn(self, copy_rows: Callable[..., Any]) -> Callable[..., Any]:
-        """What changes while the kernel runs may be copied half before, half after."""
-
-        def torn(row: Any, stop: Any, source: Any, wanted: Any, rooms: Any, copies: Any, late: Any) -> Any:
-            found = copy_rows(row, stop, source, wanted, rooms, copies, late)
+            before = read(*arguments).copy()
             self._happens()
-            for number, place in zip(copies.numbers[: found[1]], copies.places[: found[1]], strict=True):
-                if (int(source.meta[4 * int(number) + 2]) - int(wanted.newer)) % (1 << 32) < 1 << 30:
-                    k, room = int(place) >> 4, int(rooms.offsets[int(place) & 15])
-                    rooms.u64[room // 8 + k] = 0xDEAD
-                    values = (room + 8 * int(rooms.capacity)) // 4 + k * int(rooms.dim)
-                    rooms.u32[values : values + int(rooms.dim)] = 0xDEAD
+            found = read(*arguments)
+            found[:] = np.where(random.random(found.shape) < 0.5, before, found)
             return found
 
         return torn
@@ -203,20 +170,18 @@ class interrupted:  # noqa: N801 - a context
     keys=st.integers(3, 40),
     pieces=st.sampled_from([300, 1000, 4000]),
     part_of_pushes=st.sampled_from([0.0, 0.02, 0.1, 0.5]),
-    clock=st.sampled_from([0, WRAPS]),
+    epoch=st.sampled_from([1, EPOCHS_MOST - 10]),
     kernels=st.booleans(),
 )
 def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
-    seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, clock: int, kernels: bool
+    seed: int, use: str, keys: int, pieces: int, part_of_pushes: float, epoch: int, kernels: bool
 ) -> None:
     directory = Path(tempfile.mkdtemp())
     patch = pytest.MonkeyPatch()
     try:
         patch.setattr(cut_reader, "PIECE_BYTES", pieces)
-        patch.setattr(cut_reader, "SCAN_ROWS", pieces // 25)
-        patch.setattr(cut_reader, "FEW_ROWS", pieces // 25)
         patch.setattr(spill, "SEGMENT_BYTES", pieces // 2)
-        world = World(seed, use, directory, keys=keys, clock=clock)
+        world = World(seed, use, directory, keys=keys, epoch=epoch)
         none, some = slot_sets.none(), world.random.random(slot_sets.SLOTS) < 0.2
         for number, whole in enumerate((none, none, some)):
             for _ in range(world.random.integers(4)):
@@ -255,9 +220,9 @@ def test_blocks_given_while_a_snapshot_is_taken_are_in_the_next_one(tmp_path: Pa
         for _ in reader.steps(rows):
             pass
         assert rows.count == len(before)
-        clocks = [group.clock for group in snapshot.groups]
+        epochs = [group.epoch for group in snapshot.groups]
     check(world.engine)
-    with snapshot_of(world.engine, clocks) as snapshot, reader_of(snapshot) as reader:
+    with snapshot_of(world.engine, epochs) as snapshot, reader_of(snapshot) as reader:
         rows = Nowhere(snapshot)
         for _ in reader.steps(rows):
             pass
@@ -330,7 +295,17 @@ def test_changes_since_a_cut_of_other_groups_are_refused(tmp_path: Path) -> None
     world = World(11, "sgd", tmp_path, keys=3)
     with pytest.raises(JobError, match="a cut of 2 groups"):
         Snapshot(world.engine, [1, 2])
-    assert clocks_of(world.engine) == [group.clock for group in Snapshot(world.engine, [9] * 4).groups]
+    assert epochs_now(world.engine) == [group.epoch for group in Snapshot(world.engine, [9] * 4).groups]
+
+
+def test_more_snapshots_than_epochs_are_refused(tmp_path: Path) -> None:
+    world = World(11, "sgd", tmp_path, keys=3, epoch=EPOCHS_MOST - 1)
+    with snapshot_of(world.engine):
+        world.push()
+    with pytest.raises(JobError, match=r"1,048,575 checkpoints have been taken without a pause") as caught:
+        Snapshot(world.engine)
+    assert "--resume" in caught.value.hint
+    world.push()
 
 
 def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None:
@@ -345,13 +320,7 @@ def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None
 
 def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
     """Where it is needed, nothing is compiled."""
-    kernels = (
-        cut_kernels.copy_rows,
-        cut_kernels.drop_late,
-        cut_kernels.put_entries,
-        raw_row_kernels.choose,
-        raw_row_kernels.collect,
-    )
+    kernels = (cut_kernels._scatter,)
     cut_kernels.compile_kernels()
     before = [len(kernel.signatures) for kernel in kernels]
     for use in ("sgd", "adam"):
@@ -368,7 +337,7 @@ def test_a_table_that_there_is_not_is_damage(tmp_path: Path) -> None:
         world = World(14, "sgd", tmp_path / str(kernels), keys=30)
         world.push()
         with snapshot_of(world.engine) as snapshot, reader_of(snapshot, kernels=kernels) as reader:
-            world.engine.groups[0]._store.meta[0] = 99
+            world.engine.groups[0]._store.records[TABLE_EPOCH] = 99 << 20
             with pytest.raises(JobError, match="is of table 99"):
                 list(reader.steps(Nowhere(snapshot)))
 

@@ -11,24 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.ps import spill as spill_module
-from dlrover_lite.ps.rows import CHANGED, META_WORDS, Store
-from dlrover_lite.ps.spill import COUNT, ENTRY_HEAD_WORDS, ENTRY_ID, ENTRY_META, PASSED, STAMPED, USED, GroupCut, Spill
+from dlrover_lite.ps.rows import Store
+from dlrover_lite.ps.spill import COUNT, ENTRY_RECORD, PASSED, STAMPED, USED, GroupCut, Spill
 from dlrover_lite.ps.spill_kernels import spill_rows
+from dlrover_lite.records import RecordShape
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
-ROWS, DIM, PARTS, CLOCK = 3000, 3, 1, 0xFFFFFFFE
-NEXT = np.uint32(0)  # two pushes later
+ROWS, DIM, PARTS, EPOCH = 3000, 3, 1, 77
+TABLE_EPOCH = 2
 
 
 def store_of(random: np.random.Generator) -> Store:
-    meta = random.integers(1, 9, (ROWS, META_WORDS), np.uint32)
-    meta[:, CHANGED] = CLOCK - random.integers(0, 100, ROWS)
-    values = random.random(ROWS * DIM).astype(np.float32)
-    state = random.random(ROWS * DIM * PARTS).astype(np.float32)
-    no = np.zeros(0, np.uint64)
-    ids = random.integers(0, 1 << 64, ROWS, np.uint64)
-    return Store(ids, meta.reshape(-1), values, state, np.uint64(DIM), np.uint64(PARTS), no, no, values[:0])
+    words = RecordShape(DIM, DIM * PARTS, counted=False).words
+    records = random.integers(0, 1 << 32, (ROWS, words), np.uint32)
+    records[:, TABLE_EPOCH] = 1 << 20 | (EPOCH - random.integers(0, 50, ROWS))
+    flat, no = records.reshape(-1), np.zeros(0, np.uint64)
+    u = np.uint64
+    return Store(flat, flat.view(np.float32), u(words), u(3), u(0), u(DIM), no, no, flat[:0].view(np.float32))
 
 
 class Queue:
@@ -39,10 +39,10 @@ class Queue:
         self.store = store_of(random)
         self.left = random.permutation(ROWS).astype(np.uint64)
         """Rows that are going to change, in this order."""
-        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, CLOCK, bytes(8), capacity)
+        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
         patch = pytest.MonkeyPatch()
         patch.setattr(spill_module, "SEGMENT_BYTES", segment_rows * self.cut.entry_bytes)
-        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, CLOCK, bytes(8), capacity)
+        self.cut = GroupCut(DIM, DIM * PARTS, ROWS, EPOCH, bytes(8), capacity)
         self.server = Spill([self.cut])
         self.persister = Spill([self.cut], os.dup(self.server.fd))
         self.undo = patch.undo
@@ -52,28 +52,28 @@ class Queue:
     def change(self, n: int) -> None:
         rows, self.left = self.left[:n], self.left[n:]
         words, entries = self.server.areas[0]
-        changed = self.store.meta.reshape(-1, META_WORDS)[:, CHANGED]
         expected = [self.entry(int(row)) for row in rows]
-        keys = self.store.ids[rows.astype(np.int64)]
-        spill_rows(rows, np.uint64(len(rows)), keys, np.uint64(0), self.store, words, entries, NEXT)
+        spill_rows(rows, np.uint64(len(rows)), self.store, words, entries)
+        queued = [int(entry[0]) for entry in [*self.waiting, *expected]]
+        assert self.persister.overflown or self.persister.waiting_rows(0).tolist() == queued
         assert len(self.persister.waiting(0, 1 << 30)) <= len(self.waiting), (
             "not before rows say that they have changed"
         )
-        changed[rows.astype(np.int64)] = NEXT
+        self.records[rows.astype(np.int64), TABLE_EPOCH] += np.uint32(60)
         words[STAMPED] = words[COUNT]
-        spill_rows(rows, np.uint64(len(rows)), keys, np.uint64(0), self.store, words, entries, NEXT)  # not again
+        spill_rows(rows, np.uint64(len(rows)), self.store, words, entries)  # not again
         self.waiting += expected
         self.longest = max(self.longest, len(self.waiting))
 
     def entry(self, row: int) -> np.ndarray:
-        store = self.store
         entry = np.zeros(self.cut.entry_words, np.uint32)
         entry[0] = row
-        entry[ENTRY_ID:ENTRY_META] = store.ids[row : row + 1].view(np.uint32)
-        entry[ENTRY_META:ENTRY_HEAD_WORDS] = store.meta.reshape(-1, META_WORDS)[row]
-        entry[ENTRY_HEAD_WORDS : ENTRY_HEAD_WORDS + DIM] = store.values.reshape(-1, DIM)[row].view(np.uint32)
-        entry[ENTRY_HEAD_WORDS + DIM :] = store.state.reshape(-1, DIM * PARTS)[row].view(np.uint32)
+        entry[ENTRY_RECORD:] = self.records[row]
         return entry
+
+    @property
+    def records(self) -> np.ndarray:
+        return self.store.records.reshape(ROWS, -1)
 
     def take(self, most: int) -> None:
         while most and len(found := self.persister.waiting(0, most)):
@@ -148,9 +148,7 @@ def test_rows_that_were_passed_are_not_kept() -> None:
         queue.persister.areas[0].words[PASSED] = ROWS
         rows = queue.left[:50]
         words, entries = queue.server.areas[0]
-        spill_rows(
-            rows, np.uint64(50), queue.store.ids[rows.astype(np.int64)], np.uint64(0), queue.store, words, entries, NEXT
-        )
+        spill_rows(rows, np.uint64(50), queue.store, words, entries)
         assert words[COUNT] == 0
     finally:
         queue.close()

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots
-from dlrover_lite.ps import index
+from dlrover_lite.ps import bucket_index
 from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.ps.table import NotOwned, RowData, TableGroup
+from dlrover_lite.ps.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.records import epochs_of
+from dlrover_lite.rows import RowData
 from dlrover_lite.wire.ps_messages import TableSpec
 
 DIM, TABLES, POOL, SEED = 3, 2, 40, 7
@@ -34,24 +36,24 @@ class Row(NamedTuple):
     values: Any
     state: Any
     count: int
-    changed: int
+    epoch: int
 
 
-def adagrad(row: Row, gradient: float, clock: int) -> Row:
+def adagrad(row: Row, gradient: float, epoch: int) -> Row:
     """In float32, step by step as in the kernel."""
     g = np.full(DIM, gradient, np.float32)
     state = row.state + g * g
     step = np.float32(0.5) * g / (np.sqrt(state) + np.float32(1e-10))
-    return Row(row.values - step, state, row.count + 1, clock)
+    return Row(row.values - step, state, row.count + 1, epoch)
 
 
 class Model:
     """A group, and what should be in it; each method does the same to both."""
 
     def __init__(self) -> None:
-        self.group = TableGroup(SPECS, ADAGRAD, seed=SEED, reserve_bytes=1 << 20)
+        self.group = TableGroup(SPECS, ADAGRAD, seed=SEED, reserve_bytes=1 << 20, counted=True)
         self.rows: dict[Key, Row] = {}
-        self.clock = 0
+        self.epoch = 1
         self.owned, self.tracked = EVERY, ~EVERY
         self.tracking = False
         self.log: set[Key] = set()
@@ -82,11 +84,10 @@ class Model:
             with pytest.raises(NotOwned):
                 self.group.update(*self.arrays(keys), grads, unique=True)
             return
-        self.clock += 1
         self.add(lambda: self.group.update(*self.arrays(keys), grads, unique=True))
         for key in keys:
             fresh = Row(INITIAL[key[0]][key[1]], np.zeros(DIM, np.float32), 0, 0)
-            self.rows[key] = adagrad(self.rows.get(key, fresh), gradient, self.clock)
+            self.rows[key] = adagrad(self.rows.get(key, fresh), gradient, self.epoch)
             self.changed(key)
 
     def write(self, keys: list[Key], seed: int) -> None:
@@ -97,14 +98,12 @@ class Model:
             np.array([IDS[i] for _, i in keys], np.uint64),
             np.array([t for t, _ in keys], np.uint16),
             random.integers(0, 2**32, n, dtype=np.uint32),
-            random.integers(0, 2**32, n, dtype=np.uint32),
             random.normal(size=(n, DIM)).astype(np.float32),
             random.uniform(size=(n, DIM)).astype(np.float32),
         )
         self.add(lambda: self.group.write(data))
         for i, key in enumerate(keys):
-            changed = self.clock - int(data.ages[i])
-            self.rows[key] = Row(data.values[i], data.state[i], int(data.counts[i]), changed)
+            self.rows[key] = Row(data.values[i], data.state[i], int(data.counts[i]), self.epoch)
             self.changed(key)
 
     def drop(self, members: slots.SlotSet, scan_limit: int, start: int) -> None:
@@ -153,6 +152,10 @@ class Model:
         self.group.set_owned(members)
         self.owned = members
 
+    def cut(self) -> None:
+        assert self.group.cut().epoch == self.epoch
+        self.epoch += 1
+
     def reserve(self, rows: int) -> None:
         self.group.reserve(rows)
 
@@ -166,9 +169,9 @@ class Model:
         found = every_row(group)
         assert found.keys() == self.rows.keys()
         for key, row in self.rows.items():
-            values, state, count, age = found[key]
+            values, state, count, epoch = found[key]
             assert (values.tolist(), state.tolist()) == (row.values.tolist(), row.state.tolist())
-            assert (count, age) == (row.count, (self.clock - row.changed) % 2**32)
+            assert (count, epoch) == (row.count, row.epoch)
         everything = [(t, i) for t in range(TABLES) for i in range(POOL)]
         assert group.contains(*self.arrays(everything)).tolist() == [key in self.rows for key in everything]
         mine = [key for key in everything if self.owned[self.slot(key)]]
@@ -189,10 +192,10 @@ def position(key: int) -> int:
 def every_row(group: TableGroup) -> dict[Key, tuple[Any, Any, int, int]]:
     rows, following = group.find(EVERY, 0, scan_limit=group.used, row_limit=group.used)
     assert following == group.used
-    data = group.read(rows)
+    data, epochs = group.read(rows), epochs_of(group.read_records(rows))
     names = [(int(t), position(key)) for t, key in zip(data.tables, data.ids, strict=True)]
     assert len(set(names)) == len(names)
-    return dict(zip(names, zip(data.values, data.state, data.counts, data.ages, strict=True), strict=True))
+    return dict(zip(names, zip(data.values, data.state, data.counts, epochs, strict=True), strict=True))
 
 
 KEYS = st.lists(st.tuples(st.integers(0, TABLES - 1), st.integers(0, POOL - 1)), unique=True, max_size=TABLES * POOL)
@@ -207,20 +210,28 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("take_log")),
     st.tuples(st.just("untrack")),
     st.tuples(st.just("own"), st.one_of(st.just(EVERY), MEMBERS)),
+    st.tuples(st.just("cut")),
     st.tuples(st.just("reserve"), st.integers(0, 200)),
 )
 
 
+def make_small(patch: pytest.MonkeyPatch, pace: int) -> None:
+    """An index of few rows a bucket, that is always about to have another size."""
+    patch.setattr(bucket_index, "_FIRST_BUCKETS", 1)
+    patch.setattr(bucket_index, "_AT_ONCE", 0)
+    patch.setattr(bucket_index, "_PACE", pace)
+    patch.setattr(bucket_index, "_FULL", 0.3)
+    patch.setattr(bucket_index, "_CROWDED", 0.5)
+
+
 @settings(max_examples=90, deadline=None)
-@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([0, 1, 5, 50]), st.sampled_from([0.0, 1.25]))
-def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], step: int, haste: float) -> None:
-    """``step`` and ``haste``: how fast an index changes its size."""
+@given(st.lists(OPERATIONS, max_size=30), st.sampled_from([0, 1, 2, 5]), st.booleans())
+def test_any_history_is_that_of_a_dict(operations: list[tuple[Any, ...]], pace: int, at_once: bool) -> None:
+    """``pace``, ``at_once``: how fast the index changes its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "_HASTE", haste)
-        patch.setattr(index, "_CLEARED", 1000)
-        patch.setattr(index, "_FIRST_SIZE", 8)
-        patch.setattr(index, "_AT_ONCE", 0)
-        patch.setattr(index, "_STEP", step)
+        make_small(patch, pace)
+        if at_once:
+            patch.setattr(bucket_index, "_AT_ONCE", 1 << 10)
         model = Model()
         for name, *arguments in operations:
             getattr(model, name)(*arguments)
@@ -239,11 +250,7 @@ def test_rows_that_come_and_go_while_the_index_changes(seed: int) -> None:
     random = np.random.default_rng(seed)
     everything = [(t, i) for t in range(TABLES) for i in range(POOL)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "_FIRST_SIZE", 8)
-        patch.setattr(index, "_AT_ONCE", 0)
-        patch.setattr(index, "_STEP", 0)
-        patch.setattr(index, "_CLEARED", 1000)
-        patch.setattr(index, "_HASTE", 0)
+        make_small(patch, 1)
         model, steps = Model(), 0
         model.update(everything[::4], 0.5)
         for _ in range(50):

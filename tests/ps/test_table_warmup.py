@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.ps import cut_kernels, dedupe, index, move_kernels, optimizers, slot_counters, table_kernels
-from dlrover_lite.ps.rows import RowData
+from dlrover_lite.ps import bucket_index, cut_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.ps.table_warmup import compile_kernels
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.rows import RowData
 from dlrover_lite.slots import SLOTS
 from dlrover_lite.wire.ps_messages import TableSpec
 
-MODULES = (cut_kernels, dedupe, index, move_kernels, optimizers, slot_counters, table_kernels)
+MODULES = (bucket_index, cut_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels)
 
 
 def compiled() -> dict[str, int]:
