@@ -54,8 +54,8 @@ _SPARSE = 0.2
 """Rows per entry below which it shrinks."""
 _AT_ONCE = 1 << 10
 """Buckets up to which it doubles in one go: a millisecond or less."""
-_PACE = 2
-"""Buckets that change beside each new row, so that a growth is over before the next one is due."""
+_PACE = 1.25
+"""Buckets that change beside each new row, so that a growth is over before the index is crowded, and no push has much of it to do."""
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -301,15 +301,18 @@ class BucketIndex:
             now = self.size
             self._begin(2 * now if now <= _AT_ONCE else now + now // 8)
         if self.changing:
-            self._change(self.size if self.size <= 2 * _AT_ONCE else _PACE * new_rows)
+            self._change(self.size if self.size <= 2 * _AT_ONCE else 1 + int(_PACE * new_rows))
 
     def shrink(self, buckets: int, rows: int) -> bool:
         """If it is far too large for so many rows: go on with it by so many buckets. True if there is no more to do."""
-        if not self.changing and rows < self.size * ENTRIES * _SPARSE and _buckets_for(rows) < self.size:
+        if not self.changing and self._is_sparse(rows):
             self._begin(_buckets_for(rows))
         if self.changing and self._change(buckets):
             self._give_back()
-        return not self.changing
+        return not self.changing and not self._is_sparse(rows)  # it may have been about to grow until now
+
+    def _is_sparse(self, rows: int) -> bool:
+        return rows < self.size * ENTRIES * _SPARSE and _buckets_for(rows) < self.size
 
     def _full(self) -> int:
         """Rows from which it is to grow."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from dlrover_lite.kernels import fence, kernel, prefetch
-from dlrover_lite.ps.bucket_index import CHUNK, NOWHERE, candidate, find, prefetch_bucket, remove
+from dlrover_lite.ps.bucket_index import CHUNK, NOWHERE, candidate, find, is_row_of, prefetch_bucket, remove
 from dlrover_lite.ps.copying import copy_values
 from dlrover_lite.ps.hashing import SLOT_SHIFT
 from dlrover_lite.ps.rows import FREE, USED
 from dlrover_lite.ps.slot_counters import TABLE_ROWS
-from dlrover_lite.ps.table_kernels import enter_row, halts, log_row, prefetch_record, row_of, take_row
+from dlrover_lite.ps.table_kernels import enter_row, halts, log_row, look_up, prefetch_record, take_row
 from dlrover_lite.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
 
 __all__ = [
@@ -136,12 +136,13 @@ def write(store, index, book, epoch, tracks, given):  # type: ignore[no-untyped-
             prefetch_bucket(hashes[i], index)
         for i in range(n):
             rows[i] = candidate(hashes[i], index)
-            prefetch_record(records, (rows[i] - _U1) * row_words, row_words)
+            prefetch_record(records, (max(rows[i], _U1) - _U1) * row_words, row_words)
         for i in range(n):
             source, key_hash = (start + i) * row_words, hashes[i]
             table = np.uint64(given[source + TABLE_EPOCH] >> EPOCH_BITS) - _U1
-            # looked for now, since a key may come twice
-            row = row_of(key_hash, table, index, records, row_words, candidate(key_hash, index))
+            row = candidate(key_hash, index)  # anew, since a key may come twice
+            if row != _U0 and not is_row_of(row - _U1, row_words, key_hash, table, records):
+                row = look_up(key_hash, table, index, records, row_words)
             if row != _U0:
                 row -= _U1
             else:

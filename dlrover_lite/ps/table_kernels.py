@@ -45,8 +45,8 @@ __all__ = [
     "gather",
     "halts",
     "log_row",
+    "look_up",
     "prefetch_record",
-    "row_of",
     "take_row",
     "update",
 ]
@@ -128,10 +128,9 @@ def prefetch_record(records, at, words):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def row_of(key_hash, table, index, records, row_words, guess):  # type: ignore[no-untyped-def]
-    """Number + 1 of the key's row, 0: there is none. ``guess``: its ``candidate``."""
-    if guess == _U0 or is_row_of(guess - _U1, row_words, key_hash, table, records):
-        return guess
+def look_up(key_hash, table, index, records, row_words):  # type: ignore[no-untyped-def]
+    """Number + 1 of the key's row, 0: there is none. To be called where a ``candidate`` is another key's: a call with so many arrays takes
+    longer than the rest."""
     position = find(key_hash, table, index, records, row_words)
     if position == NOWHERE:
         return _U0
@@ -178,9 +177,11 @@ def gather(keys, counts, store, index, slot_flags, out):  # type: ignore[no-unty
                 return False
             for i in range(n):
                 rows[i] = candidate(hashes[i], buckets)
-                prefetch_record(records, (rows[i] - _U1) * row_words, values_at + dim)
+                prefetch_record(records, (max(rows[i], _U1) - _U1) * row_words, values_at + dim)
             for i in range(n):
-                row = row_of(hashes[i], t, buckets, records, row_words, rows[i])
+                row = rows[i]
+                if row != _U0 and not is_row_of(row - _U1, row_words, hashes[i], t, records):
+                    row = look_up(hashes[i], t, buckets, records, row_words)
                 target = (start + i) * dim
                 if row != _U0:
                     copy_values(out, target, floats, (row - _U1) * row_words + values_at, dim)
@@ -237,10 +238,12 @@ def update(  # type: ignore[no-untyped-def]  # noqa: PLR0915 - a call with so ma
                 prefetch_bucket(hashes[i], buckets)
             for i in range(n):
                 rows[i] = candidate(hashes[start + i], buckets)
-                prefetch_record(records, (rows[i] - _U1) * row_words, row_words)
+                prefetch_record(records, (max(rows[i], _U1) - _U1) * row_words, row_words)
             for i in range(n):
                 key_hash = hashes[start + i]
-                row = row_of(key_hash, t, buckets, records, row_words, rows[i])
+                row = rows[i]
+                if row != _U0 and not is_row_of(row - _U1, row_words, key_hash, t, records):
+                    row = look_up(key_hash, t, buckets, records, row_words)
                 if row != _U0:
                     rows[i] = row - _U1
                 else:
