@@ -22,18 +22,17 @@ from _plain_disk import WAYS, drop_from_cache, read_plainly, write_plainly
 from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import ArenaFacts, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.ps.cut_kernels import compile_kernels
-from dlrover_lite.ps.cut_reader import CutReader, GroupFiles
-from dlrover_lite.ps.rows import CHANGED, META_WORDS, TABLE
+from dlrover_lite.ps.cut_reader import CutReader
 from dlrover_lite.ps.spill import GroupCut, Spill
+from dlrover_lite.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
 
 __all__ = ["Medians", "measure"]
 
-SHAPE = GroupShape(16, 16)
-CLOCK = 1000
+SHAPE = RecordShape(16, 16, False)
+EPOCH = 1000
 READERS = 3
 
 
@@ -42,30 +41,28 @@ class Cost(NamedTuple):
     cpu_s: float
 
 
-class Arenas(NamedTuple):
-    """Of a server with one group: the files of its ids, metadata, values and state, and what a snapshot of it is."""
+class Arena(NamedTuple):
+    """Of a server with one group: the file of its records, and what a snapshot of it is."""
 
-    files: GroupFiles
+    file: int
     cut: GroupCut
 
 
-def make_rows(total_bytes: int) -> Arenas:
+def make_rows(total_bytes: int) -> Arena:
     """As a server has them: in no order of slots."""
-    count = total_bytes // SHAPE.known_row_bytes
+    count = total_bytes // SHAPE.bytes
     random = np.random.default_rng(1)
-    meta = np.zeros((count, META_WORDS), np.uint32)
-    meta[:, TABLE] = 1
-    meta[:, CHANGED] = np.arange(count) % CLOCK
-    values = random.random((count, SHAPE.dim), np.float32)
-    state = random.random((count, SHAPE.state), np.float32)
-    columns = random.integers(0, 1 << 63, count, np.uint64), meta, values, state
-    files = [_file(column) for column in columns]
-    return Arenas(GroupFiles(*files), GroupCut(SHAPE.dim, SHAPE.state, count, CLOCK, bytes(8), 1, rows=count))
+    records = np.empty((count, SHAPE.words), np.uint32)
+    records[:, :TABLE_EPOCH] = random.integers(0, 1 << 32, (count, int(TABLE_EPOCH)), np.uint32)
+    records[:, TABLE_EPOCH] = np.uint32(1) << EPOCH_BITS | (1 + np.arange(count) % EPOCH).astype(np.uint32)
+    records.view(np.float32)[:, SHAPE.values_at :] = random.random((count, SHAPE.dim + SHAPE.state), np.float32)
+    cut = GroupCut(SHAPE.dim, SHAPE.state, count, EPOCH, bytes(8), 1, counted=SHAPE.counted, rows=count)
+    return Arena(_file(records), cut)
 
 
-def _file(column: NDArray[Any]) -> int:
+def _file(records: NDArray[np.uint32]) -> int:
     descriptor = os.memfd_create("bench")
-    data = column.reshape(-1).data.cast("B")
+    data = records.reshape(-1).data.cast("B")
     while data:
         data = data[os.write(descriptor, data) :]
     return descriptor
@@ -76,14 +73,14 @@ def _cpu_s(who: int = resource.RUSAGE_SELF) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def write_part(store: CheckpointStore, number: int, arenas: Arenas) -> Cost:
+def write_part(store: CheckpointStore, number: int, arena: Arena) -> Cost:
     """As the persister does."""
     writer = store.begin(number)
     every, none = ~slot_sets.none(), slot_sets.none()
-    spill = Spill([arenas.cut])
-    reader = CutReader([arenas.cut], [arenas.files], spill, every, none, kernels=True)
+    spill = Spill([arena.cut])
+    reader = CutReader([arena.cut], [arena.file], spill, every, none, kernels=True)
     began, cpu_s = time.perf_counter(), _cpu_s()
-    with writer.part("bench", 0, every, [SHAPE], arenas=[ArenaFacts(CLOCK, [0])]) as part:
+    with writer.part("bench", 0, every, [arena.cut.stored]) as part:
         for _ in reader.steps(part):
             pass
         entry = part.finish()
@@ -95,7 +92,7 @@ def write_part(store: CheckpointStore, number: int, arenas: Arenas) -> Cost:
         map_version=1,
         consumed=Consumed(),
         configuration={},
-        groups=[SHAPE],
+        groups=[arena.cut.stored],
         parts=[entry],
     )
     writer.commit(manifest)
@@ -110,7 +107,7 @@ def _read_share(url: str, cut: int, share: int, scattered: bool, ready: Any, go:
     used_before = _cpu_s()
     ready.release()
     go.wait()
-    count = sum(len(block.slots) for block in store.rows(cut, mine, kernels=True))
+    count = sum(len(block.slots) for block in store.rows(cut, mine))
     with rows.get_lock():
         rows.value += count
         cpu_s.value += _cpu_s() - used_before
@@ -154,7 +151,7 @@ class Medians(NamedTuple):
 
 def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) -> Medians:
     """In rounds of one part written, and (``reading``) read, and the same bytes by each plain way."""
-    arenas = make_rows(total_bytes)
+    arena = make_rows(total_bytes)
     compile_kernels()
     store = CheckpointStore(str(directory / "cuts"))
     store.create()
@@ -164,7 +161,7 @@ def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) ->
     reads: dict[str, list[float]] = {}
     size = 0
     for cut in range(rounds):
-        costs.setdefault("write", []).append(write_part(store, cut, arenas))
+        costs.setdefault("write", []).append(write_part(store, cut, arena))
         (part,) = (Path(store.url) / directory_of(cut)).glob("*.part")
         size = part.stat().st_size
         for way, how in WAYS.items():
@@ -172,15 +169,14 @@ def measure(directory: Path, total_bytes: int, rounds: int, *, reading: bool) ->
                 writes.setdefault(way, []).append(write_plainly(plain, size, *how))
         if reading:
             for name, scattered in (("read", False), ("read_scattered", True)):
-                cost = read_parts(store.url, cut, part, arenas.cut.used, scattered=scattered)
+                cost = read_parts(store.url, cut, part, arena.cut.used, scattered=scattered)
                 costs.setdefault(name, []).append(cost)
             for way, how in WAYS.items():
                 with suppress(OSError):
                     reads.setdefault(way, []).append(read_plainly(part, size, *how))
         plain.unlink()
         store.delete(cut)
-    for descriptor in arenas.files:
-        os.close(descriptor)
+    os.close(arena.file)
     return Medians(
         {name: size / statistics.median(cost.seconds for cost in found) for name, found in costs.items()},
         {name: statistics.median(cost.cpu_s for cost in found) / size * 2**30 for name, found in costs.items()},

@@ -268,7 +268,7 @@ def increments(home: Path, table_bytes: int, saves: int) -> Increments:
             assert manifest.builds_on is not None
             changed = [blocks or distinct for blocks in _dense_blocks(manifest)]
             found.stored.append(part.stat().st_size + part.with_name("manifest.json").stat().st_size)
-            sizes = [shape.stored_row_bytes for shape in manifest.groups]
+            sizes = [shape.record.bytes for shape in manifest.groups]
             found.changed.append(sum(rows * size for rows, size in zip(changed, sizes, strict=True)))
             found.rows_stored.append(manifest.rows)
             found.rows_changed.append(sum(changed))

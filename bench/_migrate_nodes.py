@@ -1,7 +1,7 @@
 """Processes of ``bench/migrate.py``: a parameter server as it is, and the two ends of the limit it is measured against.
 
-The limit moves the same bytes, in chunks of the same size with as many under way, and does nothing else with them: rows are gathered from
-arrays, sent over an ipc socket, and put into arrays of the other process. No index, no slots, no marks.
+The limit moves the same bytes, in chunks of the same size with as many under way, and does nothing else with them: records are gathered
+from an array, sent over an ipc socket, and put into an array of the other process. No index, no slots, no marks.
 """
 
 from __future__ import annotations
@@ -15,41 +15,36 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from dlrover_lite.records import RecordShape
+
 DIM = 16
 CHUNK_BYTES = 2 << 20
-ROW_BYTES = 8 + 16 + 4 * DIM * 2
+SHAPE = RecordShape(DIM, DIM, False)
+ROW_BYTES = SHAPE.bytes
 
 
-def columns(rows: int) -> list[NDArray[Any]]:
-    """Of a table with Adagrad's state: keys, tables, counts, ages, values, state. Every page is there already."""
-    random = np.random.default_rng(0)
-    kinds = (np.uint16, np.uint32, np.uint32)
-    return [
-        random.integers(1 << 62, size=rows).astype(np.uint64),
-        *(np.ones(rows, kind) for kind in kinds),
-        np.ones((rows, DIM), np.float32),
-        np.ones((rows, DIM), np.float32),
-    ]
+def records_of(rows: int) -> NDArray[np.uint32]:
+    """Of a table with Adagrad's state. Every page is there already."""
+    return np.ones((rows, SHAPE.words), np.uint32)
 
 
 def limit_source(endpoint: str, rows: int) -> None:
     """Gathers every second of ``rows`` rows, a chunk a request."""
-    arrays = columns(rows)
+    records = records_of(rows)
     wanted = np.arange(0, rows, 2)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.bind(endpoint)
         step = CHUNK_BYTES // ROW_BYTES
         for start in range(0, len(wanted), step):
             peer, _ = socket.recv_multipart()
-            chunk = wanted[start : start + step]
-            parts: list[Any] = [peer, *(array[chunk] for array in arrays)]
+            parts: list[Any] = [peer, records.take(wanted[start : start + step], 0)]
             socket.send_multipart(parts, copy=False)
         socket.recv_multipart()  # the target has all of it
 
 
 def limit_target(endpoint: str, rows: int) -> None:
     """Prints the seconds from the first request until the last row is in place."""
-    arrays = columns(rows)
+    records = records_of(rows)
     places = np.arange(1, rows, 2)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1000)
@@ -60,10 +55,9 @@ def limit_target(endpoint: str, rows: int) -> None:
             while asked < min(start // step + 2, -(-rows // 2 // step)):
                 socket.send(b"")
                 asked += 1
-            frames = socket.recv_multipart(copy=False)
+            frame = socket.recv(copy=False)
             here = places[start : start + step]
-            for array, frame in zip(arrays, frames, strict=True):
-                array[here] = np.frombuffer(frame.buffer, array.dtype).reshape(len(here), *array.shape[1:])
+            records[here] = np.frombuffer(frame.buffer, np.uint32).reshape(len(here), SHAPE.words)
         print(time.perf_counter() - began, flush=True)
         socket.send(b"")
 

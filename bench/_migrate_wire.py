@@ -55,7 +55,7 @@ def node(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def limit_seconds(rows: int) -> float:
-    """Half of ``rows`` rows gathered, sent over ipc and scattered, by two processes that do nothing else."""
+    """Half of ``rows`` records gathered, sent over ipc and scattered, by two processes that do nothing else."""
     with tempfile.TemporaryDirectory() as directory:
         endpoint = f"ipc://{directory}/limit.sock"
         with (

@@ -22,7 +22,7 @@ from _train_worker import BATCH_SIZE, TIMES
 __all__ = ["GIB", "NotDone", "SizedJob", "Sizes", "restore_seconds", "rows_of"]
 
 GIB = 1 << 30
-ROW_BYTES = 4 * 16 * 2
+ROW_BYTES = 4 * 17 * 2
 """Values and Adagrad state of a row of dim 16."""
 NEVER = 1e9
 """Seconds: checkpoints are taken on request."""

@@ -16,7 +16,7 @@ from _size_ids import TABLES, draw_of
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-DIM, BATCH_SIZE = 16, 1024
+DIM, BATCH_SIZE = 17, 1024
 LEARNING_RATE, EPSILON = 0.02, 1e-10
 WARM_UP_STEPS = 20
 

@@ -42,8 +42,8 @@ from numpy.typing import NDArray
 from reference import zipf_ids
 
 from dlrover_lite.jobs.paths import state_directory
+from dlrover_lite.ps.bucket_index import CHUNK
 from dlrover_lite.ps.engine import Engine, Slice
-from dlrover_lite.ps.index import CHUNK
 from dlrover_lite.ps.marks import ALL_SLOTS
 from dlrover_lite.ps.memory import PrivateMemory
 from dlrover_lite.recipe.schema import Optimizer

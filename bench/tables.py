@@ -2,8 +2,8 @@
 ``torch.optim.Adagrad`` with sparse gradients, on the same indices (4 M rows, dim 16; Zipf 1.2 and uniform; the worse of both counts).
 
 Our side hashes 64-bit ids and, in updates, sums the duplicates itself; torch's side gets row numbers. The detail of ``lookup_ratio``
-has the limit of any look-up by id: a loop that is given an index position and a row number for each key, and reads the index
-there, then the row.
+has the limit of any look-up by id: a loop that is given a bucket of the index and a row number for each key, and reads the bucket's
+first word, then the row's values.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ BATCH = 26 * 1024
 
 _CHUNK = 128
 _DIM = np.uint64(DIM)
+_BUCKET_WORDS = 16
 
 
 @kernel
-def gather_through_index(positions, rows, index, values, out):  # type: ignore[no-untyped-def]
-    """The memory accesses of a look-up and nothing else: no hash, no probing, no unknown keys. ``index`` holds zeros."""
+def gather_through_index(buckets, rows, index, floats, row_words, values_at, out):  # type: ignore[no-untyped-def]
+    """The memory accesses of a look-up and nothing else: no hash, no probing, no unknown keys, no record that is compared. ``index`` holds
+    zeros."""
     found = np.empty(_CHUNK, np.uint64)
-    for start in range(0, positions.shape[0], _CHUNK):
-        n = min(_CHUNK, positions.shape[0] - start)
+    for start in range(0, buckets.shape[0], _CHUNK):
+        n = min(_CHUNK, buckets.shape[0] - start)
         for i in range(n):
-            prefetch(index, positions[start + i])
+            prefetch(index, buckets[start + i] * _BUCKET_WORDS)
         for i in range(n):
-            found[i] = (rows[start + i] + index[np.uint64(positions[start + i])]) * _DIM
-            prefetch(values, np.int64(found[i]))
+            row = rows[start + i] + np.uint64(index[np.uint64(buckets[start + i] * _BUCKET_WORDS)])
+            found[i] = row * row_words + values_at
+            prefetch(floats, np.int64(found[i]))
+            prefetch(floats, np.int64(found[i] + _DIM - np.uint64(1)))
         for i in range(n):
             for j in range(_DIM):
-                out[np.uint64(start + i) * _DIM + j] = values[found[i] + j]
+                out[np.uint64(start + i) * _DIM + j] = floats[found[i] + j]
 
 
 def filled_table() -> TableGroup:
@@ -85,20 +89,19 @@ def measure(*, rounds: int, batches: int) -> list[Figure]:
     counts, offsets = np.array([BATCH]), torch.arange(BATCH)
     grads = np.random.default_rng(2).standard_normal((BATCH, DIM)).astype(np.float32)
     torch_grads = torch.from_numpy(grads)
-    index = np.zeros(len(table._index.entries.words), np.uint64)
+    index, store = np.zeros(table._index.size * _BUCKET_WORDS, np.uint32), table._store
     index[:] = 0  # or all its pages would be the one page of zeros
-    positions_of = np.random.default_rng(3).integers(0, len(index), ROWS)
+    buckets_of = np.random.default_rng(3).integers(0, table._index.size, ROWS)
     out = np.empty(BATCH * DIM, np.float32)
     results: dict[str, dict[str, float]] = {}
     for kind in ("zipf", "uniform"):
         drawn = draw(kind, batches)
         ids = [part.astype(np.uint64) for part in drawn]
         indices = [torch.from_numpy(part) for part in drawn]
+        buckets = [buckets_of[part] for part in drawn]
 
-        positions = [positions_of[part] for part in drawn]
-
-        def limit(i: int, ids: list[NDArray[np.uint64]] = ids, positions: list[NDArray[np.int64]] = positions) -> None:
-            gather_through_index(positions[i], ids[i], index, table._store.values, out)
+        def limit(i: int, ids: list[NDArray[np.uint64]] = ids, buckets: list[NDArray[np.int64]] = buckets) -> None:
+            gather_through_index(buckets[i], ids[i], index, store.floats, store.row_words, store.values_at, out)
 
         def torch_update(i: int, indices: list[torch.Tensor] = indices) -> None:
             weight.grad = torch.sparse_coo_tensor(indices[i][None], torch_grads, (ROWS, DIM), check_invariants=False)
