@@ -17,14 +17,21 @@ from dlrover_lite.ps.marks import mask_of
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.slots import SLOTS, SlotSet
 
-__all__ = ["BATCH_BYTES", "LISTED_ROWS", "SCAN_ROWS", "Batch", "Listing", "cut_batches", "in_order"]
+__all__ = ["BATCH_BYTES", "SCAN_ROWS", "Batch", "Listing", "cut_batches", "in_order", "most_listed"]
 
 BATCH_BYTES = 64 << 20
 """Of rows in a batch: what is copied in a quarter of a second beside training."""
-LISTED_ROWS = (32 << 20) // 8
-"""Row numbers that are held at a time."""
+LEAST_LISTED_ROWS = 4 << 20
+LISTED_SHARE = 4
+"""Of all rows, the numbers of one in so many are held at a time at most, or of ``LEAST_LISTED_ROWS``: a byte a row."""
 SCAN_ROWS = 1 << 17
 """Looked at for one reply: half a millisecond."""
+
+
+def most_listed(rows: int) -> int:
+    """Row numbers that are held at a time, of a server with so many rows."""
+    return max(LEAST_LISTED_ROWS, rows // LISTED_SHARE)
+
 
 Numbers = NDArray[np.int64]
 """Of slots, in the order in which they go."""
@@ -77,7 +84,7 @@ class Listing:
             limits = np.cumsum(counts, dtype=np.uint64)
             self._limits.append(limits)
             self._ends.append(limits - counts)
-            self._rows.append(np.empty(int(limits[-1]), np.uint64))
+            self._rows.append(np.empty(int(limits[-1]), np.uint32))
         self._cursors = [0] * len(self._groups)
 
     @property
@@ -97,7 +104,8 @@ class Listing:
     def rows(self, i: int) -> list[NDArray[np.uint64]]:
         """Of batch i, by group."""
         return [
-            rows[int(limits[i]) : int(limits[i + 1])] for rows, limits in zip(self._rows, self._limits, strict=True)
+            rows[int(limits[i]) : int(limits[i + 1])].astype(np.uint64)
+            for rows, limits in zip(self._rows, self._limits, strict=True)
         ]
 
 

@@ -88,7 +88,7 @@ def sort_out(store, batches, start, stop, rows, ends, limits):  # type: ignore[n
             batch = np.uint64(batches[records[at + HASH_HIGH] >> _SLOT_SHIFT])
             if batch != _U0:
                 if ends[batch] < limits[batch]:
-                    rows[ends[batch]] = row
+                    rows[ends[batch]] = np.uint32(row)
                     ends[batch] += _U1
                 else:
                     lost += _U1

@@ -179,7 +179,7 @@ class Outgoing:
         rows = np.sum([np.zeros(slot_sets.SLOTS, np.int64), *(group.slot_rows for group in engine.groups)], axis=0)
         members = slot_sets.unpack(to_bitmap(engine.frozen & self._left or self._left))
         order = batches.in_order(members, engine.loads.busy, coldest_first=self._order.coldest_first)
-        limits = {"most_bytes": self._most_bytes, "most_rows": batches.LISTED_ROWS}
+        limits = {"most_bytes": self._most_bytes, "most_rows": batches.most_listed(int(rows.sum()))}
         return Listing(engine.groups, batches.cut_batches(order, size, rows, **limits))
 
     def _begin_batch(self, listing: Listing, i: int) -> Batch:

@@ -212,7 +212,7 @@ class TableGroup(GroupState):
         start: int,
         *,
         scan_limit: int,
-        rows: NDArray[np.uint64],
+        rows: NDArray[np.uint32],
         ends: NDArray[np.uint64],
         limits: NDArray[np.uint64],
     ) -> int:

@@ -34,11 +34,11 @@ def compile_kernels() -> None:
     more = RowData._make(np.repeat(column, _MANY, axis=0) for column in data)
     group.write(more._replace(ids=np.arange(1, 1 + _MANY, dtype=np.uint64)))
     bounds = np.array([0, 0, 1 + _MANY], np.uint64)
-    found = np.empty(1 + _MANY, np.uint64)
+    found = np.empty(1 + _MANY, np.uint32)
     group.sort_out(
         np.ones(SLOTS, np.uint16), 0, scan_limit=1 + _MANY, rows=found, ends=bounds[:2].copy(), limits=bounds[1:]
     )
-    group.among(every, found)
+    group.among(every, found.astype(np.uint64))
     group.drop(every, 0, scan_limit=1 + _MANY)
     group.compact(1)
     cut_kernels.compile_kernels()

@@ -28,7 +28,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "CHUNK_BYTES", 300)
     monkeypatch.setattr(convergence, "FEW_BYTES", 100)
     monkeypatch.setattr(batches, "BATCH_BYTES", 3000)
-    monkeypatch.setattr(batches, "LISTED_ROWS", 250)
+    monkeypatch.setattr(batches, "LEAST_LISTED_ROWS", 250)
+    monkeypatch.setattr(batches, "LISTED_SHARE", 1 << 30)
     monkeypatch.setattr(batches, "SCAN_ROWS", 64)
 
 
