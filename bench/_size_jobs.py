@@ -23,7 +23,7 @@ __all__ = ["GIB", "NotDone", "SizedJob", "Sizes", "restore_seconds", "rows_of"]
 
 GIB = 1 << 30
 ROW_BYTES = 4 * 17 * 2
-"""Values and Adagrad state of a row of dim 16."""
+"""Values and Adagrad state of a row: 16 of the embedding and a linear weight."""
 NEVER = 1e9
 """Seconds: checkpoints are taken on request."""
 LOOK_SECONDS = 0.1

@@ -83,7 +83,7 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     index_crc32: int
     clocks: list[int] = []
-    """Of each group: pushes until then."""
+    """Of each group: the epoch of what had changed until then (version 1: pushes)."""
     marks: Marks = Marks()
 
 

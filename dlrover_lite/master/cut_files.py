@@ -66,7 +66,7 @@ def number_of(node: str) -> int:
 
 
 def basis_for(found: Basis | None, job: str, generation: int, full_every: int, owners: Sequence[Owner]) -> Basis | None:
-    """What the next cut is to build on; None: it is a base. Another generation's clocks mean nothing in this one."""
+    """What the next cut is to build on; None: it is a base. Another generation's epochs mean nothing in this one."""
     if found is None or found.increments + 1 >= full_every:
         return None
     manifest = found.manifest

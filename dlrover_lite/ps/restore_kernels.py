@@ -20,12 +20,14 @@ def restore(store, used, index, row_counts, free):  # type: ignore[no-untyped-de
     """Enter the live rows below ``used`` into an empty index, count them by slot and table, and list the numbers that are free, rising: how
     many, and the first row whose table is none (``used``: all are right).
 
-    A key that comes twice was about to move from one of the two numbers to the other, and is the same in both: the latter is freed.
+    The last row may have been about to move to one of the others (``move_kernels.compact``), and be the same in both: it is freed.
     """
     records, row_words = store.records, store.row_words
     tables = np.uint64(store.salts.shape[0])
     hashes = np.empty(CHUNK, np.uint64)
-    freed = _U0
+    freed, last = _U0, used
+    while last > _U0 and records[(last - _U1) * row_words + TABLE_EPOCH] >> EPOCH_BITS == np.uint32(0):
+        last -= _U1
     for start in range(_U0, used, np.uint64(CHUNK)):
         n = min(np.uint64(CHUNK), used - start)
         for i in range(n):
@@ -42,7 +44,7 @@ def restore(store, used, index, row_counts, free):  # type: ignore[no-untyped-de
             at = row * row_words + TABLE_EPOCH
             table = np.uint64(records[at] >> EPOCH_BITS)
             if table != _U0:
-                if find(hashes[i], table - _U1, index, records, row_words) == NOWHERE:
+                if row + _U1 != last or find(hashes[i], table - _U1, index, records, row_words) == NOWHERE:
                     enter_row(hashes[i], table - _U1, row, index, row_counts)
                     continue
                 records[at] = np.uint32(0)

@@ -388,7 +388,7 @@ class SnapshotOrder(Message, frozen=True):
     url: Url
     """``CheckpointStore(url).join(cut)`` writes the part."""
     since: Items[Count] = []
-    """The clock of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
+    """The epoch of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
     whole: SlotBits = b""
     """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
     compress: bool = False

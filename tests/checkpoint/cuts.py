@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +14,26 @@ from dlrover_lite.checkpoint.layout import Block, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Applied, Consumed, Manifest, Marks, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.records import mixed, pack_rows, table_salt
 from dlrover_lite.rows import RowData
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
-SHAPES = [GroupShape(4, 4), GroupShape(3, 0)]
-"""With Adagrad's state, and without any."""
+TABLES = [["user", "item"], ["city"]]
+"""Of each group."""
+SALTS = [np.array([table_salt(name) for name in group]) for group in TABLES]
+SHAPES = [
+    GroupShape(4, 4, counted=True, salts=SALTS[0].tolist()),
+    GroupShape(3, 0, salts=SALTS[1].tolist()),
+]
+"""With Adagrad's state and counts of updates, and without either."""
 BLOCK_BYTES = 600
 CONFIGURATION = Configure(
     seed=7,
-    tables=[TableSpec("user", 4, 0.1), TableSpec("item", 4, 0.1), TableSpec("city", 3, 0.1)],
+    tables=[TableSpec(name, SHAPES[g].dim, 0.1) for g, names in enumerate(TABLES) for name in names],
     dense=DenseSpec(0, 0),
     optimizer=Optimizer(use="sgd"),
     embedding_optimizer=Optimizer(use="adagrad"),
+    counted=True,
 )
 
 Key = tuple[int, int, int]
@@ -35,10 +44,13 @@ State = dict[Key, tuple[Any, ...]]
 class Rows(NamedTuple):
     slots: NDArray[np.uint16]
     rows: RowData
+    records: NDArray[np.uint32]
 
 
+@cache
 def slot_of(key: Key) -> int:
-    return (key[2] * 2_654_435_761 + key[1] * 977 + key[0]) % slot_sets.SLOTS
+    group, table, number = key
+    return int(mixed(np.array([number], np.uint64) ^ SALTS[group][table])[0] >> np.uint64(52))
 
 
 def rows_of(keys: Iterable[Key], group: int, version: int) -> Rows:
@@ -51,7 +63,8 @@ def rows_of(keys: Iterable[Key], group: int, version: int) -> Rows:
     values = (number[:, None] + np.arange(shape.dim)).astype(np.float32)
     state = (number[:, None] * 2 + np.arange(shape.state)).astype(np.float32)
     slots = np.array([slot_of(key) for key in chosen], np.uint16)
-    return Rows(slots, RowData(ids, tables, number, number + np.uint32(1), values, state))
+    rows = RowData(ids, tables, number if shape.counted else np.zeros_like(number), values, state)
+    return Rows(slots, rows, pack_rows(rows, shape.record, SALTS[group]))
 
 
 def state_of(blocks: Iterable[Block]) -> State:
@@ -61,7 +74,7 @@ def state_of(blocks: Iterable[Block]) -> State:
         rows = block.rows
         for at in range(len(block.slots)):
             key = (block.group, int(rows.tables[at]), int(rows.ids[at]))
-            row = (int(block.slots[at]), int(rows.counts[at]), int(rows.ages[at]))
+            row = (int(block.slots[at]), int(rows.counts[at]))
             found[key] = (*row, tuple(rows.values[at].tolist()), tuple(rows.state[at].tolist()))
     return found
 
@@ -69,7 +82,7 @@ def state_of(blocks: Iterable[Block]) -> State:
 def expected(versions: dict[Key, int]) -> State:
     found: State = {}
     for key, version in versions.items():
-        slots, rows = rows_of([key], key[0], version)
+        slots, rows, _ = rows_of([key], key[0], version)
         found |= state_of([Block(0, key[0], slots, rows)])
     return found
 
@@ -115,19 +128,13 @@ def write_cut(
             for group in range(len(SHAPES)):
                 mine = [key for key in versions if key[0] == group and owned[slot_of(key)]]
                 for start in range(0, len(mine), chunk):
-                    pieces = [rows_of([key], group, versions[key]) for key in mine[start : start + chunk]]
-                    part.add(
-                        group, _joined([piece.rows for piece in pieces]), np.concatenate([p.slots for p in pieces])
-                    )
+                    some = mine[start : start + chunk]
+                    part.add(group, np.concatenate([rows_of([key], group, versions[key]).records for key in some]))
             marks = Marks(Consumed(1, [(1, [(0, 5)])]), [Applied(1, 7, slot_sets.pack(owned))])
             parts.append(part.finish(marks, clocks=[cut, cut]))
     manifest = manifest_of(cut, parts, builds_on=builds_on, at=at)
     writer.commit(manifest)
     return manifest
-
-
-def _joined(rows: list[RowData]) -> RowData:
-    return RowData(*(np.concatenate([getattr(one, name) for one in rows]) for name in RowData._fields))
 
 
 def keys(count: int, *, start: int = 0) -> list[Key]:

@@ -22,10 +22,17 @@ from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES, Block, GroupS
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import CheckpointDamaged, JobError
+from dlrover_lite.ps.layout import slots_of
+from dlrover_lite.records import pack_rows, table_salt
 from dlrover_lite.rows import RowData
 from tests.checkpoint.cuts import manifest_of
 
-SHAPES = [GroupShape(2048, 1024), GroupShape(3000, 0)]
+TABLES = ["user", "city"]
+SALTS = [np.array([table_salt(name)]) for name in TABLES]
+SHAPES = [
+    GroupShape(2048, 1024, counted=True, salts=SALTS[0].tolist()),
+    GroupShape(3000, 0, salts=SALTS[1].tolist()),
+]
 BLOCK_BYTES = LARGE_BYTES + 50_000
 EVERYTHING = ~slot_sets.none()
 needs_direct = pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no way past the page cache")
@@ -34,27 +41,34 @@ needs_direct = pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this syst
 def rows_of(group: int, count: int) -> tuple[RowData, np.ndarray]:
     """In the slots of two sixteenths."""
     shape = SHAPES[group]
-    ids = np.arange(count, dtype=np.uint64)
-    slots = (ids * np.uint64(37) % np.uint64(512)).astype(np.uint16)
+    ids = np.arange(16 * count, dtype=np.uint64)
+    slots = slots_of(TABLES[group], ids).astype(np.uint16)
+    chosen = np.flatnonzero(slots < 512)[:count]
+    ids = ids[chosen]
     values = (ids[:, None] + np.arange(shape.dim, dtype=np.uint64)).astype(np.float32)
     state = (ids[:, None] * np.uint64(2) + np.arange(shape.state, dtype=np.uint64)).astype(np.float32)
-    number = ids.astype(np.uint32)
-    return RowData(ids, np.zeros(count, np.uint16), number, number + np.uint32(1), values, state), slots
+    counts = ids.astype(np.uint32) + np.uint32(1) if shape.counted else np.zeros(count, np.uint32)
+    return RowData(ids, np.zeros(count, np.uint16), counts, values, state), slots[chosen]
+
+
+def records_of(group: int, count: int) -> np.ndarray:
+    return pack_rows(rows_of(group, count)[0], SHAPES[group].record, SALTS[group])
 
 
 COUNTS = [140, 100]
 """Full blocks and some that aren't, of either group."""
 
 
-def write(store: CheckpointStore, cut: int = 1) -> Manifest:
+def write(store: CheckpointStore, cut: int = 1, *, aside: int = 0) -> Manifest:
+    """``aside``: so many rows of the second group come before their turn."""
     writer = store.begin(cut)
     with writer.part("job-1", 0, EVERYTHING, SHAPES, block_bytes=BLOCK_BYTES) as part:
         for group, count in enumerate(COUNTS):
-            rows, slots = rows_of(group, count)
-            for start in range(0, count, 33):
-                some = slice(start, start + 33)
-                narrow = rows.ids[some], rows.tables[some], rows.counts[some], rows.ages[some]
-                part.add(group, RowData(*narrow, rows.values[some], rows.state[some]), slots[some])
+            records = records_of(group, count)
+            for start in range(group * aside, count, 33):
+                part.add(group, records[start : start + 33])
+                if group == 0 and start < aside:
+                    part.set_aside(1, records_of(1, aside)[start : start + 33])
         entry = part.finish()
     manifest = manifest_of(cut, [entry])
     fields = {name: getattr(manifest, name) for name in manifest.__struct_fields__}
@@ -166,6 +180,18 @@ def test_reads_that_are_cut_short(store: CheckpointStore, monkeypatch: pytest.Mo
     check(store.rows(1))
 
 
+@pytest.mark.parametrize("aside", [3, 60, COUNTS[1]])
+def test_rows_that_come_before_their_turn(store: CheckpointStore, aside: int) -> None:
+    """Some, more than a block of them, and all of their group."""
+    manifest = write(store, aside=aside)
+    assert manifest.parts[0].rows == COUNTS
+    with store._open(manifest, manifest.parts[0]) as reader:
+        blocks = [(int(entry["offset"]), int(entry["bytes"])) for entry in reader.index]
+    assert all(offset + size == following for (offset, size), (following, _) in itertools.pairwise(blocks))
+    assert store.verify(1) == []
+    check(store.rows(1))
+
+
 @needs_direct
 def test_full_blocks_pass_by_the_page_cache(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the second group too, whatever was left of the first; on a file system that can do that at all."""
@@ -204,9 +230,9 @@ def test_a_disk_that_is_full_in_the_middle(store: CheckpointStore, at_byte: int)
 
 def test_an_abandoned_part_leaves_nothing(store: CheckpointStore) -> None:
     open_before = descriptors()
-    rows, slots = rows_of(0, COUNTS[0])
     with store.begin(1).part("job-1", 0, EVERYTHING, SHAPES, block_bytes=BLOCK_BYTES) as part:
-        part.add(0, rows, slots)
+        part.add(0, records_of(0, COUNTS[0]))
+        part.set_aside(1, records_of(1, COUNTS[1]))
     assert list((Path(store.url) / "cut-00000001").iterdir()) == []
     assert descriptors() == open_before
 

@@ -16,7 +16,7 @@ import pytest
 from dlrover_lite.checkpoint.manifest import MANIFEST
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
-from tests.checkpoint.cuts import SHAPES, expected, halves, keys, rows_of, slot_of, state_of, write_cut
+from tests.checkpoint.cuts import SHAPES, expected, halves, keys, manifest_of, rows_of, state_of, write_cut
 from tests.file_calls import recorded
 
 OLD = dict.fromkeys(keys(12), 1)
@@ -200,13 +200,13 @@ def test_a_full_destination(store: CheckpointStore, small_files: None) -> None:
     assert parts == []  # nothing half-written takes the room
 
 
-def test_a_part_with_a_block_missing_is_never_finished(store: CheckpointStore, small_files: None) -> None:
+@pytest.mark.parametrize("into", ["add", "set_aside"])
+def test_a_part_with_a_block_missing_is_never_finished(store: CheckpointStore, small_files: None, into: str) -> None:
     """Even if whoever writes it takes no notice of errors."""
     below, above = halves()
-    slots, rows = rows_of(keys(3000), 0, 1)
     with store.begin(2).part("job-1", 0, below | above, SHAPES, block_bytes=600) as part:
         with pytest.raises(JobError, match="destination is full"):
-            part.add(0, rows, slots)
+            getattr(part, into)(0, rows_of(keys(3000), 0, 1).records)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         for _ in range(20):
             with pytest.raises(JobError):
@@ -253,11 +253,13 @@ def test_one_process_begins_another_writes(store: CheckpointStore) -> None:
     below, above = halves()
     store.begin(2)
     key = next(key for key in keys(9) if key[0] == 1)
-    slots, rows = rows_of([key], 1, 5)
     with CheckpointStore(store.url).join(2).part("job-1", 4, below | above, SHAPES) as part:
-        part.add(1, rows, slots)
+        part.add(1, rows_of([key], 1, 5).records)
         entry = part.finish()
-    assert (entry.ps, entry.rows, slot_of(key) in slots.tolist()) == (4, [0, 1], True)
+    assert (entry.ps, entry.rows) == (4, [0, 1])
+    writer = store.join(2)
+    writer.commit(manifest_of(2, [entry]))
+    assert state_of(store.rows(2)) == expected({key: 5})
 
 
 def test_an_object_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite import slots as slot_sets
-from dlrover_lite.checkpoint.layout import Codec
+from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import configure
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
-from tests.checkpoint.cuts import CONFIGURATION, SHAPES, expected, halves, keys, rows_of, slot_of, state_of, write_cut
+from dlrover_lite.records import pack_rows, table_salt
+from dlrover_lite.rows import RowData
+from tests.checkpoint.cuts import (
+    CONFIGURATION,
+    SHAPES,
+    expected,
+    halves,
+    keys,
+    manifest_of,
+    rows_of,
+    slot_of,
+    state_of,
+    write_cut,
+)
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -109,21 +123,37 @@ def test_an_empty_cut(store: CheckpointStore) -> None:
     assert store.verify(0) == []
 
 
-def test_blocks_say_which_cut_their_ages_count_to(store: CheckpointStore) -> None:
+def test_blocks_say_which_cut_they_are_of(store: CheckpointStore) -> None:
     write_cut(store, 1, dict.fromkeys(keys(3), 1))
     write_cut(store, 2, dict.fromkeys(keys(1), 2), builds_on=1)
-    assert sorted({block.cut for block in store.rows(2)}) == [1, 2]
+    blocks = list(store.rows(2))
+    assert [block.cut for block in blocks] == sorted(block.cut for block in blocks)  # what is older comes first
+    assert {block.cut for block in blocks} == {1, 2}
+    assert state_of(block for block in blocks if block.cut == 2) == expected(dict.fromkeys(keys(1), 2))
 
 
-def test_rows_that_do_not_fit_are_refused(store: CheckpointStore) -> None:
+@pytest.mark.parametrize("into", ["add", "set_aside"])
+def test_rows_that_do_not_fit_are_refused(store: CheckpointStore, into: str) -> None:
     below, _ = halves()
+    odd, right = (
+        next(key for key in keys(100) if key[:2] == (0, 0) and owned[slot_of(key)]) for owned in halves()[::-1]
+    )
     with store.begin(1).part("job-1", 0, below, SHAPES) as part:
-        key = next(key for key in keys(100) if key[0] == 0 and not below[slot_of(key)])
-        slots, rows = rows_of([key], 0, 1)
+        put = getattr(part, into)
+        records = rows_of([right], 0, 1).records
         with pytest.raises(ValueError, match="in slots"):
-            part.add(0, rows, slots)
-        with pytest.raises(ValueError, match="in group 1"):
-            part.add(1, rows, slots)
+            put(0, rows_of([odd], 0, 1).records)
+        for wrong in (records[0], records[:, :-1]):
+            with pytest.raises(ValueError, match="in group 0: 12 words each"):
+                put(0, wrong)
+        with pytest.raises(ValueError, match="in group 1: 6 words each"):
+            put(1, records)
+        for position, found in ((0, "tables 0 to 1 of 2"), (3, "tables 1 to 3 of 2")):
+            wrong = records.repeat(2, axis=0)
+            wrong[1, 2] = position << 20
+            with pytest.raises(ValueError, match=found):
+                put(0, wrong)
+        assert part.finish().rows == [0, 0]
 
 
 def test_a_cut_without_all_slots_is_no_cut(store: CheckpointStore) -> None:
@@ -143,25 +173,22 @@ def test_numbers_rise(store: CheckpointStore) -> None:
 
 def test_rows_of_4096_values(tmp_path: Path) -> None:
     """A row that is larger than the block it is to be in."""
-    from dlrover_lite.checkpoint.layout import GroupShape
-    from dlrover_lite.rows import RowData
-    from tests.checkpoint.cuts import manifest_of
-
     store = CheckpointStore(str(tmp_path))
-    shapes = [GroupShape(4096, 4096)]
+    salts = np.array([table_salt("t")])
+    shape = GroupShape(4096, 4096, counted=True, salts=salts.tolist())
     everything = ~slot_sets.none()
     values = np.random.default_rng(1).random((5, 4096), np.float32)
     ids = np.arange(5, dtype=np.uint64)
-    rows = RowData(ids, np.zeros(5, np.uint16), ids.astype(np.uint32), ids.astype(np.uint32), values, values * 2)
-    writer = store.begin(1)
-    with writer.part("job-1", 0, everything, shapes, block_bytes=1000) as part:
-        part.add(0, rows, np.arange(5, dtype=np.uint16))
-        entry = part.finish()
-    manifest = manifest_of(1, [entry])
-    writer.commit(
-        type(manifest)(**{name: getattr(manifest, name) for name in manifest.__struct_fields__} | {"groups": shapes})
-    )
-    found = list(store.rows(1))
-    assert [len(block.slots) for block in found] == [1] * 5
-    np.testing.assert_array_equal(np.concatenate([block.rows.values for block in found]), values)
-    np.testing.assert_array_equal(np.concatenate([block.rows.state for block in found]), values * 2)
+    rows = RowData(ids, np.zeros(5, np.uint16), ids.astype(np.uint32), values, values * 2)
+    for cut, into in enumerate(("add", "set_aside"), 1):
+        writer = store.begin(cut)
+        with writer.part("job-1", 0, everything, [shape], block_bytes=1000) as part:
+            getattr(part, into)(0, pack_rows(rows, shape.record, salts))
+            entry = part.finish()
+        writer.commit(msgspec.structs.replace(manifest_of(cut, [entry]), groups=[shape]))
+        found = list(store.rows(cut))
+        assert [len(block.slots) for block in found] == [1] * 5
+        order = np.argsort([block.rows.ids[0] for block in found])
+        for name in RowData._fields:
+            together = np.concatenate([getattr(found[at].rows, name) for at in order])
+            np.testing.assert_array_equal(together, getattr(rows, name))

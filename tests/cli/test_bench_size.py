@@ -146,7 +146,7 @@ def test_the_worst_of_all_jobs_counts(bench: Module) -> None:
             "size.move_rate": 0.5,
             "size.recover_s": 2,
             "size.restore_ratio": 0.5,
-            "size.bytes_per_row": 280 / 128,
+            "size.bytes_per_row": 280 / 136,
             "size.train_ratio": 0.5 / 0.8,
         }
     )

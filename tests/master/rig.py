@@ -178,6 +178,7 @@ class Rig:
         ps: int = 1,
         workers: int = 2,
         export: str = "npz",
+        optimizer_state: bool = False,
         health: schema.Health | None = None,
         refuses: bool = False,
         stopping: bool = False,
@@ -199,7 +200,7 @@ class Rig:
             name="rig",
             model=schema.Model(use="wide_deep"),
             data=schema.CsvData(train=["x"], label="y", max_bad_share=0.01),
-            export=schema.Export(format=export),  # type: ignore[arg-type]
+            export=schema.Export(format=export, optimizer_state=optimizer_state),  # type: ignore[arg-type]
             health=health or PATIENT,
             checkpoint="off" if checkpoint is None else schema.Checkpoint(**checkpoint),
         )

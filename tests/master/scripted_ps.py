@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 
 import msgspec
-import numpy as np
 
 from dlrover_lite import slots
 from dlrover_lite.checkpoint.manifest import Layout, Marks, configuration_of
@@ -82,8 +81,7 @@ class ScriptedPs:
             for group in range(len(SHAPES)):
                 for key, version in chosen.items():
                     if key[0] == group:
-                        piece = rows_of([key], group, version)
-                        part.add(group, piece.rows, np.asarray(piece.slots))
+                        part.add(group, rows_of([key], group, version).records)
             entry = part.finish(Marks(), clocks=[self.clock] * len(SHAPES))
         encoded = msgspec.json.encode(entry)
         return SnapshotReport(order.cut, "written", len(chosen), entry.stored_bytes, encoded, layout=LAYOUT)

@@ -80,7 +80,7 @@ def push(servers: Servers, count: int, version: int, start: int = 0) -> dict[Any
 
 
 def read(rig: Rig, cut: int) -> Any:
-    """By key: slot, count, values, state; ages aside, which these servers don't keep."""
+    """By key: slot, count, values, state."""
     store = CheckpointStore(str(rig.checkpoints))
     assert store.verify(cut) == []
     return state_of(store.rows(cut))

@@ -22,7 +22,7 @@ from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.parameter_servers import consumed
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.reconciler import Reconciler
-from dlrover_lite.master.recovery import check_plan, facts_for, ledger_of, write_ledger
+from dlrover_lite.master.recovery import check_plan, facts_for, ledger_of, settings_of, write_ledger
 from dlrover_lite.master.shards import ShardPlan, ShardService
 from dlrover_lite.recipe import schema
 from dlrover_lite.recipe.schema import Optimizer
@@ -211,7 +211,7 @@ def test_a_job_that_has_lost_parameters_goes_back_to_its_newest_cut(make: Callab
     told = f"went back to checkpoint 1 (the parameters of ps-0 are lost: nothing of its memory is left): {lost} minibatches are done again"
     assert (status.samples, status.generation, status.begun) == (at_cut, 1, told)
     assert status.master_restarts == 0
-    order = RestoreOrder(str(rig.directory / "checkpoints"), 1, 1)
+    order = RestoreOrder(str(rig.directory / "checkpoints"), 1, 1, training=settings_of(rig.recipe))
     assert orders(rig, "ps-2").restore == order
     # a report of a lease of before, sent by one that is no more
     rig.ask("worker-0", LeaseRequest("worker-0", want=False, **done(held)))
@@ -394,10 +394,11 @@ def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], t
     cuts = CheckpointStore(str(tmp_path / "elsewhere"))
     write_cut(cuts, 4, manifest_of(shards, job="other-1"))
     store.close()
-    for only, samples in ((False, 4 * lease.stop), (True, 0)):
-        directory = tmp_path / f"job-{only}"
+    for only, samples, counted in ((False, 4 * lease.stop, True), (True, 0, False), (True, 0, True)):
+        directory = tmp_path / f"job-{only}-{counted}"
         directory.mkdir()
-        rig = make(directory=directory, beginning=Beginning(1, cuts.url, 4, only_parameters=only), samples=4000)
+        beginning = Beginning(1, cuts.url, 4, only_parameters=only)
+        rig = make(directory=directory, beginning=beginning, optimizer_state=counted, samples=4000)
         rig.up("ps-0", "worker-0")
         status = rig.ask("cli", StatusRequest())
         what = "the parameters of " if only else ""
@@ -405,5 +406,5 @@ def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], t
         assert (status.samples, told) == (samples, f"begins with {what}checkpoint 4 of other-1")
         assert len(anew) == (2 if only else 0)  # it was taken with another optimizer
         training = rig.job.recipe.training
-        settings = TrainingSettings(training.seed, training.optimizer, training.optimizer) if only else None
+        settings = TrainingSettings(training.seed, training.optimizer, training.optimizer, counted)
         assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, 4, 1, marks=not only, training=settings)

@@ -61,6 +61,10 @@ class _Rows:
             start = np.uint64(row * self.rows.shape[1])
             init_state(self.kind, self.hyper, self.rows.reshape(-1), start, np.uint64(self.dim))
 
+    @property
+    def values(self) -> np.ndarray:
+        return self.rows[:, : self.dim]
+
     def update(self, keys: np.ndarray, grads: np.ndarray) -> None:
         self.present[keys] = True
         self.counts[keys] += np.uint32(1)
@@ -81,8 +85,8 @@ class _Rows:
 
     def found(self) -> TableRows:
         keys = np.random.default_rng(0).permutation(np.flatnonzero(self.present))
-        values, state = self.rows[keys][:, : self.dim], self.rows[keys][:, self.dim :]
-        return TableRows(keys.astype(np.uint64), values.copy(), self.counts[keys].copy(), state.copy())
+        state = self.rows[keys][:, self.dim :]
+        return TableRows(keys.astype(np.uint64), self.values[keys].copy(), self.counts[keys].copy(), state.copy())
 
 
 class SimulatedCensus:

@@ -13,7 +13,7 @@ from dlrover_lite.brain.treatment import Resize
 from dlrover_lite.jobs.brain_files import BrainFiles
 from tests.spine.support import succeeded
 
-LIMIT = 112 << 20
+LIMIT = 96 << 20
 """Bytes: full a few seconds after training has begun, before anything else is measured."""
 
 
@@ -30,7 +30,7 @@ def test_a_server_whose_tables_outgrow_it_gets_more_memory_in_time(tmp_path: Pat
             "model": {"use": "wide_deep", "options": {"embedding_dim": 16, "hidden": [8]}},
             "data": {
                 "format": "synthetic",
-                "samples": 36_000,
+                "samples": 40_000,
                 "eval_samples": 0,
                 "ids_per_field": 100_000,
                 "zipf_exponent": 0.2,

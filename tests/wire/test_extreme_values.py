@@ -126,9 +126,8 @@ def test_a_parameter_server(bodies: list[Any], data: st.DataObject) -> None:
     service = PsService("ps-0", Engine(), server, lambda endpoint, peer: client)
     service.follow(PsOrders(1, ALL))
     optimizer = Optimizer(use="sgd")
-    configuration = Configure(
-        1, [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0)], DenseSpec(0, 0), optimizer, optimizer
-    )
+    tables = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0)]
+    configuration = Configure(1, tables, DenseSpec(0, 0), optimizer, optimizer, counted=data.draw(st.booleans()))
 
     def turn() -> None:
         for request in server.receive(0.0):

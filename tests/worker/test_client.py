@@ -12,8 +12,11 @@ from torch import nn
 
 from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.errors import DeadlineExceeded, JobError, ModelError
+from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.fields import EmbeddingField
+from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.worker.declared import declare
 from dlrover_lite.worker.embedding import EmbeddingLayout
 from dlrover_lite.worker.tickets import PushTicket
 from dlrover_lite.worker.trainer import Trainer, minibatch_seed
@@ -210,6 +213,21 @@ def test_workers_that_built_different_models_are_told(servers: Servers) -> None:
     wrong = Trainer(nn.Linear(2, 2), EmbeddingLayout([EmbeddingField("A", 3)], SCHEMA), ps)
     with pytest.raises(JobError, match=r"ps-.: a worker declares other tables"):
         wrong.configure(1, SGD, SGD)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_servers_are_told_whether_rows_count_their_updates(servers: Servers, counted: bool) -> None:
+    """As a recipe without any server says it, too."""
+    data = {"format": "synthetic", "samples": 9}
+    given = {"version": 1, "name": "x", "model": "dlrm", "data": data, "export": {"optimizer_state": counted}}
+    declared = declare(parse_recipe(given))
+    ps, fields = servers.client(), fields_of_model(declared.module)
+    ps.pumped = True
+    training = Trainer(declared.module, EmbeddingLayout(fields, declared.schema), ps)
+    told = declared.configuration
+    training.configure(told.seed, told.optimizer, told.embedding_optimizer, counted=counted)
+    assert told.counted == counted
+    assert [one.configuration for one in servers.all] == [told] * len(servers.all)
 
 
 def test_scans_give_every_row_in_pieces(servers: Servers) -> None:
