@@ -22,8 +22,6 @@ _LEAST_LEVELS = 3
 """That a forecast so far ahead follows from."""
 _TIMES_SO_FAR = 10.0
 """Nor is looked further ahead than so many times what was trained so far."""
-_LARGEST_INDEX = 1.6
-"""Over the usual size of rows with their index: while it doubles."""
 _STEPS = 24
 """In which the moment is looked for at which they are full."""
 
@@ -78,7 +76,7 @@ def _of_workers(inputs: HealInputs) -> int:
 
 def _surely_fits(last: Level, until: float, spill_part: float, most: int) -> bool:
     """Even if each sample that is to come brought as many rows as those before: a forecast takes longer than to see that."""
-    times = until / max(1, last.samples_so_far) * _LARGEST_INDEX * (1 + spill_part)
+    times = until / max(1, last.samples_so_far) * (1 + spill_part)
     return sum(max(0, use.used_bytes - use.row_bytes) + use.row_bytes * times for use in last.ps) <= most
 
 

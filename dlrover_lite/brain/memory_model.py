@@ -37,12 +37,13 @@ __all__ = [
     "worker_limit",
 ]
 
-_ROW_METADATA = 24
-"""Bytes of a row beside values and optimizer state: its id, and four words."""
-_ENTRY = 16
-_FIRST_INDEX = 1 << 12
-_GROW, _FULL = 0.55, 0.7
-"""Rows per entry of the index: beyond the first it begins to double, beside the old one; by the second the old one is gone."""
+_ROW_HEAD, _ROW_COUNT = 12, 4
+"""Bytes of a row beside values and optimizer state: hash, table and epoch; a count of updates, which Adam needs (and an export of optimizer
+state, which isn't known here)."""
+_BUCKET, _FIRST_BUCKETS = 64, 64
+"""Bytes of a bucket of the index, and how many there are at first."""
+_BUCKET_ROWS = 12 * 0.86 / 1.125
+"""Rows a bucket, at least: beyond 0.86 of its 12 entries the index grows, by an eighth."""
 SPILL_PART = 0.25
 """Of the rows' memory that a snapshot may use for rows that change before they are written."""
 
@@ -99,24 +100,12 @@ class OomRisk(msgspec.Struct, frozen=True):
 
 def row_bytes(dim: int, state_parts: int) -> int:
     """Of one row, its index apart."""
-    return _ROW_METADATA + 4 * dim * (1 + state_parts)
+    return _ROW_HEAD + _ROW_COUNT * (state_parts == 2) + 4 * dim * (1 + state_parts)
 
 
 def index_bytes(rows: ArrayLike) -> Floats:
-    """Of the index of so many rows, the one that it replaces included as long as that may still be there."""
-    rows = np.asarray(rows, np.float64)
-    size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
-    old = np.where((rows <= _FULL * size / 2) & (size > _FIRST_INDEX), size / 2, 0.0)
-    return np.asarray(_ENTRY * (size + old), np.float64)
-
-
-def _group_peak(before: Floats, rows: Floats, size_of_row: float) -> Floats:
-    """Most memory of rows and index while one dim's rows rise from ``before`` to ``rows``: at the end, or when the index last had its old
-    one beside it."""
-    size = np.maximum(_FIRST_INDEX, 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0) / _GROW)))
-    last_old = np.clip(_FULL * size / 2, before, np.maximum(rows, before))
-    at_end = rows * size_of_row + index_bytes(rows)
-    return np.maximum(at_end, last_old * size_of_row + index_bytes(last_old))
+    """Of the index of so many rows, at most."""
+    return np.asarray(_BUCKET * np.maximum(_FIRST_BUCKETS, np.asarray(rows, np.float64) / _BUCKET_ROWS), np.float64)
 
 
 def base_bytes(used: Sequence[int], row_memory: Sequence[int]) -> int:
@@ -135,18 +124,15 @@ def peak_bytes(
     for dim in sorted({table.dim for table in tables}):
         group = [table for table in tables if table.dim == dim]
         size = row_bytes(dim, group[0].state_parts)
-        now = sum(table.fit.most * table.share for table in group)
         rows = np.zeros_like(total)
         for table in group:
             rows += quantile_rows(table.fit, samples, quantiles) * table.share
-        peak = _group_peak(np.full_like(rows, now), rows, size)
-        total += peak + memory.spill_part * rows * size
+        total += rows * size * (1 + memory.spill_part) + index_bytes(rows)
     return total + memory.base + memory.arriving + memory.frames
 
 
 def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
-    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. Where an index may double or
-    not, the middle one of them would be far off half of the time."""
+    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses."""
     found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
     return found
 

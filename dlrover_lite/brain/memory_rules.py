@@ -34,8 +34,6 @@ _OLDEST_SECONDS = 10.0
 """A job of which nothing has been heard for longer has not gone on as fast as it did."""
 _LEAST_MORE = 1.05
 """Over the limit of a PS in need: a little more than is needed, rather than again and again."""
-_LARGEST_INDEX = 1.6
-"""Over the usual size of rows with their index: while it doubles."""
 
 
 class _Outlook(NamedTuple):
@@ -115,7 +113,7 @@ def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
     use = next(use for use in last.ps if use.node == node.node)
     seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
     more = last.samples_per_second * seconds / max(1, last.samples_so_far)
-    rows = use.row_bytes * (1 + more) * _LARGEST_INDEX * (1 + inputs.spill_part)
+    rows = use.row_bytes * (1 + more) * (1 + inputs.spill_part)
     return max(0, use.used_bytes - use.row_bytes) + rows < _FILLED * node.resources.memory
 
 
