@@ -21,7 +21,7 @@ LAYOUT = msgspec.json.encode(Layout(configuration_of(CONFIGURATION), SHAPES))
 
 
 class ScriptedPs:
-    """``writes`` may be made False: its part is never done."""
+    """``writes`` may be made False: its part is never done, unless it is told to ``write``."""
 
     def __init__(self, rig: Rig, node: str, rows: dict[Key, tuple[int, int]] | None = None, clock: int = 0) -> None:
         self.node = node
@@ -68,6 +68,11 @@ class ScriptedPs:
             self._snapshot = SnapshotReport(order.cut, "failed", why=self.fails, hint="Make room.")
         elif self.writes:
             self._snapshot = self._written(order)
+
+    def write(self) -> None:
+        """Its part of the cut that it was told of last."""
+        self.writes = True
+        self._snapshot = self._written(self.taken[-1])
 
     def _written(self, order: SnapshotOrder) -> SnapshotReport:
         whole = slots.unpack(order.whole) if order.whole else slots.none()

@@ -66,6 +66,10 @@ def has(number: int) -> Any:
     return lambda status: newest(status) >= number
 
 
+def taking(servers: Servers, number: int) -> Any:
+    return lambda _: all(server.taken and server.taken[-1].cut == number for server in servers)
+
+
 def ask(rig: Rig) -> int:
     answer = rig.ask("cli", CheckpointRequest())
     assert isinstance(answer, CheckpointPromise)
@@ -430,6 +434,29 @@ def test_on_schedule(make: Any) -> None:
     status = until(rig, servers, has(3))
     assert status.checkpoints is not None
     assert status.checkpoints.problem is None
+
+
+def test_an_interval_that_is_too_short_is_said_with_one_that_would_do(make: Any) -> None:
+    rig, servers = begun(make, every_seconds=5.0)
+    checkpoints = rig.master.checkpoints
+    assert checkpoints is not None
+    clock, late = checkpoints._clock, 0.0
+    checkpoints._clock = lambda: clock() + late
+    for _ in range(2):
+        for server in servers:
+            server.writes = False
+        number = ask(rig)
+        until(rig, servers, taking(servers, number))
+        late += 7.0
+        for server in servers:
+            server.write()
+        status = until(rig, servers, has(number))
+    problem = status.checkpoints.problem if status.checkpoints else None
+    assert problem is not None
+    assert problem.too_slow
+    assert "took 7 s, longer than the 5 s from one to the next" in problem.why
+    assert problem.hint == "It would do to take one every 20 s: checkpoint.every_seconds."
+    assert sum("longer than the 5 s" in text for text in told(rig)) == 1, "once"
 
 
 @pytest.mark.parametrize("how", ["signal", "request"])
