@@ -28,12 +28,13 @@ def scripts() -> list[Path]:
     return sorted(path for path in HERE.glob("*.py") if path.name not in NOT_BENCHES and path.name[0] != "_")
 
 
-def run(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
-    """The figures of one script, or None when it failed. Its stderr is shown as it comes."""
+def run(script: Path, *, quick: bool) -> tuple[list[dict[str, Any]], bool]:
+    """The figures of one script, and whether it has done all it was to: one that can't do a part of it prints those that it has, and fails.
+    Its stderr is shown as it comes."""
     command = [sys.executable, str(script), "--json", *(["--quick"] if quick else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return figures if done.returncode == 0 else None
+    return figures, done.returncode == 0
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
@@ -59,12 +60,11 @@ def main() -> int:
     for script in chosen(options.scripts):
         print(f"bench/{script.name} …", file=sys.stderr, flush=True)
         in_full = not options.quick and (script.name not in LONG or options.long or bool(options.scripts))
-        result = run(script, quick=not in_full)
-        if result is None:
+        result, whole = run(script, quick=not in_full)
+        if not whole:
             failed.append(script.name)
-            continue
         figures += result
-        if options.record and in_full:
+        if options.record and in_full and result:
             _figures.add(result, commit)
             _figures.write_page()
         for figure in result if options.json else []:
@@ -72,7 +72,7 @@ def main() -> int:
     if not options.json:
         print_table(figures)
     for name in failed:
-        print(f"bench/{name} failed; its messages are above", file=sys.stderr)
+        print(f"bench/{name} failed, or not all of it could be done; its messages are above", file=sys.stderr)
     return 1 if failed else 0
 
 

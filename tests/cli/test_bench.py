@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -67,3 +68,14 @@ def test_processes_that_are_talked_with_by_lines(common: ModuleType, tmp_path: P
         assert common.line_of(process) == "hello you"
         with pytest.raises(SystemExit, match="exit code 3"):
             common.line_of(process)
+
+
+@pytest.mark.parametrize(("code", "whole"), [(0, True), (1, False)])
+def test_what_a_script_has_measured_counts_where_it_could_not_do_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, whole: bool
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    figures = {"figure": "a.b", "value": 1.5}
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nprint('{json.dumps(figures)}')\nprint('a table')\nsys.exit({code})\n")
+    assert importlib.import_module("all").run(script, quick=False) == ([figures], whole)
