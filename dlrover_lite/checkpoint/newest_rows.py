@@ -1,5 +1,5 @@
-"""The rows of a cut as they were then, each once, without a place for all of them: increments are read from the newest to the oldest, then the
-base, and a row that has come is passed over further on.
+"""The rows of a cut as they were then, each once, without a place for all of them: increments are read from the newest to the oldest,
+then the base, and a row that has come is passed over further on.
 
 Of increments the ids that have come are kept, of some slots at a time so that they don't take more than ``KNOWN_BYTES``; the base's are
 not. A cut that builds on none is read from its beginning to its end.
@@ -103,12 +103,16 @@ class _Known:
                 ids = ids[~come]
             if keep and len(ids):
                 self._fresh.setdefault(table, []).append(ids)
-        return rows if new.all() else RowData(*(column[new] for column in rows))
+        if new.all():
+            return rows
+        return RowData(rows.ids[new], rows.tables[new], rows.counts[new], rows.values[new], rows.state[new])
 
     def put_in_order(self, cut: int) -> None:
         """Another cut follows. Raises CheckpointDamaged."""
         for table in list(self._fresh):
-            ids = np.concatenate([*self._fresh.pop(table), *([self._sorted.pop(table)] if table in self._sorted else [])])
+            ids = np.concatenate(
+                [*self._fresh.pop(table), *([self._sorted.pop(table)] if table in self._sorted else [])]
+            )
             ids.sort()
             if (ids[1:] == ids[:-1]).any():
                 raise damaged(f"cut {cut}", "it has a row twice")

@@ -161,8 +161,8 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
     stream: IO[str] | None = None,
 ) -> Iterator[Reporter]:
-    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news. With ``unit``, what the total is
-    of, it says how much is done, how fast, and how long the rest takes.
+    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news. With ``unit``, what the total
+    is of, it says how much is done, how fast, and how long the rest takes.
 
     Without a terminal it is a plain line at most every ten seconds, and the last one::
 
@@ -170,7 +170,9 @@ def progress(
             report(position, note="1.2 M lines")
     """
     stream = sys.stderr if stream is None else stream
-    shown = _plain_progress(label, total, clock, stream) if not stream.isatty() else _live_progress(label, total, stream)
+    shown = (
+        _plain_progress(label, total, clock, stream) if not stream.isatty() else _live_progress(label, total, stream)
+    )
     with shown as show:
         if unit is None:
             yield show

@@ -150,6 +150,7 @@ class Master:
             self.facts,
             self.evaluations,
             clock=clock,
+            wall_clock=wall_clock,
             free=self.disk.free,
         )
         self.reconciler = Reconciler(
@@ -301,8 +302,9 @@ class Master:
                 return self.status()
             case PsReport() as report:
                 return self._report(report, request)
-            case Heartbeat(node, doing, seconds):
+            case Heartbeat(node, doing, seconds, exported_rows):
                 self.reconciler.heard(node, doing, seconds)
+                self.exporting.heard(node, exported_rows)
                 return None
             case Hello(node, role, endpoint):
                 self.reconciler.hello(node, endpoint)

@@ -32,8 +32,10 @@ EXPORT_AGAIN = (
 
 
 def write_digests(directory: Path, steps: Steps = no_steps) -> Path:
-    """Write ``SHA256SUMS`` of all files below ``directory``; returns its path. ``steps`` is told how far it is. Raises OSError, and ModelError for a file whose name can't
-    stand in it."""
+    """Write ``SHA256SUMS`` of all files below ``directory``; returns its path. ``steps`` is told how far it is.
+
+    Raises OSError, and ModelError for a file whose name can't stand in it.
+    """
     files = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     names = sorted(name for name in files if name != DIGESTS_FILE)
     try:
@@ -94,7 +96,8 @@ class Digests:
             self._compare(name, hashlib.sha256(data).hexdigest())
 
     def check(self, names: Iterable[str], steps: Steps = no_steps) -> None:
-        """Read these files, several at a time. ``steps`` is told how far it is. Raises ModelError for the first that isn't what was exported."""
+        """Read these files, several at a time. ``steps`` is told how far it is. Raises ModelError for the first that isn't what was
+        exported."""
         if self._digests is None:
             return
         wanted = list(dict.fromkeys(names))

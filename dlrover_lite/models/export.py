@@ -257,7 +257,8 @@ class ExportWriter:
         return [*self._tables.values(), *([self._blocks] if self._blocks is not None else [])]
 
     def finish(self, steps: Steps = no_steps) -> Path:
-        """Writes what is left and puts the export in place, replacing an older export. Returns the directory. ``steps`` is told how far it is."""
+        """Writes what is left and puts the export in place, replacing an older export. Returns the directory. ``steps`` is told how far
+        it is."""
         if not (self._partial / DENSE_FILE).exists():
             self.write_dense({})
         with self._writing():

@@ -38,8 +38,8 @@ class ExportReader:
         _check_names(directory, self.manifest)
 
     def files(self, *names: str, steps: Steps = no_steps) -> list[Path]:
-        """Their paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them takes: ``steps``
-        is told how far it is."""
+        """Their paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them takes:
+        ``steps`` is told how far it is."""
         self._digests.check(names, steps)
         if not self._digests.known and names:
             self._tell()

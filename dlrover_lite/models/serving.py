@@ -270,8 +270,8 @@ def evaluate_export(
 ) -> Metrics:
     """Log loss, AUC and unknown ids of an exported model over all samples of ``dataset``; bad lines are left out.
 
-    ``progress`` is called with the number of samples done, ``say`` and ``steps`` as by ``load_model``; ``name`` is the model's in messages. Raises
-    ModelError, and DataError when the columns differ, or ids are of another kind than in training.
+    ``progress`` is called with the number of samples done, ``say`` and ``steps`` as by ``load_model``; ``name`` is the model's in
+    messages. Raises ModelError, and DataError when the columns differ, or ids are of another kind than in training.
     """
     model = load_model(directory, say=say, steps=steps)
     code = Path(directory) / "model"

@@ -166,7 +166,7 @@ class _NpzWriter:
         for name, (dtype, _) in self._columns.items():
             with self._parts[name].open("ab") as file:
                 for rows in chunks:
-                    file.write(np.ascontiguousarray(getattr(rows, name), dtype).reshape(-1).view(np.uint8))
+                    file.write(np.ascontiguousarray(getattr(rows, name), dtype).reshape(-1).view(np.uint8).data)
         self.rows += sum(len(rows.ids) for rows in chunks)
 
     @property

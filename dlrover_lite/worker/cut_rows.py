@@ -39,7 +39,9 @@ class CutRows:
         """As the cut's rows are of."""
         shapes = [(spec.dim, spec.dim * STATE_PARTS[spec.optimizer.use]) for spec in self.groups]
         if [(shape.dim, shape.state) for shape in manifest.groups] != shapes:
-            raise damaged(f"the manifest of cut {manifest.cut}", f"its groups aren't {shapes}, as its configuration says")
+            raise damaged(
+                f"the manifest of cut {manifest.cut}", f"its groups aren't {shapes}, as its configuration says"
+            )
         self._take_dense(self.declared)
 
     @property

@@ -60,4 +60,3 @@ def export_cut(
             write_some(writer, groups[some.group], _Scanned(some.rows), state=state)
             steps("exporting", some.seen, rows.total, "rows")
         return writer.finish(steps)
-
