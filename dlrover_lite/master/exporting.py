@@ -56,7 +56,8 @@ class Exporting:
         self._facts = facts
         self._evaluations = evaluations
         self._exporter = ""
-        self._rows = 0
+        self._rows = self._rows_before = 0
+        """Written so far; and when this master began to know."""
         self._began: float | None = None
 
     @property
@@ -84,7 +85,8 @@ class Exporting:
         if self._began is None or self.exported is not None or not self._exporter:
             return None
         seconds, total = self._clock() - self._began, max(self._rows, self._servers.rows)
-        rate = self._rows / seconds if self._rows and seconds > 0 else None
+        written = self._rows - self._rows_before
+        rate = written / seconds if written > 0 and seconds > 0 else None
         left = (total - self._rows) / rate if rate and total > self._rows else None
         return ExportStatus(self._wall_clock() - seconds, self._rows, total, rate, left)
 
@@ -92,7 +94,7 @@ class Exporting:
         """So many rows are written by it."""
         if worker == self._exporter and rows:
             if self._began is None:  # told to do so by an earlier master
-                self._began = self._clock()
+                self._began, self._rows_before = self._clock(), rows
             self._rows = rows
 
     def remember(self) -> None:
@@ -113,7 +115,7 @@ class Exporting:
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True
-        self._began, self._rows = self._clock(), 0
+        self._began, self._rows, self._rows_before = self._clock(), 0, 0
         return Export(self._destination, self._wanted, dict(self._shards.id_kinds), self._evaluations.usual_shares())
 
     def take(self, exported: Exported) -> None:
@@ -131,5 +133,5 @@ class Exporting:
 
     def gone(self, worker: str) -> None:
         if self._exporter == worker:
-            self._exporter, self._began, self._rows = "", None, 0
+            self._exporter, self._began, self._rows, self._rows_before = "", None, 0, 0
             self._facts.keep_exporter("")

@@ -174,8 +174,7 @@ class ParameterServers:
             raise MalformedMessage(f"{report.requests_per_second} requests/s")
         self._note_slowed(node.id, report.slowed)
         self.reports[node.id] = report
-        if report.restoring is not None and self._restoring_since is None:
-            self._restoring_since = self._wall_clock() - report.restoring.seconds
+        self._note_restoring(report.restoring)
         self._note_restored(node.id)
         self.take(self.state.ready(node.id, ready, self._wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
@@ -218,6 +217,12 @@ class ParameterServers:
         if share > before:
             why = "as their rows change faster than they are copied"
             self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
+
+    def _note_restoring(self, report: RestoreReport | None) -> None:
+        order = self.restore
+        if order is None or report is None or report.generation != order.generation or self._restoring_since is not None:
+            return
+        self._restoring_since = self._wall_clock() - report.seconds
 
     def _note_restored(self, node: str) -> None:
         order, owners = self.restore, self.state.counts()

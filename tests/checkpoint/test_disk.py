@@ -262,7 +262,9 @@ def test_a_sector_that_cannot_be_read_spoils_its_block_only(
             return real(self, offset, length)
 
         monkeypatch.setattr(local._Reader, "read", read)
-        assert [damage.message for _, damages in reader.damages() for damage in damages] == [f"{reader.url} is damaged: the disk can't read it"]
+        assert [damage.message for _, damages in reader.damages() for damage in damages] == [
+            f"{reader.url} is damaged: the disk can't read it"
+        ]
 
 
 def test_readers_of_some_slots(store: CheckpointStore) -> None:

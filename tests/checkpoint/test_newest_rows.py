@@ -106,9 +106,7 @@ def test_a_base_is_read_once_and_nothing_of_it_is_remembered(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("most", "times"), [(700, 1), (100, 4)])
-def test_ids_that_are_known_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, times: int
-) -> None:
+def test_ids_that_are_known_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, times: int) -> None:
     """Of 6,000 rows in increments: down to a sixteenth of the slots nothing is read twice."""
     store = CheckpointStore(str(tmp_path))
     write_cut(store, 1, CONFIGURATION, dict.fromkeys(keys(range(3000)), 1))

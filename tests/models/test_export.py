@@ -413,7 +413,11 @@ def test_a_copy_holds_the_same_whatever_its_format(trained, tmp_path, monkeypatc
     rows = sum(len(ids) for ids, _ in trained.tables.values())
     assert ("exporting", rows, rows, "rows") in told
     assert sum(step[0] == "exporting" for step in told) > len(trained.tables)
-    assert ends_of(told) == ["exporting", *(["putting files together"] if (second or first) == "npz" else []), "computing digests"]
+    assert ends_of(told) == [
+        "exporting",
+        *(["putting files together"] if (second or first) == "npz" else []),
+        "computing digests",
+    ]
     one, other = load_model(source), load_model(written)
     for name, table in one.tables.items():
         assert np.array_equal(table.ids, other.tables[name].ids)

@@ -71,10 +71,17 @@ def test_rows_come_a_few_at_a_time_and_it_is_told_how_many(
     told: list[tuple[str, int]] = []
     task = Export(str(tmp_path / "model"), "npz")
     done = exporting.export(
-        "worker-0", recipe, trainer, declared.schema, task, mark=lambda what, rows: told.append((what, rows))  # type: ignore[arg-type]
+        "worker-0",
+        recipe,
+        trainer,
+        declared.schema,
+        task,
+        mark=lambda what, rows: told.append((what, rows)),  # type: ignore[arg-type]
     )
     assert max(servers.bytes) <= 64 << 10
     assert done.rows == ROWS == sum(entry.rows for entry in read_manifest(tmp_path / "model").tables)
     written = [rows for _, rows in told]
     assert written[0] == 0 and written[-1] == ROWS and written == sorted(written)
-    assert len({what for what, _ in told}) == 3, "finishing the files takes long too: nobody is to think that it is stuck"
+    assert len({what for what, _ in told}) == 3, (
+        "finishing the files takes long too: nobody is to think that it is stuck"
+    )
