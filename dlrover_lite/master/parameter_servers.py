@@ -219,10 +219,10 @@ class ParameterServers:
             self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
 
     def _note_restoring(self, report: RestoreReport | None) -> None:
-        order = self.restore
-        if order is None or report is None or report.generation != order.generation or self._restoring_since is not None:
+        if self.restore is None or report is None or self._restoring_since is not None:
             return
-        self._restoring_since = self._wall_clock() - report.seconds
+        if report.generation == self.restore.generation:
+            self._restoring_since = self._wall_clock() - report.seconds
 
     def _note_restored(self, node: str) -> None:
         order, owners = self.restore, self.state.counts()
