@@ -155,6 +155,8 @@ class Welcome(Message, frozen=True):
 
 
 class TopologyRequest(Message, frozen=True):
+    """Answer Topology; or Wait, which is to say that a checkpoint is still being read: ask again."""
+
     node: Name
 
 

@@ -18,6 +18,7 @@ from dlrover_lite.checkpoint.manifest import Consumed, Manifest, Marks, configur
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master import service
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.parameter_servers import consumed
 from dlrover_lite.master.progress import Evaluations, Progress
@@ -40,6 +41,7 @@ from dlrover_lite.wire.messages import (
     Topology,
     TopologyRequest,
     TrainingSettings,
+    Wait,
 )
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 from tests.file_calls import recorded
@@ -402,6 +404,25 @@ def test_how_far_a_restore_is_can_be_asked(make: Callable[..., Rig]) -> None:
     over = rig.ask("cli", StatusRequest())
     assert over.restoring is None
     assert "checkpoint 7" not in over.message
+
+
+def test_a_worker_that_waits_is_told_that_a_checkpoint_is_read(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give up otherwise, and tens of gigabytes take their time."""
+    monkeypatch.setattr(service, "STILL_READING_SECONDS", 0.0)
+    rig = make(ps=1, workers=1, samples=4000)
+    rig.up("ps-0", "worker-0")
+    train(rig, "worker-0", 1)
+    cut_now(rig, 1)
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    until_launched(rig, "ps-1", "worker-1")
+    rig.up("ps-1", "worker-1")
+    orders(rig, "ps-1")
+    for _ in range(3):
+        assert rig.ask("worker-1", TopologyRequest("worker-1")) == Wait(0.0)
+    orders(rig, "ps-1", restored=1)
+    assert isinstance(rig.ask("worker-1", TopologyRequest("worker-1")), Topology)
 
 
 def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> None:
