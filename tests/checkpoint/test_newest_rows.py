@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,21 @@ def test_ranges_are_all_slots_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ranges = [np.asarray(members, np.int64) for members in rows._ranges() if members is not None]
         assert (sum(ranges) == 1).all()
         assert len(ranges) >= 600 / ids
+
+
+def test_cuts_of_version_1(tmp_path: Path) -> None:
+    """Their blocks are of arrays."""
+    with zipfile.ZipFile(Path(__file__).with_name("cuts-1.0.zip")) as archive:
+        archive.extractall(tmp_path)
+    store = CheckpointStore(str(tmp_path))
+    expected: dict[Key, bytes] = {}
+    for block in store.rows(2):
+        for i, key in enumerate(zip(block.rows.tables.tolist(), block.rows.ids.tolist(), strict=True)):
+            expected[block.group, *key] = block.rows.values[i].tobytes()
+    found = [
+        ((some.group, *key), some.rows.values[i].tobytes())
+        for some in NewestRows(store, 2, ALL)
+        for i, key in enumerate(zip(some.rows.tables.tolist(), some.rows.ids.tolist(), strict=True))
+    ]
+    assert len(found) == 350
+    assert dict(found) == expected
