@@ -210,21 +210,21 @@ class PartReader:
     def _damaged_block(self, number: int, what: str) -> CheckpointDamaged:
         return damaged(self.url, f"block {number} of {len(self.index)}: {what}")
 
-    def damages(self) -> list[CheckpointDamaged]:
-        """Of all blocks; each is read."""
-        found = []
+    def damages(self) -> Iterator[tuple[int, list[CheckpointDamaged]]]:
+        """Of all blocks, some at a time: how many bytes they have, and what is damaged. Each is read."""
         for run, reading in self._read(list(self._runs(list(range(len(self.index)))))):
+            found = []
             try:
                 data = reading.result()
             except CheckpointDamaged:
-                found += [error for number in run if (error := self._damage_of_one(number)) is not None]
-                continue
-            for number, stored in self._cut_up(run, data):
-                try:
-                    self._block(number, self.index[number], stored, None)
-                except CheckpointDamaged as error:
-                    found.append(error)
-        return found
+                found = [error for number in run if (error := self._damage_of_one(number)) is not None]
+            else:
+                for number, stored in self._cut_up(run, data):
+                    try:
+                        self._block(number, self.index[number], stored, None)
+                    except CheckpointDamaged as error:
+                        found.append(error)
+            yield self._extent(run)[1], found
 
     def _damage_of_one(self, number: int) -> CheckpointDamaged | None:
         """Read by itself."""

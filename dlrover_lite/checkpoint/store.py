@@ -7,7 +7,7 @@ Nothing is ever overwritten: names of parts end with random letters, so that a w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -216,16 +216,25 @@ class CheckpointStore:
         Arrays may be views of what was read, and read-only. Raises CheckpointDamaged at the first block that isn't as it was written.
         """
         for manifest in self.chain(cut):
-            for part in manifest.parts:
-                wanted = slot_sets.unpack(part.slots)
-                wanted = wanted if slots is None else wanted & slots
-                if part.blocks and wanted.any():
-                    with self._open(manifest, part) as reader:
-                        for _, block in reader.blocks(slots, groups):
-                            yield block
+            yield from self.own_rows(manifest, slots, groups)
 
-    def verify(self, cut: int, *, chain: bool = True) -> list[CheckpointDamaged]:
+    def own_rows(
+        self, manifest: Manifest, slots: slot_sets.SlotSet | None = None, groups: Collection[int] | None = None
+    ) -> Iterator[Block]:
+        """As ``rows``, without those of the cuts it builds on: each row once."""
+        for part in manifest.parts:
+            wanted = slot_sets.unpack(part.slots)
+            wanted = wanted if slots is None else wanted & slots
+            if part.blocks and wanted.any():
+                with self._open(manifest, part) as reader:
+                    for _, block in reader.blocks(slots, groups):
+                        yield block
+
+    def verify(
+        self, cut: int, *, chain: bool = True, progress: Callable[[int], object] = lambda _: None
+    ) -> list[CheckpointDamaged]:
         """Reads all of a cut, and (with ``chain``) of those it builds on, and compares every checksum; what is damaged, file and block.
+        ``progress`` is called with the bytes of parts that are checked so far (``stored_bytes``).
 
         Raises CheckpointForeign.
         """
@@ -234,14 +243,28 @@ class CheckpointStore:
         except CheckpointDamaged as error:
             return [error]
         found: list[CheckpointDamaged] = []
+        checked = 0
         for manifest in manifests:
             for part in manifest.parts:
+                blocks = 0
                 try:
                     with self._open(manifest, part) as reader:
-                        found += reader.damages()
+                        for size, damages in reader.damages():
+                            found += damages
+                            blocks += size
+                            progress(checked + blocks)
                 except CheckpointDamaged as error:
                     found.append(error)
+                checked += part.stored_bytes
+                progress(checked)
         return found
+
+    def stored_bytes(self, cut: int, *, chain: bool = True) -> int:
+        """Size of the parts that ``verify`` reads; 0 where that can't be known, as a manifest is damaged or foreign."""
+        try:
+            return sum(one.stored_bytes for one in (self.chain(cut) if chain else [self.manifest(cut)]))
+        except (CheckpointDamaged, CheckpointForeign):
+            return 0
 
     def newest_good(
         self, *, before: int | None = None, thorough: bool = True, known_damaged: Mapping[int, str] = _NONE

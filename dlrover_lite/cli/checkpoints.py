@@ -158,18 +158,27 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
     from dlrover_lite.cli.output import progress
 
     checked: list[tuple[Cut, list[Problem]]] = []
-    with progress("checking") as show:
+    sizes = {cut.number: located.store.stored_bytes(cut.number, chain=chain) for cut in cuts}
+    before = 0
+    with progress("checking", sum(sizes.values()), unit="bytes") as show:
         for cut in cuts:
-            show(note=f"checkpoint {cut.number}")
+            note = f"checkpoint {cut.number}"
+            show(before, note)
             problems: list[Problem] = []
             try:
-                damages: list[CheckpointDamaged] = located.store.verify(cut.number, chain=chain)
+                damages: list[CheckpointDamaged] = located.store.verify(
+                    cut.number,
+                    chain=chain,
+                    progress=lambda done, before=before, note=note: show(before + done, note),  # type: ignore[misc]
+                )
                 problems = [(one.file, one.message) for one in damages]
             except CheckpointForeign as error:
                 problems = [(None, error.message)]
             if not problems and cut.state != "complete":  # of one that it builds on
                 problems = [(None, cut.why)]
             checked.append((cut, problems))
+            before += sizes[cut.number]
+            show(before, note)
     return checked
 
 

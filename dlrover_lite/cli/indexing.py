@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlrover_lite.cli.output import Reporter
     from dlrover_lite.data.files import Progress
+    from dlrover_lite.long_work import Steps, Unit
 
 __all__ = ["TerminalDisplay", "indexing"]
 
@@ -37,10 +38,22 @@ class TerminalDisplay:
     def indexing(self) -> AbstractContextManager[Progress]:
         return indexing()
 
-    def progress(self, label: str, total: float | None = None) -> AbstractContextManager[Reporter]:
+    @contextmanager
+    def steps(self) -> Iterator[Steps]:
+        """A progress line for each step, one after the other."""
         from dlrover_lite.cli.output import progress
 
-        return progress(label, total)
+        with ExitStack() as stack:
+            current: tuple[str, Reporter] | None = None
+
+            def report(what: str, done: float, total: float, unit: Unit) -> None:
+                nonlocal current
+                if current is None or current[0] != what:
+                    stack.close()
+                    current = what, stack.enter_context(progress(what, total, unit=unit))
+                current[1](done)
+
+            yield report
 
     def note(self, text: str) -> None:
         from dlrover_lite.cli.output import note

@@ -124,6 +124,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
     lines += [f"{'' if i else 'resizing':<10} {text}" for i, text in enumerate(waiting)]
     if (look := now.next_look) is not None and result is None:
         lines.append(f"{'brain':<10} {next_look(look.at, look.why, time.time())}")
+    lines += _working(now)
     if now.begun:
         lines.append(f"{'began':<10} {now.begun}")
     if now.master_restarts:
@@ -140,6 +141,18 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
             [(count(e.at_samples), count(e.samples), metric(e.auc), metric(e.loss)) for e in now.evaluations],
             drop=("samples", "loss"),
         )
+
+
+def _working(now: Status) -> list[str]:
+    """How far a checkpoint that is restored is, or the model that is written, and since when."""
+    from dlrover_lite.words import at_time
+
+    lines = []
+    for name, work in (("restoring", now.restoring), ("exporting", now.exporting)):
+        if work is not None and work.text:
+            since = "" if work.since is None else f", since {at_time(work.since)}"
+            lines.append(f"{name:<10} {work.text}{since}")
+    return lines
 
 
 def _print_nodes(now: Status) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
+from dlrover_lite.long_work import Unit, percent, work_text
 from dlrover_lite.words import cleaned
 
 __all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "table", "terminal_width"]
@@ -156,10 +157,12 @@ def progress(
     label: str,
     total: float | None = None,
     *,
+    unit: Unit | None = None,
     clock: Callable[[], float] = time.monotonic,
     stream: IO[str] | None = None,
 ) -> Iterator[Reporter]:
-    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news.
+    """A live line on stderr: a bar when ``total`` is known, and a text. Call what it yields with each news. With ``unit``, what the total
+    is of, it says how much is done, how fast, and how long the rest takes.
 
     Without a terminal it is a plain line at most every ten seconds, and the last one::
 
@@ -167,11 +170,19 @@ def progress(
             report(position, note="1.2 M lines")
     """
     stream = sys.stderr if stream is None else stream
-    if not stream.isatty():
-        with _plain_progress(label, total, clock, stream) as report:
-            yield report
-        return
-    with _live_progress(label, total, stream) as report:
+    shown = (
+        _plain_progress(label, total, clock, stream) if not stream.isatty() else _live_progress(label, total, stream)
+    )
+    with shown as show:
+        if unit is None:
+            yield show
+            return
+        began = clock()
+
+        def report(done: float | None = None, note: str = "") -> None:
+            text = "" if done is None else work_text(done, total, unit, clock() - began)
+            show(done, ", ".join(part for part in (note, text) if part))
+
         yield report
 
 
@@ -207,7 +218,7 @@ def _plain_progress(label: str, total: float | None, clock: Callable[[], float],
 
     def show(done: float | None = None, note: str = "") -> None:
         nonlocal shown_at, line, last
-        share = f" {done / total:.0%}" if done is not None and total else ""
+        share = f" {percent(done, total)}" if done is not None and total else ""
         line = cleaned(f"{label}{share}{': ' if note else ''}{note}")
         if clock() - shown_at >= PLAIN_INTERVAL_SECONDS:
             print(line, file=stream, flush=True)

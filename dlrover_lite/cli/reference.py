@@ -18,7 +18,8 @@ _HEAD = """\
 
 <!-- Made by `python -m dlrover_lite.cli.reference > docs/cli.md`; a test compares the two. Edit the commands' help instead. -->
 
-Data goes to stdout, progress and errors to stderr. Tables fit the terminal, and are complete in a pipe; `NO_COLOR` is
+Data goes to stdout, progress and errors to stderr: of what takes long how much is done, how fast, and how long the rest takes, on a
+terminal as a bar, in a pipe as a line every ten seconds. Tables fit the terminal, and are complete in a pipe; `NO_COLOR` is
 honoured. Exit codes: 0 done; 1 failed; 2 a recipe, command line or system that can't work; 70 a bug of dlrover-lite; 130
 interrupted. `DLROVER_LITE_HOME` moves everything that dlrover-lite keeps (jobs, caches, history) to another directory;
 `DLROVER_LITE_BRAIN` says where the brain is that jobs report to: `daemon` (the default), `embedded`, or `off`.

@@ -52,6 +52,7 @@ def _parts(status: Status, number: Callable[[float], str], now: float) -> list[s
     end = status.expected_end
     return [
         "waiting" if status.waits else "" if status.state == "training" else status.state + waiting,
+        _working(status),
         "" if status.state == "starting" else f"{math.floor(share * 100)}%",
         "" if status.state == "starting" else f"{number(status.samples)}/{number(status.total_samples)}",
         f"{number(rate)}/s" if rate > 0 else "",
@@ -62,6 +63,13 @@ def _parts(status: Status, number: Callable[[float], str], now: float) -> list[s
         saving(status),
         time_left(end.at, end.error_seconds, now) if end is not None and status.state == "training" else "",
     ]
+
+
+def _working(status: Status) -> str:
+    """What is done beside training, or instead of it, and how far it is. A job that is starting says so in its message."""
+    if status.restoring is not None and status.restoring.text and status.state != "starting":
+        return f"reading checkpoint {status.restoring.checkpoint}: {status.restoring.text}"
+    return status.exporting.text if status.exporting is not None and status.state == "exporting" else ""
 
 
 def _nodes(nodes: list[NodeStatus]) -> str:

@@ -31,6 +31,8 @@ def final(job: Job, result: Result) -> Status:
         checkpoints=_checkpoints(known["checkpoints"]),
         next_look=None,
         expected_end=None,
+        restoring=None,
+        exporting=None,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.long_work import Steps, no_steps
 
 if TYPE_CHECKING:
     from dlrover_lite.data.base import Dataset
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dlrover_lite.jobs.handle import JobHandle
     from dlrover_lite.jobs.resuming import Chosen
     from dlrover_lite.models.export import Manifest
+    from dlrover_lite.models.serving import Metrics
     from dlrover_lite.recipe.schema import Data, Recipe
 
 __all__ = ["Display", "Evaluation", "WrittenModel", "best_auc", "evaluate", "export", "exported_model"]
@@ -68,18 +70,14 @@ class WrittenModel(msgspec.Struct, frozen=True):
     """Size of all files."""
 
 
-class _Report(Protocol):
-    def __call__(self, done: float | None = None, note: str = "") -> None: ...
-
-
 class Display(Protocol):
     """Shows how work that takes long gets on, and remarks about it."""
 
     def indexing(self) -> AbstractContextManager[Progress]:
         """Show data files being indexed."""
 
-    def progress(self, label: str, total: float | None = None) -> AbstractContextManager[_Report]:
-        """Show something else being done, of which ``total`` is to be done."""
+    def steps(self) -> AbstractContextManager[Steps]:
+        """Show something else being done."""
 
     def note(self, text: str) -> None:
         """Show a remark."""
@@ -93,8 +91,8 @@ class _Silent:
         yield lambda _what, _done, _total: None
 
     @contextmanager
-    def progress(self, _label: str, _total: float | None = None) -> Iterator[_Report]:
-        yield lambda done=None, note="": None
+    def steps(self) -> Iterator[Steps]:
+        yield no_steps
 
     def note(self, text: str) -> None:
         pass
@@ -104,6 +102,7 @@ class _Source(NamedTuple):
     """A model to evaluate, and how to read data for it."""
 
     directory: Path
+    """Of the export, or of the recipe."""
     data: Data
     data_directory: Path
     part: Literal["train", "eval"]
@@ -132,7 +131,7 @@ def evaluate(
     if checkpoint is not None:
         return _evaluate_cut(_cut_of(checkpoint, display), files, display)
     source = _exported(Path(model), files) if _is_directory(str(model)) else _of_job(str(model), files)
-    return _evaluate(source, display)
+    return _evaluate_export(source, display)
 
 
 def export(
@@ -157,15 +156,13 @@ def export(
     if checkpoint is not None:
         cut = _cut_of(checkpoint, display)
         name = cut.chosen.manifest.job
-        with display.progress("exporting") as show:
-            written = _write_cut(
-                cut, target, table_format, overwrite=overwrite, progress=lambda rows: show(note=f"{rows:,} rows")
-            )
+        with display.steps() as steps:
+            written = _write_cut(cut, target, table_format, overwrite=overwrite, steps=steps)
     else:
         handle = JobHandle.find(job)
         name, source = handle.id, exported_model(handle)
-        with display.progress("exporting", sum(entry.rows for entry in read_manifest(source).tables)) as report:
-            written = copy_export(source, target, table_format, overwrite=overwrite, progress=report, say=display.note)
+        with display.steps() as steps:
+            written = copy_export(source, target, table_format, overwrite=overwrite, steps=steps, say=display.note)
     manifest = read_manifest(written)
     kinds = {Path(entry.file).suffix[1:] for entry in manifest.tables}
     return WrittenModel(
@@ -195,9 +192,7 @@ def _cut_of(checkpoint: str, display: Display) -> _OfCut:
     return _OfCut(chosen, resuming.recipe_of(located, chosen))
 
 
-def _write_cut(
-    cut: _OfCut, target: Path, table_format: str | None, *, overwrite: bool, progress: Callable[[int], object] | None
-) -> Path:
+def _write_cut(cut: _OfCut, target: Path, table_format: str | None, *, overwrite: bool, steps: Steps) -> Path:
     from dlrover_lite.worker.export_cut import export_cut
 
     usual = cut.recipe.export.format
@@ -208,7 +203,7 @@ def _write_cut(
         target,
         table_format or ("npz" if usual == "none" else usual),  # type: ignore[arg-type]
         overwrite=overwrite,
-        progress=progress,
+        steps=steps,
     )
 
 
@@ -218,13 +213,20 @@ def _evaluate_cut(cut: _OfCut, files: list[str], display: Display) -> Evaluation
     manifest, recipe = cut.chosen.manifest, cut.recipe
     if isinstance(recipe.data, CensusData):
         raise UsageError(f"{manifest.job} is a census, which predicts nothing: there is nothing to evaluate.")
-    with tempfile.TemporaryDirectory(prefix="dlrover-lite-") as directory:
-        written = _write_cut(cut, Path(directory) / "model", "npz", overwrite=False, progress=None)
-        data, part = _data_for(recipe, files)
-        name = f"checkpoint {manifest.cut} of {manifest.job}"
-        source = _Source(written, data, Path(recipe.directory), part, manifest.job, name, bool(files))
-        result = _evaluate(source, display)
-    return msgspec.structs.replace(result, model=f"{cut.chosen.url}:{manifest.cut}")
+    from dlrover_lite.models.serving import evaluate_model
+    from dlrover_lite.worker.cut_model import cut_model
+
+    data, part = _data_for(recipe, files)
+    directory = Path(recipe.directory)
+    name = f"checkpoint {manifest.cut} of {manifest.job}"
+    source = _Source(directory, data, directory, part, manifest.job, name, bool(files))
+
+    def measure(dataset: Dataset, steps: Steps) -> Metrics:
+        model = cut_model(cut.chosen.url, manifest, recipe, steps)
+        tell = partial(_tell_evaluated, steps, dataset.samples)
+        return evaluate_model(model, dataset, progress=tell, name=name, code=directory)
+
+    return _evaluate(source, f"{cut.chosen.url}:{manifest.cut}", measure, display)
 
 
 def _is_directory(model: str) -> bool:
@@ -334,19 +336,36 @@ def _how_it_ended(handle: JobHandle) -> str:
     return {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
 
 
-def _evaluate(source: _Source, display: Display) -> Evaluation:
-    from dlrover_lite.models.matmul import onednn
+def _evaluate_export(source: _Source, display: Display) -> Evaluation:
     from dlrover_lite.models.serving import evaluate_export
+
+    def measure(dataset: Dataset, steps: Steps) -> Metrics:
+        tell = partial(_tell_evaluated, steps, dataset.samples)
+        return evaluate_export(
+            source.directory, dataset, progress=tell, name=source.name, say=display.note, steps=steps
+        )
+
+    return _evaluate(source, str(source.directory.absolute()), measure, display)
+
+
+def _tell_evaluated(steps: Steps, total: int, done: int) -> None:
+    steps("evaluating", done, total, "samples")
+
+
+def _evaluate(
+    source: _Source, model: str, measure: Callable[[Dataset, Steps], Metrics], display: Display
+) -> Evaluation:
+    from dlrover_lite.models.matmul import onednn
 
     dataset = _open(source, display)
     try:
-        with display.progress("evaluating", dataset.samples) as report, onednn():
-            metrics = evaluate_export(source.directory, dataset, progress=report, name=source.name, say=display.note)
+        with display.steps() as steps, onednn():
+            metrics = measure(dataset, steps)
     finally:
         dataset.close()
     return Evaluation(
         job=source.job,
-        model=str(source.directory.absolute()),
+        model=model,
         samples=metrics.samples,
         bad_lines=dataset.samples - metrics.samples,
         loss=metrics.loss,

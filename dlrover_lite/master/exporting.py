@@ -11,7 +11,7 @@ from dlrover_lite.master.progress import Evaluations
 from dlrover_lite.master.shards import ShardService
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.units import format_bytes
-from dlrover_lite.wire.messages import Export, Exported, ExportFailed, Wait
+from dlrover_lite.wire.messages import Export, Exported, ExportFailed, ExportStatus, Wait
 
 __all__ = ["Exporting"]
 
@@ -37,6 +37,7 @@ class Exporting:
         evaluations: Evaluations,
         *,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
         free: Callable[[Path], int],
     ) -> None:
         """``free``: how many bytes are left for a directory."""
@@ -44,7 +45,7 @@ class Exporting:
         self.begun = False
         self.problem: ExportFailed | None = None
         """Why it has failed last; None: it hasn't, or is done."""
-        self._clock = clock
+        self._clock, self._wall_clock = clock, wall_clock
         self._free = free
         self._failures = 0
         self._not_before = 0.0
@@ -55,6 +56,9 @@ class Exporting:
         self._facts = facts
         self._evaluations = evaluations
         self._exporter = ""
+        self._rows = self._rows_before = 0
+        """Written so far; and when this master began to know."""
+        self._began: float | None = None
 
     @property
     def exporter(self) -> str:
@@ -75,6 +79,24 @@ class Exporting:
         )
         return f"{self.problem.message.rstrip('.')}{left}: it is tried again, with all parameters in memory"
 
+    @property
+    def status(self) -> ExportStatus | None:
+        """How far the worker is that writes it; None: none does."""
+        if self._began is None or self.exported is not None or not self._exporter:
+            return None
+        seconds, total = self._clock() - self._began, max(self._rows, self._servers.rows)
+        written = self._rows - self._rows_before
+        rate = written / seconds if written > 0 and seconds > 0 else None
+        left = (total - self._rows) / rate if rate and total > self._rows else None
+        return ExportStatus(self._wall_clock() - seconds, self._rows, total, rate, left)
+
+    def heard(self, worker: str, rows: int) -> None:
+        """So many rows are written by it."""
+        if worker == self._exporter and rows:
+            if self._began is None:  # told to do so by an earlier master
+                self._began, self._rows_before = self._clock(), rows
+            self._rows = rows
+
     def remember(self) -> None:
         """What an earlier master of this job knew."""
         self.exported, self._exporter = self._facts.exported(), self._facts.exporter()
@@ -93,6 +115,7 @@ class Exporting:
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True
+        self._began, self._rows, self._rows_before = self._clock(), 0, 0
         return Export(self._destination, self._wanted, dict(self._shards.id_kinds), self._evaluations.usual_shares())
 
     def take(self, exported: Exported) -> None:
@@ -110,5 +133,5 @@ class Exporting:
 
     def gone(self, worker: str) -> None:
         if self._exporter == worker:
-            self._exporter = ""
+            self._exporter, self._began, self._rows, self._rows_before = "", None, 0, 0
             self._facts.keep_exporter("")

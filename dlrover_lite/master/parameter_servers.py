@@ -24,6 +24,8 @@ from dlrover_lite.wire.messages import (
     PsOrders,
     PsReport,
     RestoreOrder,
+    RestoreReport,
+    RestoreStatus,
     SlotsReport,
     SnapshotOrder,
     Topology,
@@ -54,6 +56,7 @@ class ParameterServers:
         self.snapshots: dict[str, SnapshotOrder] = {}
         """What each PS is to do for the cut under way."""
         self.restore = restore
+        self._restoring_since: float | None = None
         self.hold_moves = False
         """No move may begin: a cut is taken, or waits to be."""
         self._keep_restore = keep_restore
@@ -113,6 +116,29 @@ class ParameterServers:
             slowed=source.slowed if source is not None and move.state == "copying" else 0.0,
         )
 
+    @property
+    def restoring(self) -> RestoreStatus | None:
+        """How far the checkpoint is that they restore; None: there is none."""
+        if (order := self.restore) is None:
+            return None
+        owners = self.state.counts()
+        known = [report.restoring for node, report in self.reports.items() if node in owners]
+        found = [one for one in known if one is not None and one.generation == order.generation]
+        rows, size = sum(one.rows for one in found), sum(one.bytes for one in found)
+        seconds = max((one.seconds for one in found), default=0.0)
+        is_timed = rows > 0 and seconds > 0
+        return RestoreStatus(
+            order.cut,
+            self._restoring_since,
+            rows,
+            sum(one.total_rows for one in found),
+            size,
+            sum(one.total_bytes for one in found),
+            rows / seconds if is_timed else None,
+            size / seconds if is_timed else None,
+            _seconds_left(found) if len(found) == len(owners) else None,
+        )
+
     def slots(self, hottest: int, fleet: Fleet) -> SlotsReport:
         state = self.state
         if not state.version:
@@ -148,6 +174,7 @@ class ParameterServers:
             raise MalformedMessage(f"{report.requests_per_second} requests/s")
         self._note_slowed(node.id, report.slowed)
         self.reports[node.id] = report
+        self._note_restoring(report.restoring)
         self._note_restored(node.id)
         self.take(self.state.ready(node.id, ready, self._wall_clock()))
         self.take(self.state.report(node.id, report.version, report.tidy))
@@ -191,13 +218,19 @@ class ParameterServers:
             why = "as their rows change faster than they are copied"
             self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
 
+    def _note_restoring(self, report: RestoreReport | None) -> None:
+        if self.restore is None or report is None or self._restoring_since is not None:
+            return
+        if report.generation == self.restore.generation:
+            self._restoring_since = self._wall_clock() - report.seconds
+
     def _note_restored(self, node: str) -> None:
         order, owners = self.restore, self.state.counts()
         if order is None or not owners:
             return
         reports = [self.reports.get(owner) for owner in owners]
         if all(report is not None and report.restored >= order.generation for report in reports):
-            self.restore = None
+            self.restore = self._restoring_since = None
             failpoint("master.restore.over")
             self._keep_restore(None)
             self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
@@ -258,8 +291,20 @@ class ParameterServers:
     def replaced(self, old: str, new: str) -> None:
         """``new`` holds all that ``old`` held. Durable with the next commit."""
         if (report := self.reports.pop(old, None)) is not None:
-            self.reports[new] = msgspec.structs.replace(report, node=new, version=0, tidy=False, restored=0)
+            self.reports[new] = msgspec.structs.replace(
+                report, node=new, version=0, tidy=False, restored=0, restoring=None
+            )
         self.take(self.state.replaced(old, new))
+
+
+def _seconds_left(restoring: Collection[RestoreReport]) -> float | None:
+    """Until the last server is through, each at its own rate; None: of one it isn't known."""
+    found = []
+    for one in restoring:
+        if not (one.rows and one.seconds):
+            return None
+        found.append((one.total_rows - one.rows) * one.seconds / one.rows)
+    return max(0.0, *found) if found else None
 
 
 def _ready(report: PsReport) -> dict[int, Batch]:

@@ -57,6 +57,7 @@ from dlrover_lite.wire.messages import (
     StopRequest,
     StoryRequest,
     TopologyRequest,
+    Wait,
     Welcome,
 )
 from dlrover_lite.wire.server import Server
@@ -67,6 +68,8 @@ RECONCILE_SECONDS = 0.1
 REMEMBER_SECONDS = 1.0
 SHOW_SECONDS = 2.0
 """Between two writings of the status for those who can't ask any more."""
+STILL_READING_SECONDS = 10.0
+"""After which a worker that waits for parameter servers is told that they read a checkpoint."""
 _BY_REQUEST = "stopped by request"
 
 
@@ -112,12 +115,12 @@ class Master:
         self._stop = stop
         self._stop_reason = stop_reason
         self._show = show
-        self._clock = clock
-        self.wall_now = wall_clock
+        self._clock, self.wall_now = clock, wall_clock
         """Seconds since the epoch."""
         self.go_back = go_back
         self.brain = brain
         self._waiting: dict[int, Request] = {}
+        self._waits_since: dict[str, float] = {}
         self._strangers = Strangers(story)
         now = clock()
         self._reconcile_at = self._remember_at = self._show_at = now
@@ -150,6 +153,7 @@ class Master:
             self.facts,
             self.evaluations,
             clock=clock,
+            wall_clock=wall_clock,
             free=self.disk.free,
         )
         self.reconciler = Reconciler(
@@ -301,8 +305,9 @@ class Master:
                 return self.status()
             case PsReport() as report:
                 return self._report(report, request)
-            case Heartbeat(node, doing, seconds):
+            case Heartbeat(node, doing, seconds, exported_rows):
                 self.reconciler.heard(node, doing, seconds)
+                self.exporting.heard(node, exported_rows)
                 return None
             case Hello(node, role, endpoint):
                 self.reconciler.hello(node, endpoint)
@@ -310,9 +315,9 @@ class Master:
                     self.shards.worker_joined(node)
                 self.servers.begin(self.fleet)
                 return Welcome(self.job, self.recipe)
-            case TopologyRequest():
+            case TopologyRequest(node):
                 if (topology := self.servers.topology(self.fleet)) is None:
-                    self._waiting[request.session] = request
+                    return self._have_wait(node, request)
                 return topology
             case NodeFailed() as failed:
                 self._node_failed(failed)
@@ -424,6 +429,17 @@ class Master:
         else:
             for line in [*said, f"goes back to checkpoint {self.beginning.cut}: {self.beginning.why}"]:
                 self.story.node("master", line)
+
+    def _have_wait(self, node: str, request: Request) -> Wait | None:
+        """Until there is a map; while a checkpoint is read, which may take longer than a worker waits in vain, it is told so now and
+        then."""
+        now = self._clock()
+        if self.servers.restore is not None and now - self._waits_since.setdefault(node, now) >= STILL_READING_SECONDS:
+            self._waits_since[node] = now
+            self._waiting.pop(request.session, None)
+            return Wait(0.0)
+        self._waiting[request.session] = request
+        return None
 
     def _answer_waiting(self) -> None:
         """The map that they wait for has been committed."""

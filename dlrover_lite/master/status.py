@@ -24,6 +24,8 @@ def describe(master: Master) -> Status:
     now = master.now()
     shards, progress = master.shards, master.progress
     recent = progress.recent()
+    over = master.outcome is not None
+    restoring, exporting = (None, None) if over else (master.servers.restoring, master.exporting.status)
     message, waits = "", ""
     if master.outcome is None and not master.stopping:
         waits = master.disk.waits or master.exporting.waits
@@ -39,6 +41,10 @@ def describe(master: Master) -> Status:
         message = f"goes back to checkpoint {master.beginning.cut}"
     elif master.servers.restore is not None:
         message = f"reading checkpoint {master.servers.restore.cut}"
+        if restoring is not None and restoring.text:
+            message = f"{message}: {restoring.text}"
+    elif exporting is not None:
+        message = f"writing the model: {exporting.text}" if exporting.text else "writing the model"
     elif not master.servers.state.version:
         message = "waiting for the parameter servers"
     else:
@@ -87,6 +93,8 @@ def describe(master: Master) -> Status:
         next_look=next_look(master),
         waits=waits,
         expected_end=job_end(master, now=master.wall_now()),
+        restoring=restoring,
+        exporting=exporting,
     )
 
 

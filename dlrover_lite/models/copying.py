@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from dlrover_lite.errors import ModelError
+from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.models.export import DENSE_FILE, ExportWriter, TableEntry
 from dlrover_lite.models.export_reader import ExportReader, Say
@@ -22,12 +23,12 @@ def copy_export(
     format: Literal["npz", "parquet"] | None = None,
     *,
     overwrite: bool = False,
-    progress: Callable[[int], object] | None = None,
+    steps: Steps = no_steps,
     say: Say | None = None,
 ) -> Path:
     """Write the export in ``source`` to ``target``, tables as ``format`` (None: as they are); returns ``target``, absolute.
 
-    ``progress`` is called with the number of rows done, ``say`` as by ``serving.load_model``. Raises ModelError when the source can't be
+    ``steps`` is told how far it is, ``say`` as by ``serving.load_model``. Raises ModelError when the source can't be
     used, or isn't what was exported, JobError when the target can't be written, or holds something (other than an export that may be
     overwritten) already.
     """
@@ -38,7 +39,7 @@ def copy_export(
     manifest = export.manifest
     if format is None:
         format = "parquet" if any(entry.file.endswith(".parquet") for entry in manifest.tables) else "npz"
-    done = 0
+    done, total = 0, sum(entry.rows for entry in manifest.tables)
     with ExportWriter(target, manifest, format, model_directory=export.code(), overwrite=overwrite) as writer:
         try:
             dense = export.dense()
@@ -52,12 +53,11 @@ def copy_export(
             for rows in _rows(export, entry):
                 writer.add_rows(entry.name, *rows)
                 done += len(rows.ids)
-                if progress is not None:
-                    progress(done)
+                steps("exporting", done, total, "rows")
         if manifest.dense_blocks is not None:
             for rows in _rows(export, manifest.dense_blocks):
                 writer.add_dense_blocks(*rows)  # type: ignore[arg-type]  # with state, as its entry says
-        return writer.finish()
+        return writer.finish(steps)
 
 
 def _rows(export: ExportReader, entry: TableEntry) -> Iterator[TableRows]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dlrover_lite.errors import ModelError
 from dlrover_lite.files import UnsafeName, checked_name
+from dlrover_lite.long_work import Steps, Tally, no_steps
 from dlrover_lite.regular_files import open_regular, read_file
 from dlrover_lite.units import MIB
 
@@ -23,15 +24,18 @@ DIGESTS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _MOST_THREADS = 4
 _MOST_BYTES = 64 * MIB
+_CHUNK_BYTES = MIB
 EXPORT_AGAIN = (
     "Export it again, from the job or one of its checkpoints: dlrover-lite export JOB --to DIR, "
     "or dlrover-lite export --from JOB --to DIR"
 )
 
 
-def write_digests(directory: Path) -> Path:
-    """Write ``SHA256SUMS`` of all files below ``directory``; returns its path. Raises OSError, and ModelError for a file whose name can't
-    stand in it."""
+def write_digests(directory: Path, steps: Steps = no_steps) -> Path:
+    """Write ``SHA256SUMS`` of all files below ``directory``; returns its path. ``steps`` is told how far it is.
+
+    Raises OSError, and ModelError for a file whose name can't stand in it.
+    """
     files = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     names = sorted(name for name in files if name != DIGESTS_FILE)
     try:
@@ -39,7 +43,7 @@ def write_digests(directory: Path) -> Path:
             checked_name(name, folders=True)
     except UnsafeName as error:
         raise ModelError(f"A file of the model can't be exported: {error}", hint="Rename it.") from error
-    digests = _digests([directory / name for name in names])
+    digests = _digests([directory / name for name in names], "computing digests", steps)
     path = directory / DIGESTS_FILE
     lines = [f"{digest}  {name}\n" for name, digest in zip(names, digests, strict=True)]
     path.write_text("".join(lines), encoding="utf-8")
@@ -91,13 +95,15 @@ class Digests:
         if self._digests is not None:
             self._compare(name, hashlib.sha256(data).hexdigest())
 
-    def check(self, names: Iterable[str]) -> None:
-        """Read these files, several at a time. Raises ModelError for the first that isn't what was exported."""
+    def check(self, names: Iterable[str], steps: Steps = no_steps) -> None:
+        """Read these files, several at a time. ``steps`` is told how far it is. Raises ModelError for the first that isn't what was
+        exported."""
         if self._digests is None:
             return
         wanted = list(dict.fromkeys(names))
         try:
-            for name, digest in zip(wanted, _digests([self.directory / name for name in wanted]), strict=True):
+            digests = _digests([self.directory / name for name in wanted], "comparing digests", steps)
+            for name, digest in zip(wanted, digests, strict=True):
                 self._compare(name, digest)
         except FileNotFoundError as error:
             raise _damaged(Path(error.filename), "it is missing") from error
@@ -112,20 +118,34 @@ class Digests:
             raise _damaged(self.directory / name, f"it isn't what was exported ({DIGESTS_FILE} has another digest)")
 
 
-def _digests(paths: list[Path]) -> list[str]:
+def _digests(paths: list[Path], what: str, steps: Steps) -> list[str]:
     """Of each file. Raises OSError with the file's name."""
     workers = max(1, min(_MOST_THREADS, os.cpu_count() or 1, len(paths)))
+    total = sum(map(_size, paths))
+    tally = Tally(total, lambda done, total: steps(what, done, total, "bytes"))
     with ThreadPoolExecutor(workers, thread_name_prefix="digest") as pool:
-        return list(pool.map(_digest, paths))
+        return list(pool.map(lambda path: _digest(path, tally), paths))
 
 
-def _digest(path: Path) -> str:
+def _size(path: Path) -> int:
+    """0 for one that can't be looked at: reading it will say why."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _digest(path: Path, tally: Tally) -> str:
+    digest = hashlib.sha256()
     try:
         with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            while data := file.read(_CHUNK_BYTES):
+                digest.update(data)
+                tally.add(len(data))
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+    return digest.hexdigest()
 
 
 def _damaged(path: Path, why: str) -> ModelError:

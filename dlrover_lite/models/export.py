@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +22,11 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import DiskFull, JobError, ModelError
 from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import sync_directory
+from dlrover_lite.long_work import Steps, Tally, no_steps
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
-from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, joined, table_writer
+from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, table_writer
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Model, Optimizer
 
@@ -46,7 +47,7 @@ MANIFEST_FILE = "model.json"
 DENSE_FILE = "dense.safetensors"
 DENSE_BLOCKS = "dense_blocks"
 MODEL_DIRECTORY = "model"
-BUFFERED_BYTES = 64 << 20
+BUFFERED_BYTES = 32 << 20
 """Rows handed in are held back up to this much over all tables, so that files get large writes."""
 
 Format = Literal["npz", "parquet"]
@@ -130,12 +131,11 @@ class _Table:
         """Write what is held back. Raises OSError."""
         chunks, self._waiting, self.waiting_bytes = self._waiting, [], 0
         if chunks:
-            self.writer.add(joined(chunks))
+            self.writer.add(chunks)
 
-    def finish(self) -> TableEntry:
-        """Write all that is left; what the manifest says of the table. Raises OSError."""
-        self.flush()
-        return msgspec.structs.replace(self.entry, rows=self.writer.close())
+    def finish(self, copied: Callable[[int], object]) -> TableEntry:
+        """Write all that is left; what the manifest says of the table. ``copied``: see ``TableWriter.close``. Raises OSError."""
+        return msgspec.structs.replace(self.entry, rows=self.writer.close(copied))
 
 
 def _state_parts(optimizer: Optimizer) -> int:
@@ -256,13 +256,18 @@ class ExportWriter:
     def _all_tables(self) -> list[_Table]:
         return [*self._tables.values(), *([self._blocks] if self._blocks is not None else [])]
 
-    def finish(self) -> Path:
-        """Writes what is left and puts the export in place, replacing an older export. Returns the directory."""
+    def finish(self, steps: Steps = no_steps) -> Path:
+        """Writes what is left and puts the export in place, replacing an older export. Returns the directory. ``steps`` is told how far
+        it is."""
         if not (self._partial / DENSE_FILE).exists():
             self.write_dense({})
         with self._writing():
-            tables = [table.finish() for table in self._tables.values()]
-            blocks = None if self._blocks is None else self._blocks.finish()
+            for table in self._all_tables():
+                table.flush()
+            aside = sum(table.writer.aside_bytes for table in self._all_tables())
+            tally = Tally(aside, lambda done, total: steps("putting files together", done, total, "bytes"))
+            tables = [table.finish(tally.add) for table in self._tables.values()]
+            blocks = None if self._blocks is None else self._blocks.finish(tally.add)
         manifest = msgspec.structs.replace(
             self.manifest, tables=tables, dense=self._dense, dense_blocks=blocks, digests=DIGESTS_FILE
         )
@@ -271,7 +276,7 @@ class ExportWriter:
             (self._partial / MANIFEST_FILE).write_bytes(text + b"\n")
             for path in sorted(path for path in self._partial.rglob("*") if path.is_file()):
                 _sync(path)
-            _sync(write_digests(self._partial))
+            _sync(write_digests(self._partial, steps))
             for path in (self._partial, *sorted(path for path in self._partial.rglob("*") if path.is_dir())):
                 sync_directory(path)
             self._check_target()

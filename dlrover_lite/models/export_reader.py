@@ -10,6 +10,7 @@ import msgspec
 
 from dlrover_lite.errors import ModelError
 from dlrover_lite.files import UnsafeName, checked_name
+from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.models.digests import EXPORT_AGAIN, Digests
 from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE, MODEL_DIRECTORY, Manifest
 from dlrover_lite.regular_files import read_file
@@ -36,9 +37,10 @@ class ExportReader:
         self.manifest, self._digests = _read(directory)
         _check_names(directory, self.manifest)
 
-    def files(self, *names: str) -> list[Path]:
-        """Their paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them takes."""
-        self._digests.check(names)
+    def files(self, *names: str, steps: Steps = no_steps) -> list[Path]:
+        """Their paths. Raises ModelError, naming the first that isn't as it was exported; which needs as long as reading them takes:
+        ``steps`` is told how far it is."""
+        self._digests.check(names, steps)
         if not self._digests.known and names:
             self._tell()
         return [self.directory / name for name in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.keys import keys_of
 from dlrover_lite.errors import DataError, ModelError
+from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.models.export import DENSE_FILE, MANIFEST_FILE, Manifest, TableEntry
@@ -33,6 +35,7 @@ __all__ = [
     "Metrics",
     "ServingModel",
     "evaluate_export",
+    "evaluate_model",
     "known_id_kinds",
     "load_model",
     "read_manifest",
@@ -61,9 +64,9 @@ class EmbeddingTable:
     """Rows in memory, sorted by id. Ids it doesn't hold get what training would have started them with."""
 
     def __init__(self, entry: TableEntry, ids: NDArray[np.uint64], vectors: NDArray[np.float32], *, seed: int) -> None:
-        order = np.argsort(ids)
+        """``ids`` rise."""
         self.entry, self.seed = entry, seed
-        self.ids, self.vectors = ids[order], vectors[order]
+        self.ids, self.vectors = ids, vectors
 
     def lookup(self, ids: NDArray[np.uint64]) -> NDArray[np.float32]:
         """float32 [n, dim] of ids uint64 [n]."""
@@ -194,8 +197,10 @@ def known_id_kinds(manifest: Manifest) -> dict[str, IdKind]:
     return {**kinds_of_format(manifest.data_format, manifest.schema.categorical), **manifest.id_kinds}
 
 
-def load_model(directory: Path | str | None, device: str = "cpu", *, say: Say | None = None) -> ServingModel:
-    """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory.
+def load_model(
+    directory: Path | str | None, device: str = "cpu", *, say: Say | None = None, steps: Steps = no_steps
+) -> ServingModel:
+    """The exported model in evaluation mode, with its dense part on ``device`` and its tables in memory. ``steps`` is told how far it is.
 
     ``directory`` may be a result's ``export``. A user's model runs its own code from the export. All files are compared with what was
     exported before they are used; ``say`` is told of an export that is too old for that (by default it is a Python warning). Raises
@@ -206,14 +211,21 @@ def load_model(directory: Path | str | None, device: str = "cpu", *, say: Say | 
     directory = Path(directory)
     export = ExportReader(directory, say=say)
     manifest = export.manifest
-    dense, *files = export.files(DENSE_FILE, *(entry.file for entry in manifest.tables))
+    dense, *files = export.files(DENSE_FILE, *(entry.file for entry in manifest.tables), steps=steps)
     network = build_model(manifest.model, manifest.schema, directory=export.code(), seed=manifest.seed)
     _load_dense(network, dense, manifest)
     tables = {}
+    total, before = sum(entry.rows for entry in manifest.tables), 0
     for entry, file in zip(manifest.tables, files, strict=True):
-        rows = read_table(file, rows=entry.rows, dim=entry.dim)
+        tell = partial(_tell_loaded, steps, before, total)
+        rows = read_table(file, rows=entry.rows, dim=entry.dim, progress=tell)
         tables[entry.name] = EmbeddingTable(entry, rows.ids, rows.vectors, seed=manifest.seed)
+        before += entry.rows
     return ServingModel(network.to(device), manifest, tables).eval()
+
+
+def _tell_loaded(steps: Steps, before: int, total: int, rows: int) -> None:
+    steps("loading", before + rows, total, "rows")
 
 
 def _load_dense(network: nn.Module, path: Path, manifest: Manifest) -> None:
@@ -254,14 +266,28 @@ def evaluate_export(
     *,
     name: str = "",
     say: Say | None = None,
+    steps: Steps = no_steps,
 ) -> Metrics:
     """Log loss, AUC and unknown ids of an exported model over all samples of ``dataset``; bad lines are left out.
 
-    ``progress`` is called with the number of samples done, ``say`` as by ``load_model``; ``name`` is the model's in messages. Raises
-    ModelError, and DataError when the columns differ, or ids are of another kind than in training.
+    ``progress`` is called with the number of samples done, ``say`` and ``steps`` as by ``load_model``; ``name`` is the model's in
+    messages. Raises ModelError, and DataError when the columns differ, or ids are of another kind than in training.
     """
-    model = load_model(directory, say=say)
-    name = name or f"the model in {directory}"
+    model = load_model(directory, say=say, steps=steps)
+    code = Path(directory) / "model"
+    return evaluate_model(model, dataset, batch_size, progress, name=name or f"the model in {directory}", code=code)
+
+
+def evaluate_model(
+    model: ServingModel,
+    dataset: Dataset,
+    batch_size: int = 4096,
+    progress: Callable[[int], None] | None = None,
+    *,
+    name: str,
+    code: Path,
+) -> Metrics:
+    """As ``evaluate_export``, of a model that is loaded; ``code``: where a user's own is."""
     if dataset.schema != model.schema:
         columns = {*model.schema.dense, *model.schema.categorical} - {
             *dataset.schema.dense,
@@ -280,7 +306,7 @@ def evaluate_export(
             end = min(start + batch_size, dataset.samples)
             batch = dataset.read(np.arange(start, end, dtype=np.int64))
             if len(batch.labels):
-                with user_code(f"{type(model.network).__name__}.forward", Path(directory) / "model"):
+                with user_code(f"{type(model.network).__name__}.forward", code):
                     logits, counts = model.forward_and_count(batch.dense, batch.ids)
                 totals.add(logits.numpy(), batch.labels)
                 unknown.update(counts)

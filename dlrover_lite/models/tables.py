@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Protocol
@@ -19,6 +19,7 @@ from dlrover_lite.regular_files import check_regular
 
 __all__ = [
     "RowShape",
+    "SortedTable",
     "TableRows",
     "TableWriter",
     "escape",
@@ -82,6 +83,11 @@ class RowShape(NamedTuple):
             columns["state"] = ("<f4", (self.dim * self.state_parts,))
         return columns
 
+    @property
+    def bytes(self) -> int:
+        """Of a row."""
+        return sum(np.dtype(dtype).itemsize * math.prod(width) for dtype, width in self.columns.values())
+
     def fits(self, rows: TableRows) -> bool:
         """Whether all arrays have the lengths they must have."""
         n, parts = len(rows.ids), self.state_parts
@@ -126,10 +132,15 @@ def unescape(file: str) -> str:
 class TableWriter(Protocol):
     path: Path
 
-    def add(self, rows: TableRows) -> None: ...
+    def add(self, chunks: Sequence[TableRows]) -> None:
+        """Writes these rows, one chunk after the other."""
 
-    def close(self) -> int:
-        """Finishes the file; returns its number of rows."""
+    @property
+    def aside_bytes(self) -> int:
+        """Of what ``close`` still has to copy to its place."""
+
+    def close(self, copied: Callable[[int], object] = lambda _: None) -> int:
+        """Finishes the file; returns its number of rows. ``copied`` is called with the numbers of bytes that have got to their place."""
 
     def abort(self) -> None:
         """Lets go of open files."""
@@ -147,17 +158,22 @@ class _NpzWriter:
 
     def __init__(self, path: Path, shape: RowShape) -> None:
         self.path, self.rows = path, 0
-        self._columns = shape.columns
+        self._columns, self._row_bytes = shape.columns, shape.bytes
         self._parts = {name: path.with_suffix(f".{name}") for name in self._columns}
 
-    def add(self, rows: TableRows) -> None:
+    def add(self, chunks: Sequence[TableRows]) -> None:
         # Opened for each write: there may be more tables than a process may hold files open.
         for name, (dtype, _) in self._columns.items():
             with self._parts[name].open("ab") as file:
-                file.write(getattr(rows, name).astype(dtype).tobytes())
-        self.rows += len(rows.ids)
+                for rows in chunks:
+                    file.write(np.ascontiguousarray(getattr(rows, name), dtype).reshape(-1).view(np.uint8).data)
+        self.rows += sum(len(rows.ids) for rows in chunks)
 
-    def close(self) -> int:
+    @property
+    def aside_bytes(self) -> int:
+        return self.rows * self._row_bytes
+
+    def close(self, copied: Callable[[int], object] = lambda _: None) -> int:
         with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, (dtype, shape) in self._columns.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -165,7 +181,9 @@ class _NpzWriter:
                     np.lib.format.write_array_header_1_0(member, header)
                     if self.rows:
                         with self._parts[name].open("rb") as part:
-                            shutil.copyfileobj(part, member, _COPY_BYTES)
+                            while data := part.read(_COPY_BYTES):
+                                member.write(data)
+                                copied(len(data))
                         self._parts[name].unlink()
         return self.rows
 
@@ -177,7 +195,7 @@ _PARQUET_NAMES = {"ids": "id", "vectors": "vector", "counts": "count", "state": 
 
 
 class _ParquetWriter:
-    """One row group per call of ``add``; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32), with state ``count``
+    """Row groups of some megabytes; columns ``id`` (uint64) and ``vector`` (fixed-size list of float32), with state ``count``
     (uint32) and ``state`` (fixed-size list of float32) too."""
 
     def __init__(self, path: Path, shape: RowShape) -> None:
@@ -192,18 +210,24 @@ class _ParquetWriter:
                 for name, (dtype, width) in self._columns.items()
             ]
         )
-        self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._row_group = max(1, _CHUNK_BYTES // shape.bytes)
+        # Numbers that hardly repeat: a dictionary of them would only take memory.
+        self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
 
-    def add(self, rows: TableRows) -> None:
-        pa = self._arrow
+    def add(self, chunks: Sequence[TableRows]) -> None:
+        pa, rows = self._arrow, joined(chunks)
         arrays = []
         for name, (_, width) in self._columns.items():
             flat = pa.array(getattr(rows, name).reshape(-1))
             arrays.append(pa.FixedSizeListArray.from_arrays(flat, *width) if width else flat)
-        self._writer.write_table(pa.table(arrays, schema=self._schema))
+        self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=self._row_group)
         self.rows += len(rows.ids)
 
-    def close(self) -> int:
+    @property
+    def aside_bytes(self) -> int:
+        return 0
+
+    def close(self, copied: Callable[[int], object] = lambda _: None) -> int:
         self._writer.close()
         return self.rows
 
@@ -223,16 +247,64 @@ def _import_parquet(error: type[JobError] | type[ModelError]) -> Any:
     return pyarrow
 
 
-def read_table(path: Path, *, rows: int, dim: int) -> TableRows:
-    """ids and vectors of a table file, without optimizer state.
+def read_table(path: Path, *, rows: int, dim: int, progress: Callable[[int], object] = lambda _: None) -> TableRows:
+    """ids and vectors of a table file, without optimizer state, by rising ids. Memory beside these is for a chunk of ``iterate_table``: the
+    file is read once for the ids, and once more for the vectors, each of which goes to its place. ``progress`` is called with the
+    number of rows that are there.
 
     Raises ModelError, naming the file, when it is missing, damaged, or has other numbers of rows or values.
     """
     _check_file(path)
-    ids, vectors = _read_parquet(path, dim) if path.suffix == ".parquet" else _read_npz(path)
-    if ids.shape != (rows,) or vectors.shape != (rows, dim):
-        raise _damaged(path, f"it holds {list(ids.shape)} ids and {list(vectors.shape)} vectors, not {rows} of {dim}")
-    return TableRows(ids, vectors)
+    try:
+        ids = np.empty(rows, np.uint64)
+    except (MemoryError, ValueError) as error:
+        raise _damaged(path, f"it can't hold {rows} rows") from error
+    at = 0
+    for arrays in _chunks(path, {"ids": ("<u8", ())}, _CHUNK_BYTES // 8):
+        stop = at + len(arrays["ids"])
+        if stop > rows:
+            raise _damaged(path, f"it holds more than {rows} rows")
+        ids[at:stop] = arrays["ids"]
+        at = stop
+    if at < rows:
+        raise _damaged(path, f"it holds {at} rows, not {rows}")
+    table = SortedTable(ids, dim)
+    for chunk in iterate_table(path, rows=rows, dim=dim):
+        if not table.put(chunk.ids, chunk.vectors):
+            raise _damaged(path, "it has changed while it was read")
+        progress(table.filled)
+    if table.filled != rows or table.twice:
+        raise _damaged(path, "it holds an id twice")
+    return TableRows(table.ids, table.vectors)
+
+
+class SortedTable:
+    """Vectors by rising ids, put at their places as they come: in no more memory than they need."""
+
+    def __init__(self, ids: NDArray[np.uint64], dim: int) -> None:
+        """``ids``: all of them, in any order; they are put in order where they are."""
+        ids.sort()
+        self.ids = ids
+        self.vectors: NDArray[np.float32] = np.empty((len(ids), dim), np.float32)
+        self.filled = 0
+        """Rows that have been put at their places."""
+
+    @property
+    def twice(self) -> bool:
+        """An id is there more than once."""
+        first, second, step = self.ids[:-1], self.ids[1:], _CHUNK_BYTES // 8
+        return any((first[at : at + step] == second[at : at + step]).any() for at in range(0, len(second), step))
+
+    def put(self, ids: NDArray[np.uint64], vectors: NDArray[np.float32]) -> bool:
+        """Vectors of some of the ids; False, and nothing is done, where one of them isn't among these."""
+        order = np.argsort(ids)  # neighbours are found much faster one after the other
+        wanted = ids[order]
+        at = np.minimum(np.searchsorted(self.ids, wanted), max(0, len(self.ids) - 1))
+        if len(wanted) and not (len(self.ids) and (self.ids[at] == wanted).all()):
+            return False
+        self.vectors[at] = vectors[order]
+        self.filled += len(ids)
+        return True
 
 
 def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = None) -> Iterator[TableRows]:
@@ -244,8 +316,8 @@ def iterate_table(path: Path, *, rows: int, dim: int, state_parts: int | None = 
     shape = RowShape(dim, state_parts)
     count = max(1, _CHUNK_BYTES // (12 + 4 * dim * (1 + (state_parts or 0))))
     seen = 0
-    chunks = _parquet_chunks(path, shape, count) if path.suffix == ".parquet" else _npz_chunks(path, shape, count)
-    for chunk in chunks:
+    for arrays in _chunks(path, shape.columns, count):
+        chunk = shape.rows(arrays)
         if not shape.fits(chunk):
             raise _damaged(path, f"it holds vectors {list(chunk.vectors.shape)} for {len(chunk.ids)} ids, not of {dim}")
         seen += len(chunk.ids)
@@ -263,27 +335,37 @@ def _check_file(path: Path) -> None:
         raise _damaged(path, str(error.strerror)) from error
 
 
-def _npz_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRows]:
+_Columns = Mapping[str, tuple[str, tuple[int, ...]]]
+"""As ``RowShape.columns``, or some of them."""
+_Arrays = dict[str, NDArray[Any]]
+
+
+def _chunks(path: Path, columns: _Columns, count: int) -> Iterator[_Arrays]:
+    """These columns of a table file, of ``count`` rows at a time. Raises ModelError."""
+    return _parquet_chunks(path, columns, count) if path.suffix == ".parquet" else _npz_chunks(path, columns, count)
+
+
+def _npz_chunks(path: Path, columns: _Columns, count: int) -> Iterator[_Arrays]:
     try:
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(path))
-            files = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in shape.columns}
-            rows = _npy_rows(files, shape)
+            files = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in columns}
+            rows = _npy_rows(files, columns)
             for start in range(0, rows, count):
                 size = min(count, rows - start)
                 arrays = {}
-                for name, (dtype, width) in shape.columns.items():
+                for name, (dtype, width) in columns.items():
                     data = files[name].read(size * np.dtype(dtype).itemsize * int(np.prod(width)))
                     arrays[name] = np.frombuffer(data, dtype).reshape(size, *width)
-                yield shape.rows(arrays)
+                yield arrays
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise _damaged(path, str(error)) from error
 
 
-def _npy_rows(files: Mapping[str, IO[bytes]], shape: RowShape) -> int:
+def _npy_rows(files: Mapping[str, IO[bytes]], columns: _Columns) -> int:
     """How many rows all of the arrays have. Raises ValueError when they don't go together."""
     rows: int | None = None
-    for name, (dtype, width) in shape.columns.items():
+    for name, (dtype, width) in columns.items():
         np.lib.format.read_magic(files[name])
         found, _, kind = np.lib.format.read_array_header_1_0(files[name])
         rows = found[0] if rows is None else rows
@@ -292,41 +374,23 @@ def _npy_rows(files: Mapping[str, IO[bytes]], shape: RowShape) -> int:
     return rows or 0
 
 
-def _parquet_chunks(path: Path, shape: RowShape, count: int) -> Iterator[TableRows]:
+def _parquet_chunks(path: Path, columns: _Columns, count: int) -> Iterator[_Arrays]:
     pa = _import_parquet(ModelError)
     try:
         with pa.parquet.ParquetFile(path) as file:
-            names = [_PARQUET_NAMES[name] for name in shape.columns]
-            for batch in file.iter_batches(batch_size=count, columns=names):
-                arrays = {}
-                for name, (dtype, width) in shape.columns.items():
-                    column = batch.column(_PARQUET_NAMES[name])
-                    flat = (column.flatten() if width else column).to_numpy(zero_copy_only=False)
-                    arrays[name] = flat.astype(dtype).reshape(-1, *width)
-                yield shape.rows(arrays)
+            names = [_PARQUET_NAMES[name] for name in columns]
+            # One after the other: of several, all are read ahead, and kept.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(batch_size=count, row_groups=[group], columns=names):
+                    arrays = {}
+                    for name, (dtype, width) in columns.items():
+                        column = batch.column(_PARQUET_NAMES[name])
+                        flat = (column.flatten() if width else column).to_numpy(zero_copy_only=False)
+                        arrays[name] = flat.astype(dtype).reshape(-1, *width)
+                    yield arrays
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise _damaged(path, str(error)) from error
 
 
 def _damaged(path: Path, why: str) -> ModelError:
     return ModelError(f"The export's file {path} can't be used: {why.rstrip('.')}.", hint=EXPORT_AGAIN)
-
-
-def _read_npz(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["ids"].astype(np.uint64), arrays["vectors"].astype(np.float32)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, str(error)) from error
-
-
-def _read_parquet(path: Path, dim: int) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    pa = _import_parquet(ModelError)
-    try:
-        table = pa.parquet.read_table(path, columns=["id", "vector"])
-        ids = table.column("id").to_numpy().astype(np.uint64)
-        values = table.column("vector").combine_chunks()
-        flat = values.flatten().to_numpy(zero_copy_only=False) if len(ids) else np.empty(0)
-        return ids, flat.astype(np.float32).reshape(-1, dim)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise _damaged(path, str(error)) from error

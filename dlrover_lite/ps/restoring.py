@@ -28,7 +28,7 @@ from dlrover_lite.ps.marks import mask_of, to_bitmap
 from dlrover_lite.ps.optimizer_state import STATE_PARTS, keeps_state
 from dlrover_lite.ps.optimizers import first_state
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
+from dlrover_lite.wire.messages import RestoreOrder, RestoreReport, TrainingSettings
 from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = ["Restoring", "Unreachable"]
@@ -53,12 +53,15 @@ class Restoring:
     ) -> None:
         self.order = order
         self.slots = slots
-        self.rows = 0
+        self.rows = self._bytes = 0
         self.done = False
         self._engine = engine
         self._clock = clock
         self._began = clock()
+        self._ended: float | None = None
         self._chain: list[Manifest] = []
+        self._expected: list[Sequence[int]] = []
+        """Rows of each group, of each cut of the chain, that are in these slots, about."""
         self._anew: dict[int, Optimizer] = {}
         """Groups whose optimizer state begins anew, and with which optimizer."""
         self._ahead: queue.Queue[list[Manifest] | Block] = queue.Queue(BLOCKS_AHEAD)
@@ -100,7 +103,21 @@ class Restoring:
 
     @property
     def seconds(self) -> float:
-        return self._clock() - self._began
+        """For which it has been at it, or was."""
+        return (self._clock() if self._ended is None else self._ended) - self._began
+
+    @property
+    def progress(self) -> RestoreReport | None:
+        """How far it is; None before it is known how much there is."""
+        if not self._chain:
+            return None
+        row_bytes = [shape.record.bytes for shape in self._chain[-1].groups]
+        rows = sum(sum(of_cut) for of_cut in self._expected)
+        size = sum(count * row_bytes[g] for of_cut in self._expected for g, count in enumerate(of_cut))
+        if self.done:
+            rows, size = self.rows, self._bytes
+        done = min(self.rows, rows), min(self._bytes, size)
+        return RestoreReport(self.order.generation, done[0], rows, done[1], size, max(0.0, self.seconds))
 
     def close(self) -> None:
         self._closed = True
@@ -146,8 +163,8 @@ class Restoring:
             for g, (then, spec) in enumerate(zip(specs, groups_of(now), strict=True))
             if not keeps_state(then.optimizer, spec.optimizer)
         }
-        expected = _rows_of(chain[0], self.slots)
-        for group, rows in zip(engine.groups, expected, strict=True):
+        self._expected = [_rows_of(manifest, self.slots) for manifest in chain]
+        for group, rows in zip(engine.groups, self._expected[0], strict=True):
             group.reserve(max(0, rows - group.rows))
         failpoint("ps.restore.begun")
 
@@ -165,6 +182,7 @@ class Restoring:
         except ValueError as error:
             raise damaged(f"cut {block.cut}", str(error)) from error
         self.rows += len(block.slots)
+        self._bytes += len(block.slots) * self._chain[-1].groups[block.group].record.bytes
         failpoint("ps.restore.rows")
 
     def _end(self) -> None:
@@ -173,6 +191,7 @@ class Restoring:
         failpoint("ps.restore.marked")
         self._engine.restored = self.order.generation
         failpoint("ps.restore.done")
+        self._ended = self._clock()
         self.done = True
 
     def _mark(self, last: Manifest) -> None:

@@ -27,7 +27,7 @@ from dlrover_lite.ps.restoring import Restoring, Unreachable
 from dlrover_lite.ps.tidying import Tidying
 from dlrover_lite.wire.client import Client
 from dlrover_lite.wire.frames import Failure, Request
-from dlrover_lite.wire.messages import Ack, PsCounters, PsOrders, PsReport, RestoreOrder, TableCount
+from dlrover_lite.wire.messages import Ack, PsCounters, PsOrders, PsReport, RestoreOrder, RestoreReport, TableCount
 from dlrover_lite.wire.ps_messages import (
     Configure,
     CopyBegin,
@@ -104,6 +104,8 @@ class PsService:
         self.copier: Copier | None = None
         self.outgoing: Outgoing | None = None
         self.restoring: Restoring | None = None
+        self._restored: RestoreReport | None = None
+        """How far the last one was when it was done."""
         self._server = server
         self._connect = connect
         self._clock = clock
@@ -316,6 +318,7 @@ class PsService:
         try:
             if restoring.step(RESTORE_SECONDS):
                 self._say(f"has restored {restoring.rows:,} rows in {restoring.seconds:.3f} s")
+                self._restored = restoring.progress
                 self._stop_restoring()
                 self._reported_at = -math.inf  # others wait for it
         except Unreachable as error:
@@ -424,7 +427,16 @@ class PsService:
             snapshot=self._cuts.report,
             restored=self.engine.restored,
             counters=self._counters(now),
+            restoring=self._restore_report(),
         )
+
+    def _restore_report(self) -> RestoreReport | None:
+        if (order := self.orders.restore) is None:
+            return None
+        if self.restoring is not None:
+            return self.restoring.progress
+        done = self._restored
+        return done if done is not None and done.generation == order.generation else None
 
     def _counters(self, now: float) -> PsCounters | None:
         if now - self._counted_at < COUNT_SECONDS:

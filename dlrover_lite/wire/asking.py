@@ -20,6 +20,7 @@ from dlrover_lite.bounds import (
     Timestamp,
 )
 from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.long_work import amount_text, percent, rate_text
 from dlrover_lite.wire.message import Message
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "CheckpointsStatus",
     "DrainRequest",
     "EvaluationResult",
+    "ExportStatus",
     "HotSlot",
     "KillRequest",
     "MoveRequest",
@@ -43,6 +45,7 @@ __all__ = [
     "NodeStatus",
     "PsSlots",
     "ResizeRequest",
+    "RestoreStatus",
     "ScaleRequest",
     "Scaled",
     "ShardsStatus",
@@ -346,6 +349,64 @@ class CheckpointsStatus(Message, frozen=True):
     """Of the last ones, the oldest first."""
 
 
+class RestoreStatus(Message, frozen=True):
+    """How far the parameter servers are with a checkpoint that they restore."""
+
+    checkpoint: Count
+    since: Timestamp | None
+    """None: none of them has begun."""
+    rows: Count
+    """Taken so far, by all of them."""
+    total_rows: Count
+    """Of the checkpoint and those it builds on, about."""
+    bytes: Bytes
+    """Of memory, that these rows have."""
+    total_bytes: Bytes
+    rows_per_second: Rate | None = None
+    """All of them, since they began; None: not known yet."""
+    bytes_per_second: Rate | None = None
+    seconds_left: Seconds | None = None
+    """Until the last of them is through, at its rate; None: not known."""
+
+    @property
+    def text(self) -> str:
+        """``34%, 12.2 M of 36.0 M rows, 1.2 GiB of 3.4 GiB, 210 MiB/s, 0:12 left``; empty before there is anything to say."""
+        if not self.total_rows:
+            return ""
+        parts = [
+            percent(self.rows, self.total_rows),
+            amount_text(self.rows, self.total_rows, "rows"),
+            amount_text(self.bytes, self.total_bytes, "bytes"),
+            rate_text(self.bytes_per_second, "bytes", self.seconds_left),
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+class ExportStatus(Message, frozen=True):
+    """How far the worker is that writes the model."""
+
+    since: Timestamp
+    rows: Count
+    """Of embeddings, written so far."""
+    total_rows: Count
+    rows_per_second: Rate | None = None
+    seconds_left: Seconds | None = None
+    """Until all rows are written, at this rate; None: not known, or they are, and the files are being finished."""
+
+    @property
+    def text(self) -> str:
+        """``34%, 12.2 M of 36.0 M rows, 3.1 M rows/s, 0:08 left``; empty before there is anything to say."""
+        if not self.total_rows:
+            return ""
+        is_through = self.rows >= self.total_rows
+        parts = [
+            percent(self.rows, self.total_rows),
+            amount_text(self.rows, self.total_rows, "rows"),
+            "its files are finished" if is_through else rate_text(self.rows_per_second, "rows", self.seconds_left),
+        ]
+        return ", ".join(part for part in parts if part)
+
+
 class NextLook(Message, frozen=True):
     """When the brain is asked next whether something is to be done about a job."""
 
@@ -408,6 +469,10 @@ class Status(Message, frozen=True):
     """Why nothing goes on for now, in words: the disk is full, or the model can't be exported; empty: something does."""
     expected_end: ExpectedEnd | None = None
     """When it will have gone through its samples; None: it has, or nothing is known to go by."""
+    restoring: RestoreStatus | None = None
+    """None: no checkpoint is being restored."""
+    exporting: ExportStatus | None = None
+    """None: the model isn't being written."""
 
 
 def status_of(fields: Mapping[str, Any]) -> Status:
@@ -430,4 +495,8 @@ def status_of(fields: Mapping[str, Any]) -> Status:
         plain["next_look"] = NextLook(**look)
     if (end := plain.get("expected_end")) is not None:
         plain["expected_end"] = ExpectedEnd(**end)
+    if (restoring := plain.get("restoring")) is not None:
+        plain["restoring"] = RestoreStatus(**restoring)
+    if (exporting := plain.get("exporting")) is not None:
+        plain["exporting"] = ExportStatus(**exporting)
     return Status(**plain)

@@ -40,6 +40,7 @@ from dlrover_lite.wire.asking import (
     CheckpointUnderWay,
     DrainRequest,
     EvaluationResult,
+    ExportStatus,
     HotSlot,
     KillRequest,
     MoveRequest,
@@ -48,6 +49,7 @@ from dlrover_lite.wire.asking import (
     NodeStatus,
     PsSlots,
     ResizeRequest,
+    RestoreStatus,
     Scaled,
     ScaleRequest,
     ShardsStatus,
@@ -78,6 +80,7 @@ __all__ = [
     "EvaluationResult",
     "Export",
     "ExportFailed",
+    "ExportStatus",
     "Exported",
     "Finished",
     "Heartbeat",
@@ -102,6 +105,8 @@ __all__ = [
     "ReadySlots",
     "ResizeRequest",
     "RestoreOrder",
+    "RestoreReport",
+    "RestoreStatus",
     "ScaleRequest",
     "Scaled",
     "ShardsStatus",
@@ -150,6 +155,8 @@ class Welcome(Message, frozen=True):
 
 
 class TopologyRequest(Message, frozen=True):
+    """Answer Topology; or Wait, which is to say that a checkpoint is still being read: ask again."""
+
     node: Name
 
 
@@ -290,6 +297,8 @@ class Heartbeat(Message, frozen=True):
     """In words: ``minibatch 17 of epoch 0``."""
     seconds: Seconds = 0.0
     """For so long already."""
+    exported_rows: Count = 0
+    """Of embeddings, that it has written so far while it exports the model."""
 
 
 class SnapshotReport(Message, frozen=True):
@@ -308,6 +317,22 @@ class SnapshotReport(Message, frozen=True):
     hint: Text = ""
     layout: Blob = b""
     """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
+
+
+class RestoreReport(Message, frozen=True):
+    """How far a PS is with the cut that it restores, or was when it was done."""
+
+    generation: Count
+    """See RestoreOrder."""
+    rows: Count
+    """Taken from the cut, and those it builds on, so far."""
+    total_rows: Count
+    """That there are to be taken, about."""
+    bytes: Bytes
+    """Of memory, that these rows have."""
+    total_bytes: Bytes
+    seconds: Seconds
+    """For which it has been at it, or was."""
 
 
 class TableCount(Message, frozen=True):
@@ -374,6 +399,8 @@ class PsReport(Message, frozen=True):
     """The generation whose cut it holds: see RestoreOrder."""
     counters: PsCounters | None = None
     """Twice a second."""
+    restoring: RestoreReport | None = None
+    """Of the cut that it was ordered to restore; None: it hasn't begun, or need not."""
 
 
 class SnapshotOrder(Message, frozen=True):

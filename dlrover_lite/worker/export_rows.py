@@ -18,7 +18,7 @@ from dlrover_lite.recipe.id_kinds import IdKinds
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.ps_messages import DenseSpec, TableSpec
 
-__all__ = ["ScannedRows", "export_manifest", "exported_groups", "optimizers_of", "write_rows"]
+__all__ = ["ScannedRows", "export_manifest", "exported_groups", "optimizers_of", "write_rows", "write_some"]
 
 
 class ScannedRows(Protocol):
@@ -89,21 +89,29 @@ def write_rows(
     scan: Callable[[int, bool], Iterable[ScannedRows]],
     *,
     state: bool,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> int:
-    """Add all rows of ``groups``; how many embedding rows that were. ``scan(group, state)`` gives those of the group with this number."""
+    """Add all rows of ``groups``; how many embedding rows that were, which ``progress`` is told as they come. ``scan(group, state)`` gives
+    those of the group with this number."""
     written = 0
     for number, group in enumerate(groups):
         for found in scan(number, state):
-            rows = len(found.keys)
-            values = found.values.reshape(rows, group.dim)
-            kept = found.state.reshape(rows, group.dim * STATE_PARTS[group.optimizer.use]) if state else None
-            if group.complete:
-                assert kept is not None
-                writer.add_dense_blocks(found.keys, values, found.updates, kept)
-                continue
-            for position in np.unique(found.tables).tolist():
-                mine = found.tables == position
-                extra = (found.updates[mine], kept[mine]) if kept is not None else ()
-                writer.add_rows(group.tables[position].name, found.keys[mine], values[mine], *extra)
-            written += rows
+            written += write_some(writer, group, found, state=state)
+            progress(written)
     return written
+
+
+def write_some(writer: ExportWriter, group: GroupSpec, found: ScannedRows, *, state: bool) -> int:
+    """Add some rows of a group; how many of embeddings."""
+    rows = len(found.keys)
+    values = found.values.reshape(rows, group.dim)
+    kept = found.state.reshape(rows, group.dim * STATE_PARTS[group.optimizer.use]) if state else None
+    if group.complete:
+        assert kept is not None
+        writer.add_dense_blocks(found.keys, values, found.updates, kept)
+        return 0
+    for position in np.unique(found.tables).tolist():
+        mine = found.tables == position
+        extra = (found.updates[mine], kept[mine]) if kept is not None else ()
+        writer.add_rows(group.tables[position].name, found.keys[mine], values[mine], *extra)
+    return rows

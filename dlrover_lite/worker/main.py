@@ -39,6 +39,7 @@ from dlrover_lite.wire.messages import (
     NodeFailed,
     Topology,
     TopologyRequest,
+    Wait,
     Welcome,
 )
 from dlrover_lite.worker.client import PsClient
@@ -230,6 +231,9 @@ def _topology(spec: NodeSpec, master: Client, stop: _Stop) -> Topology | None:
             body = master.call(TopologyRequest(spec.id), deadline_seconds=_ASK_SECONDS).body
             if isinstance(body, Topology) and body.version:
                 return body
+            if isinstance(body, Wait):  # they read a checkpoint, which takes as long as it takes
+                end = time.monotonic() + _PS_DEADLINE_SECONDS
+                time.sleep(body.seconds)
     if stop():
         return None
     raise DeadlineExceeded(f"the parameter servers were not up within {_PS_DEADLINE_SECONDS:g} s")

@@ -26,13 +26,13 @@ class Pulse:
 
     def __init__(self, node: str, endpoint: str, *, context: zmq.Context[Any]) -> None:
         self._node, self._endpoint, self._context = node, endpoint, context
-        self._mark = ("starting", time.monotonic())
+        self._mark = ("starting", time.monotonic(), 0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
-    def mark(self, doing: str) -> None:
-        """What begins now."""
-        self._mark = (doing, time.monotonic())
+    def mark(self, doing: str, rows: int = 0) -> None:
+        """What begins now. ``rows``: of an export, those that are written so far."""
+        self._mark = (doing, time.monotonic(), rows)
 
     @property
     def doing(self) -> str:
@@ -53,7 +53,7 @@ class Pulse:
         master = Client(self._endpoint, MasterReplies, context=self._context, peer="the master")
         try:
             while not self._ended.wait(HEARTBEAT_SECONDS):
-                doing, since = self._mark
-                master.send(Heartbeat(self._node, doing, time.monotonic() - since))  # not answered
+                doing, since, rows = self._mark
+                master.send(Heartbeat(self._node, doing, time.monotonic() - since, rows))  # not answered
         finally:
             master.close()

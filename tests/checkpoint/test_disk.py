@@ -270,7 +270,7 @@ def test_a_file_that_shrinks_while_it_is_read(store: CheckpointStore) -> None:
         os.truncate(part_of(store), 700_001)
         with pytest.raises(CheckpointDamaged, match=r"it ends at byte 700,001"):
             list(reader.blocks())
-        found = reader.damages()
+        found = [damage for _, damages in reader.damages() for damage in damages]
     assert len(found) == len([one for one in reader.index if one["offset"] + one["bytes"] > 700_001])
 
 
@@ -288,7 +288,9 @@ def test_a_sector_that_cannot_be_read_spoils_its_block_only(
             return real(self, offset, length)
 
         monkeypatch.setattr(local._Reader, "read", read)
-        assert [damage.message for damage in reader.damages()] == [f"{reader.url} is damaged: the disk can't read it"]
+        assert [damage.message for _, damages in reader.damages() for damage in damages] == [
+            f"{reader.url} is damaged: the disk can't read it"
+        ]
 
 
 def test_readers_of_some_slots(store: CheckpointStore) -> None:

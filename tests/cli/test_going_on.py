@@ -129,6 +129,8 @@ def test_an_export_of_a_checkpoint_has_what_the_servers_had(run: Any, tmp_path: 
     result = run("export", "--from", f"{job.id}:1", "--to", str(tmp_path / "model"), "--json")
     assert result.exit_code == 0, result.stderr
     found = msgspec.json.decode(result.stdout)
+    told = [line.partition(":")[0] for line in result.stderr.splitlines() if "100%" in line]
+    assert told == ["exporting 100%", "putting files together 100%", "computing digests 100%"]
     assert (found["job"], found["rows"]) == (job.id, sum(group.rows for group in engine.groups if not group.complete))
     model = load_model(tmp_path / "model")
     assert model is not None
@@ -148,6 +150,13 @@ def test_a_checkpoint_is_evaluated(run: Any) -> None:
     result = run("evaluate", "--from", job.id, "--json")
     assert result.exit_code == 0, result.stderr
     assert msgspec.json.decode(result.stdout)["samples"] == 256
+    told = [line.partition(",")[0] for line in result.stderr.splitlines() if "100%" in line]
+    rows = told[-2].partition(": ")[2]
+    assert told[-3:] == [
+        f"looking for ids 100%: {rows}",
+        f"loading 100%: {rows}",
+        "evaluating 100%: 256 of 256 samples",
+    ]
     assert "which model is meant" in refused(run, "evaluate", job.id, "--from", job.id)
 
 

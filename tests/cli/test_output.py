@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli import output
+from dlrover_lite.cli.indexing import TerminalDisplay
 
 KEY = "clicks-20260102-030405-a-job-with-a-long-name"
 COLUMNS = ("job", "state", "samples", "where")
@@ -112,6 +113,47 @@ def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
         "Training 80%: step 20",
         "Training 100%: step 25",
     ]
+
+
+def test_progress_of_a_unit_says_how_much_how_fast_and_how_long() -> None:
+    now = 100.0
+    stream = io.StringIO()
+    with output.progress("Checking", 200 << 20, unit="bytes", clock=lambda: now, stream=stream) as report:
+        report(0)
+        for step in range(1, 26):
+            now += 1
+            report(step * (8 << 20), note="cut 3")
+    assert stream.getvalue().splitlines() == [
+        "Checking 40%: cut 3, 80 MiB of 200 MiB, 8 MiB/s, 0:15 left",
+        "Checking 80%: cut 3, 160 MiB of 200 MiB, 8 MiB/s, 0:05 left",
+        "Checking 100%: cut 3, 200 MiB of 200 MiB, 8 MiB/s",
+    ]
+
+
+def test_rows_whose_total_is_not_known() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    with output.progress("Loading", unit="rows", clock=lambda: now, stream=stream) as report:
+        now = 2.0
+        report(3_000_000)
+    assert stream.getvalue() == "Loading: 3.00 M rows, 1.50 M rows/s\n"
+
+
+def test_it_is_not_all_before_it_is() -> None:
+    stream = io.StringIO()
+    with output.progress("Loading", 1000, stream=stream) as report:
+        report(999)
+    assert stream.getvalue() == "Loading 99%\n"
+
+
+def test_steps_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalDisplay().steps() as steps:
+        for done in (1, 5):
+            steps("loading", done, 5, "rows")
+        steps("evaluating", 7, 7, "samples")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("loading 100%: 5 of 5 rows, ")
+    assert second.startswith("evaluating 100%: 7 of 7 samples, ")
 
 
 def test_progress_says_nothing_twice() -> None:

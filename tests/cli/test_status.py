@@ -16,7 +16,8 @@ from dlrover_lite.jobs.handle import JobHandle
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.units import MIB, format_bytes
 from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import NextLook, Status, to_builtins
+from dlrover_lite.wire.messages import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
+from dlrover_lite.words import at_time
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 
@@ -145,3 +146,24 @@ def test_every_command_tells_the_same_end(capsys: Capture) -> None:
     ended(expected_end=end)
     assert "left" not in said("status")
     assert json.loads(said("status", "--json"))["expected_end"] is None
+
+
+def test_a_restore_and_an_export_under_way(capsys: Capture) -> None:
+    restoring = RestoreStatus(12, 1e9, 9_000_000, 36_000_000, 1 << 30, 4 << 30, 3e6, 210 << 20, 12.0)
+    exporting = ExportStatus(1e9, 9_000_000, 36_000_000, 3e6, 9.0)
+    with running_job(lambda _: None, status=lambda job: status_of(job, restoring=restoring, exporting=exporting)):
+        assert main(["status"]) == 0
+        text = capsys.readouterr().out
+        since = f", since {at_time(1e9)}"
+        assert f"restoring  25%, 9.00 M of 36.0 M rows, 1 GiB of 4 GiB, 210 MiB/s, 0:12 left{since}" in text
+        assert f"exporting  25%, 9.00 M of 36.0 M rows, 3.00 M rows/s, 0:09 left{since}" in text
+        assert main(["status", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    check("### restoring", value["restoring"])
+    check("### exporting", value["exporting"])
+
+
+def test_what_was_under_way_when_the_job_ended_is_not_any_more(capsys: Capture) -> None:
+    ended(exporting=ExportStatus(1e9, 9, 36))
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exporting"] is None

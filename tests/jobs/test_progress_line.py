@@ -14,7 +14,7 @@ from dlrover_lite.expected_end import ExpectedEnd
 from dlrover_lite.jobs import statuses
 from dlrover_lite.jobs.progress_line import ProgressLine, evaluation_text, progress_text
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, Status
+from dlrover_lite.wire.messages import EvaluationResult, ExportStatus, NodeStatus, RestoreStatus, Status
 
 END = ExpectedEnd(1_000_053.0, 4.0)
 
@@ -200,3 +200,34 @@ def test_a_line_without_end_needs_no_memory_without_end(tmp_path: Path) -> None:
     parts = list(LogFile(path).new_lines())
     assert "".join(parts[:-1]) == "x" * 3_000_000 and parts[-1] == "y"
     assert max(map(len, parts)) < 1_000_000
+
+
+def test_how_far_a_restore_is() -> None:
+    """Before anything else: nothing is trained meanwhile."""
+    restoring = RestoreStatus(12, 1e9, 12_240_000, 36_000_000, 1 << 30, 3 << 30, 3e6, 210 << 20, 12.0)
+    text = "reading checkpoint 12: 34%, 12.2 M of 36.0 M rows, 1 GiB of 3 GiB, 210 MiB/s, 0:12 left"
+    assert progress_text(status(restoring=restoring)).startswith(f"{text}  30%")
+    starting = status(state="starting", restoring=restoring, message=text)
+    assert progress_text(starting).startswith(f"starting ({text})")
+    assert progress_text(starting).count("34%") == 1
+
+
+def test_how_far_an_export_is() -> None:
+    exporting = ExportStatus(1e9, 9_000_000, 36_000_000, 3e6, 9.0)
+    text = progress_text(status(state="exporting", exporting=exporting))
+    assert text.startswith("exporting  25%, 9.00 M of 36.0 M rows, 3.00 M rows/s, 0:09 left")
+    through = ExportStatus(1e9, 36_000_000, 36_000_000, 3e6, None)
+    text = progress_text(status(state="exporting", exporting=through))
+    assert text.startswith("exporting  100%, 36.0 M of 36.0 M rows, its files are finished")
+
+
+def test_a_restore_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
+    now, stream = 0.0, io.StringIO()
+    line = ProgressLine(stream, clock=lambda: now)
+    for second in range(12):
+        now = float(second)
+        line.show(status(state="starting", message=f"reading checkpoint 3: {second}%", expected_end=None))
+    said = stream.getvalue().splitlines()
+    assert [text.partition("  ")[0] for text in said] == [
+        f"starting (reading checkpoint 3: {second}%)" for second in (0, 5, 10)
+    ]

@@ -21,6 +21,7 @@ from dlrover_lite.wire.messages import (
     Export,
     Exported,
     ExportFailed,
+    Heartbeat,
     LeaseRequest,
     ScaleRequest,
     StatusRequest,
@@ -222,6 +223,38 @@ def test_an_export_that_fails_is_tried_again_with_all_parameters_there(make: Any
     assert rig.backend.terminated == []
     rig.ask("worker-0", Exported("worker-0", 10, 1000))
     assert rig.ended().state == "succeeded"
+
+
+def test_how_far_an_export_is_can_be_asked(make: Any) -> None:
+    rig = make(workers=1)
+    rig.up("ps-0", "worker-0")
+    rig.report("ps-0", rows=2000)
+    rig.work("worker-0", until=Export)
+    begun = rig.ask("cli", StatusRequest())
+    assert (begun.exporting.rows, begun.exporting.total_rows, begun.exporting.rows_per_second) == (0, 2000, None)
+    rig.client("worker-0").send(Heartbeat("worker-0", "the export", 0.1, 500))
+    status = until_exported(rig, 500)
+    known = status.exporting
+    assert (known.rows, known.total_rows) == (500, 2000)
+    assert known.rows_per_second > 0
+    assert known.seconds_left == pytest.approx(1500 / known.rows_per_second)
+    assert status.message == f"writing the model: {known.text}"
+    assert known.text.startswith("25%, 500 of 2.00 k rows, ")
+    rig.client("worker-0").send(Heartbeat("worker-0", "the export", 0.1, 2000))
+    assert until_exported(rig, 2000).exporting.text == "100%, 2.00 k of 2.00 k rows, its files are finished"
+    rig.ask("worker-0", ExportFailed("worker-0", WHY, "Make room under /.", True))
+    assert rig.ask("cli", StatusRequest()).exporting is None
+    exports(rig)
+    assert rig.ask("cli", StatusRequest()).exporting.rows == 0, "from the beginning"
+    rig.ask("worker-0", Exported("worker-0", 2000, 1000))
+    assert rig.ended().state == "succeeded"
+
+
+def until_exported(rig: Rig, rows: int) -> Any:
+    end = time.monotonic() + PATIENCE
+    while (status := rig.ask("cli", StatusRequest())).exporting.rows != rows:
+        assert time.monotonic() < end
+    return status
 
 
 def test_an_export_that_nothing_mends_waits_where_no_checkpoint_holds_what_was_trained(make: Any) -> None:

@@ -18,6 +18,7 @@ from dlrover_lite.checkpoint.manifest import Consumed, Manifest, Marks, configur
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
+from dlrover_lite.master import service
 from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.parameter_servers import consumed
 from dlrover_lite.master.progress import Evaluations, Progress
@@ -32,12 +33,15 @@ from dlrover_lite.wire.messages import (
     NodeFailed,
     PsOrders,
     RestoreOrder,
+    RestoreReport,
+    RestoreStatus,
     StatusRequest,
     StopRequest,
     StoryRequest,
     Topology,
     TopologyRequest,
     TrainingSettings,
+    Wait,
 )
 from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 from tests.file_calls import recorded
@@ -365,6 +369,60 @@ def test_a_job_that_is_stopped_while_it_goes_back(make: Callable[..., Rig], monk
     is_stopped.set()
     outcome = rig.ended()
     assert (outcome.state, outcome.message) == ("stopped", "stopped by request")
+
+
+def test_how_far_a_restore_is_can_be_asked(make: Callable[..., Rig]) -> None:
+    rig = make(ps=2, workers=1, samples=4000)
+    rig.up("ps-0", "ps-1", "worker-0")
+    train(rig, "worker-0", 2)
+    cut_now(rig, 7)
+    rig.ask("ps-1", NodeFailed("ps-1", **LOST))
+    until_launched(rig, "ps-2", "ps-3", "worker-1")
+    rig.up("ps-2", "ps-3", "worker-1")
+    orders(rig, "ps-2")
+    before = rig.ask("cli", StatusRequest())
+    assert before.message == "reading checkpoint 7"
+    assert before.restoring == RestoreStatus(7, None, 0, 0, 0, 0)
+    # of another generation: from before
+    orders(rig, "ps-2", restoring=RestoreReport(0, 5, 5, 50, 50, 1.0))
+    assert rig.ask("cli", StatusRequest()).restoring.rows == 0
+    half, tenth = RestoreReport(1, 50, 100, 500, 1000, 2.0), RestoreReport(1, 20, 200, 200, 2000, 2.0)
+    orders(rig, "ps-2", restoring=half)
+    known = rig.ask("cli", StatusRequest()).restoring
+    assert (known.rows, known.total_rows, known.seconds_left) == (50, 100, None), "nothing is known of the other one"
+    orders(rig, "ps-3", restoring=tenth)
+    status = rig.ask("cli", StatusRequest())
+    known = status.restoring
+    assert (known.rows, known.total_rows, known.bytes, known.total_bytes) == (70, 300, 700, 3000)
+    assert (known.rows_per_second, known.bytes_per_second) == (35.0, 350.0)
+    assert known.seconds_left == 18.0, "of the slower one"
+    assert known.since is not None and known.since <= rig.master.wall_now() - 2.0
+    assert status.message == f"reading checkpoint 7: {known.text}"
+    assert known.text == "23%, 70 of 300 rows, 700 B of 2.93 KiB, 350 B/s, 0:18 left"
+    orders(rig, "ps-2", restored=1)
+    orders(rig, "ps-3", restored=1)
+    over = rig.ask("cli", StatusRequest())
+    assert over.restoring is None
+    assert "checkpoint 7" not in over.message
+
+
+def test_a_worker_that_waits_is_told_that_a_checkpoint_is_read(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give up otherwise, and tens of gigabytes take their time."""
+    monkeypatch.setattr(service, "STILL_READING_SECONDS", 0.0)
+    rig = make(ps=1, workers=1, samples=4000)
+    rig.up("ps-0", "worker-0")
+    train(rig, "worker-0", 1)
+    cut_now(rig, 1)
+    rig.ask("ps-0", NodeFailed("ps-0", **LOST))
+    until_launched(rig, "ps-1", "worker-1")
+    rig.up("ps-1", "worker-1")
+    orders(rig, "ps-1")
+    for _ in range(3):
+        assert rig.ask("worker-1", TopologyRequest("worker-1")) == Wait(0.0)
+    orders(rig, "ps-1", restored=1)
+    assert isinstance(rig.ask("worker-1", TopologyRequest("worker-1")), Topology)
 
 
 def test_a_master_that_dies_while_servers_restore(make: Callable[..., Rig]) -> None:

@@ -85,6 +85,19 @@ class Trained:
         return random.normal(size=(samples, len(self.schema.dense))).astype(np.float32), ids
 
 
+def ends_of(told: list[tuple[str, float, float, str]]) -> list[str]:
+    """The steps, of which each gets on all the time, and to its end before the next one begins."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for what, done, total, _ in told:
+        found.setdefault(what, []).append((done, total))
+        assert list(found)[-1] == what
+    for news in found.values():
+        amounts = [done for done, _ in news]
+        assert amounts == sorted(amounts)
+        assert news[-1][0] == news[-1][1] == news[0][1]
+    return list(found)
+
+
 @pytest.fixture
 def trained(schema, tmp_path) -> Trained:
     return Trained(schema, tmp_path)
@@ -394,10 +407,17 @@ def test_a_copy_holds_the_same_whatever_its_format(trained, tmp_path, monkeypatc
     pytest.importorskip("pyarrow")
     source = trained.write(tmp_path / "source", first)
     monkeypatch.setattr(tables, "_CHUNK_BYTES", 1000)  # so that a table comes in several chunks
-    done: list[int] = []
-    written = copy_export(source, tmp_path / "copy", second, progress=done.append)
+    told: list[tuple[str, float, float, str]] = []
+    written = copy_export(source, tmp_path / "copy", second, steps=lambda *step: told.append(step))
     assert {path.suffix[1:] for path in (written / "tables").iterdir()} == {second or first}
-    assert done[-1] == sum(len(ids) for ids, _ in trained.tables.values()) and len(done) > len(trained.tables)
+    rows = sum(len(ids) for ids, _ in trained.tables.values())
+    assert ("exporting", rows, rows, "rows") in told
+    assert sum(step[0] == "exporting" for step in told) > len(trained.tables)
+    assert ends_of(told) == [
+        "exporting",
+        *(["putting files together"] if (second or first) == "npz" else []),
+        "computing digests",
+    ]
     one, other = load_model(source), load_model(written)
     for name, table in one.tables.items():
         assert np.array_equal(table.ids, other.tables[name].ids)
@@ -510,3 +530,61 @@ def test_a_damaged_table_is_not_copied(trained, tmp_path) -> None:
     with pytest.raises(ModelError, match="can't be used"):
         copy_export(source, tmp_path / "copy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+def test_tables_are_loaded_a_chunk_at_a_time(trained, tmp_path, monkeypatch, format) -> None:
+    pytest.importorskip("pyarrow")
+    target = trained.write(tmp_path / "model", format)
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", 1000)
+    asked: list[int] = []
+    put = tables.SortedTable.put
+
+    def counting(table, ids, vectors) -> bool:
+        asked.append(ids.nbytes + vectors.nbytes)
+        return put(table, ids, vectors)
+
+    monkeypatch.setattr(tables.SortedTable, "put", counting)
+    told: list[tuple[str, float, float, str]] = []
+    model = load_model(target, steps=lambda *step: told.append(step))
+    assert max(asked) <= 1000
+    assert sum(asked) == sum(ids.nbytes + vectors.nbytes for ids, vectors in trained.tables.values())
+    assert ends_of(told) == ["comparing digests", "loading"]
+    for name, (ids, vectors) in trained.tables.items():
+        order = np.argsort(ids)
+        assert np.array_equal(model.tables[name].ids, ids[order])
+        assert np.array_equal(model.tables[name].vectors, vectors[order])
+
+
+@pytest.mark.parametrize("format", ["npz", "parquet"])
+def test_a_table_with_an_id_twice_is_refused(tmp_path, format) -> None:
+    pytest.importorskip("pyarrow")
+    writer = tables.table_writer(tmp_path / "t", tables.RowShape(2), format)
+    writer.add([TableRows(np.array([5, 1, 5], np.uint64), np.zeros((3, 2), np.float32))])
+    writer.close()
+    with pytest.raises(ModelError, match="an id twice"):
+        tables.read_table(writer.path, rows=3, dim=2)
+    with pytest.raises(ModelError, match="not 4"):
+        tables.read_table(writer.path, rows=4, dim=2)
+    with pytest.raises(ModelError, match="more than 2"):
+        tables.read_table(writer.path, rows=2, dim=2)
+
+
+def test_rows_are_held_back_only_up_to_a_bound(trained, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(export, "BUFFERED_BYTES", 4000)
+    held: list[int] = []
+    hold = export._Table.hold
+
+    with ExportWriter(tmp_path / "model", trained.manifest, model_directory=trained.directory) as writer:
+
+        def counting(table, rows) -> None:
+            hold(table, rows)
+            held.append(sum(one.waiting_bytes for one in writer._all_tables()))
+
+        monkeypatch.setattr(export._Table, "hold", counting)
+        for name, (ids, vectors) in trained.tables.items():
+            for start in range(0, len(ids), 10):
+                writer.add_rows(name, ids[start : start + 10], vectors[start : start + 10])
+        writer.finish()
+    most = max(10 * (8 + 4 * entry.dim) for entry in read_manifest(tmp_path / "model").tables)
+    assert 4000 < max(held) <= 4000 + most

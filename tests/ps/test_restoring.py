@@ -306,6 +306,101 @@ def test_nothing_is_answered_before_all_is_there(rigs: Callable[..., Rig], tmp_p
     assert everything(new) == everything(old)
 
 
+def test_it_is_reported_how_far_a_restore_is(
+    rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the beginning to all there is, also after the end, until the order is gone; of increments every row counts once more."""
+    step = Restoring.step
+
+    def one_block(self: Restoring, _seconds: float) -> bool:
+        """As if a block took as long as there is between two reports."""
+        clock = iter([0.0, 0.0, 1.0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_clock", lambda: next(clock, 1.0))
+            return step(self, 0.5)
+
+    monkeypatch.setattr(Restoring, "step", one_block)
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(5))
+    base = write_cut(store, 1, engines(old))
+    train(old, range(5, 9))
+    cut = write_cut(store, 2, engines(old), builds_on=base)
+    size = sum(
+        rows * shape.record.bytes
+        for one in (base, cut)
+        for rows, shape in zip(one.parts[0].rows, one.groups, strict=True)
+    )
+    new = rigs(1, fresh=False)
+    assert new.hear(0).restoring is None
+    new.restore = RestoreOrder(store.url, 2, generation=3)
+    new.version += 1
+    new.hear(0)
+    reports = [new.hear(0)]
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not reports[-1].restored:
+        assert time.monotonic() < until
+        new.turn(0)
+        reports.append(new.hear(0))
+    told = [report.restoring for report in reports if report.restoring is not None]
+    rows = base.rows + cut.rows
+    assert {(one.generation, one.total_rows, one.total_bytes) for one in told} == {(3, rows, size)}
+    amounts = [(one.rows, one.bytes) for one in told]
+    assert amounts == sorted(amounts) and amounts[-1] == (rows, size)
+    assert any(0 < done < rows for done, _ in amounts)
+    assert all(one.seconds >= 0 for one in told)
+    end = new.hear(0).restoring
+    assert end is not None and end == new.hear(0).restoring, "the time it took stays what it was"
+    new.restore = None
+    new.version += 1
+    new.hear(0)
+    assert new.hear(0).restoring is None
+
+
+def test_servers_that_share_a_cut_report_shares_of_it(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(2)
+    train(old, range(5))
+    cut = write_cut(store, 1, engines(old))
+    new = rigs(3, fresh=False)
+    restore(new, store, 1)
+    told = [new.hear(i).restoring for i in range(3)]
+    assert all(one is not None and one.rows == one.total_rows > 0 for one in told)
+    assert sum(one.rows for one in told if one is not None) == cut.rows
+
+
+def test_only_a_few_blocks_are_read_ahead(
+    rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the rows that are put away, memory is for those."""
+    monkeypatch.setattr("dlrover_lite.ps.restoring.BLOCKS_AHEAD", 3)
+    store = CheckpointStore(str(tmp_path))
+    old = rigs(1)
+    train(old, range(12))
+    write_cut(store, 1, engines(old))
+    read: list[Any] = []
+    ahead: list[int] = []
+    rows = CheckpointStore.rows
+
+    def counted(self: CheckpointStore, *rest: Any) -> Iterator[Any]:
+        for block in rows(self, *rest):
+            read.append(block)
+            yield block
+
+    monkeypatch.setattr(CheckpointStore, "rows", counted)
+    put_away = Restoring._put_away
+
+    def noted(self: Restoring, block: Any) -> None:
+        ahead.append(len(read) - len(ahead))
+        put_away(self, block)
+
+    monkeypatch.setattr(Restoring, "_put_away", noted)
+    with closing(Restoring(Engine(owned=ALL_SLOTS), RestoreOrder(store.url, 1, 1), ALL_SLOTS)) as restoring:
+        run(restoring)
+    assert len(ahead) > 8
+    assert max(ahead) <= 3 + 2, "in the queue, the one to be handed over, the one that is put away"
+
+
 def test_a_damaged_block_is_named(rigs: Callable[..., Rig], tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)

@@ -105,6 +105,16 @@ def test_of_a_job_that_has_just_begun_it_says_what_it_waits_for() -> None:
     assert "shapes differ" in text_of(job_page.headline(over, 120))
 
 
+def test_a_restore_is_in_the_headline_and_in_the_list() -> None:
+    """As the master says it, from what matters most to what matters least."""
+    said = "reading checkpoint 12: 34%, 12.2 M of 36.0 M rows, 1 GiB of 3 GiB, 210 MiB/s, 0:12 left"
+    row = msgspec.structs.replace(DETAIL.row, state="starting", message=said)
+    detail = msgspec.structs.replace(DETAIL, row=row)
+    assert said in text_of(job_page.headline(detail, 140))
+    assert "reading checkpoint 12: 34%" in text_of(job_page.headline(detail, 80))
+    assert said in "".join(span.text for span in jobs_page._decision(row, 100))
+
+
 def test_quarantined_minibatches_are_told() -> None:
     detail = msgspec.structs.replace(DETAIL, shards=Shards(5, 1, 0, 2))
     assert "2 minibatchs" not in (text := text_of(job_page.facts(detail, 80, 8, NOW)))

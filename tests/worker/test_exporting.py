@@ -1,0 +1,87 @@
+"""The model of a job that has trained, as a worker asks the parameter servers for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from dlrover_lite.models.serving import read_manifest
+from dlrover_lite.ps.layout import groups_of
+from dlrover_lite.recipe.load import parse_recipe
+from dlrover_lite.wire.messages import Export
+from dlrover_lite.worker import exporting
+from dlrover_lite.worker.declared import declare
+
+ROWS = 1000
+TEXT = "version: 1\nname: x\nmodel: {use: dcn, options: {embedding_dim: 4, hidden: [4]}}\ndata: {format: synthetic, samples: 64}\n"
+
+
+class Found(NamedTuple):
+    keys: Any
+    tables: Any
+    values: Any
+    updates: Any
+    state: Any
+    next_start: int | None
+
+
+class Servers:
+    """One server: ``ROWS`` rows of the first table, and all dense blocks."""
+
+    def __init__(self, groups: list[Any], blocks: int) -> None:
+        self.map = SimpleNamespace(parts=1, members=lambda _part: None)
+        self.groups, self.blocks = groups, blocks
+        self.bytes: list[int] = []
+        """Of each answer."""
+
+    def refresh(self) -> None: ...
+
+    def scan(self, _members: Any, group: int, start: int, limit: int, *, state: bool) -> Found:
+        spec = self.groups[group]
+        total = self.blocks if spec.complete else ROWS
+        stop = min(start + limit, total)
+        keys = np.arange(start, stop, dtype=np.uint64)
+        shape = (len(keys), spec.dim)
+        values = np.zeros(shape, np.float32)
+        kept = np.zeros(shape if state else (len(keys), 0), np.float32)
+        updates = np.zeros(len(keys), np.uint32)
+        self.bytes.append(values.nbytes + kept.nbytes + keys.nbytes)
+        return Found(keys, np.zeros(len(keys), np.uint16), values, updates, kept, stop if stop < total else None)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_rows_come_a_few_at_a_time_and_it_is_told_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: bool
+) -> None:
+    recipe = parse_recipe(TEXT, overrides={"training.optimizer.use": "adagrad", "export.optimizer_state": state})
+    declared = declare(recipe)
+    servers = Servers(groups_of(declared.configuration), declared.configuration.dense.parameter_blocks)
+    trainer = SimpleNamespace(
+        ps=servers,
+        module=declared.module,
+        flat=declared.flat,
+        layout=SimpleNamespace(tables=declared.configuration.tables),
+        pull_dense=lambda: None,
+    )
+    monkeypatch.setattr(exporting, "SCAN_BYTES", 64 << 10)
+    told: list[tuple[str, int]] = []
+    task = Export(str(tmp_path / "model"), "npz")
+    done = exporting.export(
+        "worker-0",
+        recipe,
+        trainer,
+        declared.schema,
+        task,
+        mark=lambda what, rows: told.append((what, rows)),  # type: ignore[arg-type]
+    )
+    assert max(servers.bytes) <= 64 << 10
+    assert done.rows == ROWS == sum(entry.rows for entry in read_manifest(tmp_path / "model").tables)
+    written = [rows for _, rows in told]
+    assert written[0] == 0 and written[-1] == ROWS and written == sorted(written)
+    assert len({what for what, _ in told}) == 3, (
+        "finishing the files takes long too: nobody is to think that it is stuck"
+    )

@@ -1,0 +1,48 @@
+"""What a worker does before it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlrover_lite.errors import DeadlineExceeded
+from dlrover_lite.wire.messages import Topology, Wait
+from dlrover_lite.worker import main as worker
+
+SPEC: Any = SimpleNamespace(id="worker-0")
+
+
+class Master:
+    """Each answer takes 100 seconds; an error is raised."""
+
+    def __init__(self, answers: Iterator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self._answers = answers
+        monkeypatch.setattr(worker.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(worker.time, "sleep", lambda _seconds: None)
+
+    def call(self, _request: Any, *, deadline_seconds: float) -> Any:
+        assert deadline_seconds > 0
+        self.now += 100.0
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(body=answer)
+
+
+def test_servers_that_read_a_checkpoint_are_waited_for_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Topology(3)
+    late = DeadlineExceeded("no answer")
+    answers = [late, late, Wait(0.0)] * 20
+    master: Any = Master(iter([*answers, found]), monkeypatch)
+    assert worker._topology(SPEC, master, lambda: False) == found  # type: ignore[arg-type]
+
+
+def test_servers_that_never_come_up_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = DeadlineExceeded("no answer")
+    master: Any = Master(iter([late] * 20), monkeypatch)
+    with pytest.raises(DeadlineExceeded, match="not up within 300 s"):
+        worker._topology(SPEC, master, lambda: False)  # type: ignore[arg-type]
