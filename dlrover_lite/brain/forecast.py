@@ -172,7 +172,7 @@ def need_of(found: Forecast, samples: float, *, worker: int, most_per_ps: int | 
     return MemoryNeed(
         worker=worker,
         ps=math.ceil(max(found.base.values(), default=0) * _HEADROOM),
-        tables=math.ceil(min(max(safe, expected) * _HEADROOM, expected * _MOST)),
+        tables=math.ceil(min(safe * _HEADROOM, expected * _MOST)),
         tables_band=(int(lower), int(expected), int(upper)),
         most_per_ps=most_per_ps,
     )
