@@ -137,15 +137,15 @@ def peak_bytes(
 
 
 def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
-    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses, which is nearer than the middle
-    one where ids change with time, and the worst error is found."""
+    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. The middle one is nearer in
+    most jobs, but further off in those that are the hardest to foresee: where ids change with time, and come again in another epoch."""
     found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
     return found
 
 
 def at_most_bytes(used: int, row_memory: int, times: float, *, spill_part: float) -> float:
-    """What a PS needs at most when it has so many ``times`` as many rows as now, that it uses ``used`` bytes, and ``row_memory`` of these for
-    rows and index. No forecast is above it whose rows aren't."""
+    """What a PS needs at most when it has so many ``times`` as many rows as now, that it uses ``used`` bytes, and ``row_memory`` of these
+    for rows and index. No forecast is above it whose rows aren't."""
     return max(0, used - row_memory) + row_memory * _LARGEST_INDEX * times * (1 + spill_part)
 
 
