@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 _ROW_HEAD, _ROW_COUNT = 12, 4
-"""Bytes of a row beside values and optimizer state: hash, table and epoch; a count of updates, which Adam needs (and an export of optimizer
-state, which isn't known here)."""
+"""Bytes of a row beside values and optimizer state: hash, table and epoch; a count of updates, which Adam needs, and an export of optimizer
+state."""
 _BUCKET, _FIRST_BUCKETS = 64, 64
 """Bytes of a bucket of the index, and how many there are at first."""
 _FULLEST = 12 * 0.86
@@ -79,6 +79,8 @@ class TableMemory(NamedTuple):
     """Of its rows that are on this PS."""
     state_parts: int
     """Floats of optimizer state per value: 0 SGD, 1 Adagrad, 2 Adam and FTRL."""
+    counted: bool = False
+    """Rows have a count of updates, whatever the optimizer."""
 
 
 class PsMemory(msgspec.Struct, frozen=True):
@@ -103,9 +105,9 @@ class OomRisk(msgspec.Struct, frozen=True):
     """Until it is as likely as not to have crossed it; None if that isn't so by the job's end."""
 
 
-def row_bytes(dim: int, state_parts: int) -> int:
+def row_bytes(dim: int, state_parts: int, *, counted: bool = False) -> int:
     """Of one row, its index apart."""
-    return _ROW_HEAD + _ROW_COUNT * (state_parts == 2) + 4 * dim * (1 + state_parts)
+    return _ROW_HEAD + _ROW_COUNT * (counted or state_parts == 2) + 4 * dim * (1 + state_parts)
 
 
 def index_bytes(rows: ArrayLike) -> Floats:
@@ -128,7 +130,7 @@ def peak_bytes(
     total = np.zeros((len(quantiles), len(samples)))
     for dim in sorted({table.dim for table in tables}):
         group = [table for table in tables if table.dim == dim]
-        size = row_bytes(dim, group[0].state_parts)
+        size = row_bytes(dim, group[0].state_parts, counted=group[0].counted)
         rows = np.zeros_like(total)
         for table in group:
             rows += quantile_rows(table.fit, samples, quantiles) * table.share

@@ -278,6 +278,8 @@ def test_a_row_takes_what_each_optimizer_needs(use: Any, parts: int) -> None:
 
     group = TableGroup([TableSpec("t", 16, 0.1)], Optimizer(use=use), seed=1)
     assert group.row_bytes == row_bytes(16, parts) - (4 if use == "ftrl" else 0)
+    counted = TableGroup([TableSpec("t", 16, 0.1)], Optimizer(use=use), seed=1, counted=True)
+    assert counted.row_bytes == row_bytes(16, parts, counted=True)
 
 
 def table(rows: float, *, slope: float = 0.8, dim: int = 16, counted: float = 1e6) -> TableMemory:
