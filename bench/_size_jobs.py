@@ -43,8 +43,8 @@ def rows_of(gib: float) -> int:
 
 
 class Sizes:
-    """Bytes of memory that nodes of a job of this size get: with room for an index that has just doubled, and a quarter of all
-    rows kept for a checkpoint."""
+    """Bytes of memory that nodes of a job of this size get: with room for the index, and a quarter of all rows kept for a
+    checkpoint."""
 
     def __init__(self, gib: float) -> None:
         self.first = int((0.9 * gib + 0.4) * GIB)

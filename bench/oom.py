@@ -125,12 +125,11 @@ def course(kind: str, *, samples: int, epochs: int, shuffled: bool, evicts: bool
     return Course(looks, rows, Growth(samples, window if evicts else math.inf, not shuffled))
 
 
-def used_bytes(dim: int, rows: int, *, before: int = 0) -> int:
-    """Of rows and index; the most of it while they rose from ``before``."""
+def used_bytes(dim: int, rows: int) -> int:
+    """Of rows and index, which rise with the number of rows."""
     from dlrover_lite.brain.memory_model import index_bytes, row_bytes
 
-    steps = np.unique(np.linspace(before, rows, 200).astype(np.int64))
-    return int((steps * row_bytes(dim, STATE_PARTS) + index_bytes(steps)).max())
+    return int(rows * row_bytes(dim, STATE_PARTS) + index_bytes(rows))
 
 
 def errors(found: Course) -> Iterator[float]:
@@ -144,7 +143,7 @@ def errors(found: Course) -> Iterator[float]:
     for at, samples in enumerate(found.looks.tolist()):
         rows = {f"t{table}": int(found.rows[table][at]) for table, _ in TABLES}
         dims = {dim: sum(rows[f"t{table}"] for table, its in TABLES if its == dim) for _, dim in TABLES}
-        used = sum(used_bytes(dim, count, before=count) for dim, count in dims.items())
+        used = sum(used_bytes(dim, count) for dim, count in dims.items())
         tables = tuple(TableUse(f"t{table}", dim, {"ps-0": rows[f"t{table}"]}) for table, dim in TABLES)
         levels.append(Level(float(at), samples, 1.0, (PsLevel("ps-0", sum(rows.values()), used, BASE + used),), tables))
     for at in range(int(LOOKS * FROM), LOOKS):
@@ -159,7 +158,7 @@ def errors(found: Course) -> Iterator[float]:
         peak = BASE
         for dim in {dim for _, dim in TABLES}:
             rows = np.sum([found.rows[table] for table, its in TABLES if its == dim], axis=0)
-            peak += used_bytes(dim, int(rows.max()), before=int(rows[: at + 1].max()))
+            peak += used_bytes(dim, int(rows.max()))
         expected = float(expected_bytes(*seen.of("ps-0"), float(found.looks[-1]))[0])
         yield expected / peak - 1
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dlrover_lite.brain.forecast import Forecast
 from dlrover_lite.brain.lattice import MemoryBand
-from dlrover_lite.brain.memory_model import peak_bytes, worker_limit
+from dlrover_lite.brain.memory_model import at_most_bytes, peak_bytes, worker_limit
 from dlrover_lite.brain.memory_rules import forecast_of
 from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.settings import Floats
@@ -76,8 +76,8 @@ def _of_workers(inputs: HealInputs) -> int:
 
 def _surely_fits(last: Level, until: float, spill_part: float, most: int) -> bool:
     """Even if each sample that is to come brought as many rows as those before: a forecast takes longer than to see that."""
-    times = until / max(1, last.samples_so_far) * (1 + spill_part)
-    return sum(max(0, use.used_bytes - use.row_bytes) + use.row_bytes * times for use in last.ps) <= most
+    times = until / max(1, last.samples_so_far)
+    return sum(at_most_bytes(use.used_bytes, use.row_bytes, times, spill_part=spill_part) for use in last.ps) <= most
 
 
 def _look(found: Forecast, last: Level, until: float, most: int) -> _Ahead:

@@ -33,6 +33,8 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     state_parts: Count | None = None
     """Floats of optimizer state per value; None: not known."""
+    counted: bool = False
+    """Rows have a count of updates, whatever the optimizer."""
     most_ids: Rate | None = None
     """That any table can come to have; None: not known."""
 
@@ -142,7 +144,9 @@ def _facts(recipe: Recipe) -> TableFacts:
             case CensusData():
                 most = float(data.samples)
     return TableFacts(
-        state_parts=_STATE_PARTS.get((training.embedding_optimizer or training.optimizer).use), most_ids=most
+        state_parts=_STATE_PARTS.get((training.embedding_optimizer or training.optimizer).use),
+        counted=recipe.export.optimizer_state,
+        most_ids=most,
     )
 
 

@@ -40,6 +40,8 @@ class TableCurve(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[float, ...]
     shares: dict[str, float] = {}
     """Of its rows, by PS; empty: as all rows together are divided now."""
+    counted: bool = False
+    """Rows have a count of updates, whatever the optimizer."""
     limit: float | None = None
     """Bound of the number of different ids; None: not known."""
 
@@ -49,6 +51,10 @@ class _Table(NamedTuple):
     state_parts: int
     fit: RowFit
     shares: dict[str, float]
+    counted: bool
+
+    def memory(self, share: float) -> TableMemory:
+        return TableMemory(self.dim, self.fit, share, self.state_parts, self.counted)
 
 
 class Forecast(NamedTuple):
@@ -64,7 +70,7 @@ class Forecast(NamedTuple):
         most = max(self.base.values(), default=0)
         even = 1 / max(1, len(self.base))
         memory = PsMemory(self.base.get(ps, most), self.spill_part)
-        return memory, [TableMemory(t.dim, t.fit, t.shares.get(ps, even), t.state_parts) for t in self.tables]
+        return memory, [t.memory(t.shares.get(ps, even)) for t in self.tables]
 
 
 def forecast(
@@ -92,7 +98,7 @@ def forecast(
         return None
     shares = {node: rows / total for node, rows in rows_now.items()}
     tables = [
-        _Table(curve.dim, curve.state_parts, fit, curve.shares or shares)
+        _Table(curve.dim, curve.state_parts, fit, curve.shares or shares, curve.counted)
         for curve in curves or _by_table(profiles, facts or TableFacts()) or [_all_rows(profiles)]
         if (fit := fit_rows(curve.samples, curve.rows, growth=growth, limit=curve.limit)) is not None
     ]
@@ -121,6 +127,7 @@ def _by_table(profiles: Sequence[Profile | Level], facts: TableFacts) -> list[Ta
             samples=tuple(map(float, growth[table.table][0])),
             rows=tuple(map(float, growth[table.table][1])),
             shares={use.node: table.share(use.node) for use in last.ps},
+            counted=facts.counted,
             limit=facts.most_ids,
         )
         for table in last.tables
@@ -166,13 +173,13 @@ def memory_band(found: Forecast, ps: str, samples: float, *, limit: int) -> Memo
 
 def need_of(found: Forecast, samples: float, *, worker: int, most_per_ps: int | None = None) -> MemoryNeed:
     """What the job's nodes need until it has trained on ``samples``, over all epochs. ``worker``: bytes of each worker."""
-    whole = [TableMemory(t.dim, t.fit, 1.0, t.state_parts) for t in found.tables]
+    whole = [table.memory(1.0) for table in found.tables]
     none = PsMemory(0, found.spill_part)
     lower, expected, upper, safe = peak_bytes(none, whole, samples, (0.1, 0.5, 0.9, 0.95))[:, 0]
     return MemoryNeed(
         worker=worker,
         ps=math.ceil(max(found.base.values(), default=0) * _HEADROOM),
-        tables=math.ceil(min(max(safe, expected) * _HEADROOM, expected * _MOST)),
+        tables=math.ceil(min(safe * _HEADROOM, expected * _MOST)),
         tables_band=(int(lower), int(expected), int(upper)),
         most_per_ps=most_per_ps,
     )

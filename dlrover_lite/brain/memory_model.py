@@ -26,6 +26,7 @@ __all__ = [
     "OomRisk",
     "PsMemory",
     "TableMemory",
+    "at_most_bytes",
     "base_bytes",
     "decayed_quantile",
     "expected_bytes",
@@ -38,12 +39,16 @@ __all__ = [
 ]
 
 _ROW_HEAD, _ROW_COUNT = 12, 4
-"""Bytes of a row beside values and optimizer state: hash, table and epoch; a count of updates, which Adam needs (and an export of optimizer
-state, which isn't known here)."""
+"""Bytes of a row beside values and optimizer state: hash, table and epoch; a count of updates, which Adam needs, and an export of optimizer
+state."""
 _BUCKET, _FIRST_BUCKETS = 64, 64
 """Bytes of a bucket of the index, and how many there are at first."""
-_BUCKET_ROWS = 12 * 0.86 / 1.125
-"""Rows a bucket, at least: beyond 0.86 of its 12 entries the index grows, by an eighth."""
+_FULLEST = 12 * 0.86
+_BUCKET_ROWS = _FULLEST / 1.125
+"""Rows a bucket, at least: beyond 0.86 of its 12 entries the index grows, by an eighth. (One of fewer than 2,048 buckets, 128 KiB, doubles:
+that isn't worth a word.)"""
+_LARGEST_INDEX = (_ROW_HEAD + 4 + _BUCKET / _BUCKET_ROWS) / (_ROW_HEAD + 4 + _BUCKET / _FULLEST)
+"""Rows with an index that has just grown over as many with one that is about to, at most: where rows have one value each."""
 SPILL_PART = 0.25
 """Of the rows' memory that a snapshot may use for rows that change before they are written."""
 
@@ -74,6 +79,8 @@ class TableMemory(NamedTuple):
     """Of its rows that are on this PS."""
     state_parts: int
     """Floats of optimizer state per value: 0 SGD, 1 Adagrad, 2 Adam and FTRL."""
+    counted: bool = False
+    """Rows have a count of updates, whatever the optimizer."""
 
 
 class PsMemory(msgspec.Struct, frozen=True):
@@ -98,9 +105,9 @@ class OomRisk(msgspec.Struct, frozen=True):
     """Until it is as likely as not to have crossed it; None if that isn't so by the job's end."""
 
 
-def row_bytes(dim: int, state_parts: int) -> int:
+def row_bytes(dim: int, state_parts: int, *, counted: bool = False) -> int:
     """Of one row, its index apart."""
-    return _ROW_HEAD + _ROW_COUNT * (state_parts == 2) + 4 * dim * (1 + state_parts)
+    return _ROW_HEAD + _ROW_COUNT * (counted or state_parts == 2) + 4 * dim * (1 + state_parts)
 
 
 def index_bytes(rows: ArrayLike) -> Floats:
@@ -123,7 +130,7 @@ def peak_bytes(
     total = np.zeros((len(quantiles), len(samples)))
     for dim in sorted({table.dim for table in tables}):
         group = [table for table in tables if table.dim == dim]
-        size = row_bytes(dim, group[0].state_parts)
+        size = row_bytes(dim, group[0].state_parts, counted=group[0].counted)
         rows = np.zeros_like(total)
         for table in group:
             rows += quantile_rows(table.fit, samples, quantiles) * table.share
@@ -132,9 +139,16 @@ def peak_bytes(
 
 
 def expected_bytes(memory: PsMemory, tables: Sequence[TableMemory], samples: ArrayLike) -> Floats:
-    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses."""
+    """Most memory [samples] that the PS is to be expected to need, as ``peak_bytes``: the mean of all courses. The middle one is nearer in
+    most jobs, but further off in those that are the hardest to foresee: where ids change with time, and come again in another epoch."""
     found: Floats = peak_bytes(memory, tables, samples, _QUANTILES).mean(axis=0)
     return found
+
+
+def at_most_bytes(used: int, row_memory: int, times: float, *, spill_part: float) -> float:
+    """What a PS needs at most when it has so many ``times`` as many rows as now, that it uses ``used`` bytes, and ``row_memory`` of these
+    for rows and index. No forecast is above it whose rows aren't."""
+    return max(0, used - row_memory) + row_memory * _LARGEST_INDEX * times * (1 + spill_part)
 
 
 def oom_risk(
@@ -177,7 +191,7 @@ def limit_for(
     take, and not over 1.38 times the expected peak; but for what it already uses (``used``), and what 99 of 100 courses need until
     ``surely``, before which there can be no other limit."""
     expected, high = peak_bytes(memory, tables, samples, (0.5, _SAFE))[:, 0]
-    limit = min(max(high, expected) * _HEADROOM, expected * _MOST)
+    limit = min(high * _HEADROOM, expected * _MOST)
     if surely:
         limit = max(limit, float(peak_bytes(memory, tables, surely, _SURE)[0, 0]) * _HEADROOM)
     return math.ceil(max(float(limit), used * _HEADROOM) / granularity) * granularity

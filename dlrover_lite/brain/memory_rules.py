@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.brain.forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.lattice import MemoryBand
-from dlrover_lite.brain.memory_model import ACT_TIMES, LEAST_PS, OomRisk, limit_for, oom_risk
+from dlrover_lite.brain.memory_model import ACT_TIMES, LEAST_PS, OomRisk, at_most_bytes, limit_for, oom_risk
 from dlrover_lite.brain.profiles import Level
 from dlrover_lite.brain.room import Room
 from dlrover_lite.brain.treatment import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
@@ -113,8 +113,8 @@ def _surely_fits(inputs: HealInputs, node: NodeNow) -> bool:
     use = next(use for use in last.ps if use.node == node.node)
     seconds = max(_ahead_seconds(inputs, last), _seconds_to_act(inputs, last))
     more = last.samples_per_second * seconds / max(1, last.samples_so_far)
-    rows = use.row_bytes * (1 + more) * (1 + inputs.spill_part)
-    return max(0, use.used_bytes - use.row_bytes) + rows < _FILLED * node.resources.memory
+    most = at_most_bytes(use.used_bytes, use.row_bytes, 1 + more, spill_part=inputs.spill_part)
+    return most < _FILLED * node.resources.memory
 
 
 def _look(inputs: HealInputs, node: NodeNow, found: Forecast) -> _Outlook:

@@ -209,8 +209,7 @@ def _to_begin_with(
         return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)
 
     said = _said(chosen, f"Begins with {'the parameters of ' if only_parameters else ''}")
-    if only_parameters:
-        said += [f"  {line}" for line in resuming.changes_of(chosen, loaded)]
+    said += [f"  {line}" for line in resuming.changes_of(chosen, loaded)]
     return _Start(loaded, said, go)
 
 

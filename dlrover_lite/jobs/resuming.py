@@ -243,12 +243,12 @@ def _optimizers(there: Configure, recipe: Recipe) -> Iterator[tuple[str, Optimiz
 
 
 def changes_of(chosen: Chosen, recipe: Recipe) -> list[str]:
-    """What a job of this recipe that begins with the parameters only does otherwise than the checkpoint's, in lines: what it trains
-    with, and which optimizer state begins anew."""
+    """What a job of this recipe does otherwise than the checkpoint's, in lines: what it trains with (where it begins with the parameters
+    only), and which optimizer state and counts of updates begin anew."""
     from dlrover_lite.master.recovery import begun_anew, settings_of
 
-    there = configure(chosen.manifest)
-    return [*_differences(there, recipe), *begun_anew(there, settings_of(recipe))]
+    manifest = chosen.manifest
+    return [*_differences(configure(manifest), recipe), *begun_anew(manifest, settings_of(recipe))]
 
 
 def _other_tables(there: Configure, here: Configure) -> Iterator[str]:

@@ -14,7 +14,7 @@ import msgspec
 from dlrover_lite.backends.base import Backend
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.checkpoint.locate import store_of
-from dlrover_lite.checkpoint.manifest import Manifest, configure, known_id_kinds
+from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds
 from dlrover_lite.checkpoint.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import BackendError, JobError
@@ -257,7 +257,7 @@ def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str
     what = "the parameters of " if beginning.only_parameters else ""
     cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
     done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
-    anew = begun_anew(configure(manifest), settings_of(job.recipe)) if beginning.only_parameters else []
+    anew = begun_anew(manifest, settings_of(job.recipe))
     return "; ".join([f"{verb} {what}{cut}{_because(beginning)}{done}", *anew])
 
 

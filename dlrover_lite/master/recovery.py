@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
-from dlrover_lite.checkpoint.manifest import Manifest
+from dlrover_lite.checkpoint.manifest import Manifest, configure
 from dlrover_lite.errors import JobError
 from dlrover_lite.files import sync_directory
 from dlrover_lite.intervals import IntervalSet
@@ -30,11 +30,10 @@ from dlrover_lite.master.shard_plan import (
     samples_fact,
 )
 from dlrover_lite.master.shards import ShardService
-from dlrover_lite.ps.optimizer_state import STATE_PARTS, keeps_state
+from dlrover_lite.ps.optimizer_state import COUNTING, STATE_PARTS, keeps_state
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Optimizer, Recipe
 from dlrover_lite.wire.messages import TrainingSettings
-from dlrover_lite.wire.ps_messages import Configure
 
 __all__ = [
     "CutFacts",
@@ -198,13 +197,23 @@ def settings_of(recipe: Recipe) -> TrainingSettings:
     return TrainingSettings(training.seed, training.optimizer, embedding_optimizer, recipe.export.optimizer_state)
 
 
-def begun_anew(before: Configure, now: TrainingSettings) -> list[str]:
-    """Optimizer state in a cut that doesn't fit what the job trains with, a line for each."""
+def begun_anew(manifest: Manifest, now: TrainingSettings) -> list[str]:
+    """Optimizer state in a cut that doesn't fit what the job trains with, and counts of updates that the job is to keep and doesn't begin
+    with, a line for each."""
+    before = configure(manifest)
     pairs = (
         ("embeddings", before.embedding_optimizer, now.embedding_optimizer),
         ("dense parameters", before.optimizer, now.optimizer),
     )
-    return [f"the optimizer's state of {what} begins anew" for what, then, here in pairs if _is_spoilt(then, here)]
+    anew = [f"the optimizer's state of {what} begins anew" for what, then, here in pairs if _is_spoilt(then, here)]
+    # version 1, which has no such key, keeps all counts
+    counted = before.counted or "counted" not in manifest.configuration
+    without = [
+        f"counts of updates of {what} begin at 0"
+        for what, then, here in pairs
+        if now.counted and not (keeps_state(then, here) and (counted or then.use in COUNTING))
+    ]
+    return anew + without
 
 
 def _is_spoilt(then: Optimizer, here: Optimizer) -> bool:

@@ -16,7 +16,7 @@ from dlrover_lite.ps.dedupe import Deduplicator
 from dlrover_lite.ps.hashing import init_salt
 from dlrover_lite.ps.journal import Journal, halting
 from dlrover_lite.ps.memory import Arenas
-from dlrover_lite.ps.optimizer_state import STATE_PARTS
+from dlrover_lite.ps.optimizer_state import COUNTING, STATE_PARTS
 from dlrover_lite.ps.row_arena import RowArena
 from dlrover_lite.ps.rows import (
     EPOCH,
@@ -39,10 +39,7 @@ from dlrover_lite.records import TABLES_MOST, RecordShape, table_salt
 from dlrover_lite.slots import SLOTS
 from dlrover_lite.wire.ps_messages import TableSpec
 
-__all__ = ["COUNTING", "GroupState", "Kept"]
-
-COUNTING = {"adam"}
-"""Optimizers that need to know how often a row was updated."""
+__all__ = ["GroupState", "Kept"]
 
 
 class Kept(NamedTuple):

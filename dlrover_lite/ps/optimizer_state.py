@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dlrover_lite.recipe.schema import Optimizer
 
-__all__ = ["STATE_PARTS", "keeps_state"]
+__all__ = ["COUNTING", "STATE_PARTS", "keeps_state"]
 
 STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
 """State floats per value."""
+COUNTING = {"adam"}
+"""Optimizers that need to know how often a row was updated."""
 
 
 def keeps_state(before: Optimizer, now: Optimizer) -> bool:

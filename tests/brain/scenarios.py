@@ -342,7 +342,7 @@ def memory_to_spare() -> Iterator[Step]:
 @scenario
 def real_oom() -> Iterator[Step]:
     """A PS and a worker were killed for their memory: they come back with more, as forecast; not where there is none."""
-    job, recorder = Job(Candidate(2, 1, 1.0, 1.0), seed=9, progress=40, rows_per_sample=8.0), Recorder()
+    job, recorder = Job(Candidate(2, 1, 1.0, 1.0), seed=9, progress=40, rows_per_sample=12.0), Recorder()
     profiles = job.windows(8)
     ends = [
         NodeEnd(node=node, role=role, host="a", reason="OOMKilled", resources=Resources(1.0, size), peak_bytes=size)

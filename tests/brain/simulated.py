@@ -38,7 +38,7 @@ class Job:
     """Bytes; 1 GiB for those not named."""
     rows_per_sample: float = 2.0
     slope: float = 0.7
-    row_bytes: int = 152
+    row_bytes: int = 140
     base: int = 90 * MIB
     progress: float = 1.0
     """Samples counted for each that is simulated: a window stands for more of the job than is simulated."""

@@ -230,7 +230,8 @@ def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(office: 
 )
 def test_who_can_not_give_way_is_never_asked_to(office: Office, changes: dict[str, Any], why: str) -> None:
     office.prefer(0.5)
-    office.comes("a", plan=plan(1, 0.25, 0.25), **changes)
+    own = plan(1, 0.25, 0.25)
+    office.comes("a", plan=own, ps=own.ps, worker=own.worker, **changes)  # nor is there memory to take from it
     office.measured("a")
     office.comes("urgent", priority=10.0)
     for _ in range(3):

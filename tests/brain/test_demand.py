@@ -8,7 +8,7 @@ import pytest
 
 from dlrover_lite.brain.demand import Demand, autoscale_of, demand_of, fixed, within
 from dlrover_lite.brain.plan import RolePlan
-from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData, Training
+from dlrover_lite.recipe.schema import Export, Model, Recipe, ResourceLimits, RoleResources, SyntheticData, Training
 from dlrover_lite.units import GIB, Resources
 
 MACHINE = Resources(8.0, 16 * GIB)
@@ -48,6 +48,12 @@ def test_a_recipe_that_fixes_everything_is_left_alone_unless_it_says_otherwise(
     wanted: Any, limits: ResourceLimits, found: str
 ) -> None:
     assert autoscale_of(recipe(autoscale=wanted, resources=limits)) == found
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_rows_count_their_updates_where_they_are_exported_with_them(counted: bool) -> None:
+    found = demand_of(recipe(export=Export(optimizer_state=counted)), MACHINE, samples=100)
+    assert found.facts.counted == counted
 
 
 def test_samples_are_counted_over_all_epochs() -> None:

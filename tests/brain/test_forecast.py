@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dlrover_lite.brain.demand import TableFacts
 from dlrover_lite.brain.forecast import TableCurve, forecast, memory_band, need_of
 from dlrover_lite.brain.memory_model import index_bytes, row_bytes
 from dlrover_lite.brain.profiles import Profile, PsUse, TableUse
@@ -61,6 +62,18 @@ def test_each_table_grows_in_its_own_way(state_parts: int) -> None:
         band = memory_band(found, f"ps-{ps}", END, limit=0)
         assert band.lower <= band.expected <= band.upper
         assert band.expected == pytest.approx(memory(END, ps, state_parts)[1] + BASE, rel=0.15)
+
+
+@pytest.mark.parametrize("state_parts", [0, 1])
+def test_counts_of_updates_take_their_part(state_parts: int) -> None:
+    plain, counted = (
+        forecast(profiles(state_parts=state_parts), facts=TableFacts(state_parts=state_parts, counted=counted))
+        for counted in (False, True)
+    )
+    assert plain is not None and counted is not None
+    rows = sum(rows_of(name, END) for name in TABLES)
+    more = need_of(counted, END, worker=0).tables_band[1] - need_of(plain, END, worker=0).tables_band[1]
+    assert more == pytest.approx(4 * rows, rel=0.15)
 
 
 def test_all_rows_together_do_where_tables_are_not_told() -> None:

@@ -324,7 +324,7 @@ def test_relief_helps_and_takes_no_more_than_there_is(
 
 
 def test_after_a_relief_nothing_is_left_to_do() -> None:
-    found = inputs(growing(), limit=int(1.1 * NOW), free={"a": Resources(0.0, 64 * GIB)})
+    found = inputs(growing(), limit=int(1.05 * NOW), free={"a": Resources(0.0, 64 * GIB)})
     ((first, act),) = treated(found).items()
     assert isinstance(act, Resize)
     given = {first: act.resources, **act.others}
@@ -334,7 +334,7 @@ def test_after_a_relief_nothing_is_left_to_do() -> None:
 
 
 def test_nothing_is_done_twice_at_once() -> None:
-    found = inputs(growing(), limit=int(1.1 * NOW))
+    found = inputs(growing(), limit=int(1.05 * NOW))
     under_way = tuple(one.treatment for one in heal(found) if one.treatment)
     assert under_way
     assert heal(msgspec.structs.replace(found, past=under_way)) == ()
@@ -398,7 +398,7 @@ def test_hosts_that_nodes_keep_ending_on_are_left() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [inputs(windows(rates=(0.3, 1.0))), inputs(windows(busy=(0.9, 0.3))), inputs(growing(), limit=int(1.1 * NOW)), ended("OOMKilled")],
+    [inputs(windows(rates=(0.3, 1.0))), inputs(windows(busy=(0.9, 0.3))), inputs(growing(), limit=int(1.05 * NOW)), ended("OOMKilled")],
     ids=["worker", "ps", "memory", "ended"],
 )  # fmt: skip
 def test_stored_inputs_give_the_same_and_are_explained(found: HealInputs) -> None:

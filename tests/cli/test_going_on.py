@@ -193,3 +193,23 @@ def test_its_parameters_are_trained_further_otherwise(
     assert beginning.only_parameters and beginning.cut == 1
     assert all(line in text for line in said)
     assert text.count("begins anew") == anew
+    assert "counts of updates" not in text
+
+
+@pytest.mark.parametrize("option", [[], ["--only-parameters"]])
+@pytest.mark.parametrize("before", ["yes", "no"])
+def test_counts_that_begin_at_0_are_said(
+    run: Any, monkeypatch: pytest.MonkeyPatch, option: list[str], before: str
+) -> None:
+    """Where the job is to export counts of updates, and the checkpoint has none."""
+    from dlrover_lite.jobs import handle
+
+    def launch(*_: Any, **__: Any) -> None:
+        raise JobError("it was to be started")
+
+    monkeypatch.setattr(handle, "launch", launch)
+    job = ended_job(recipe_of(**{"export.optimizer_state": before}))
+    cut_of(job)
+    text = refused(run, "run", "--from", job.id, *option, "--set", "export.optimizer_state=yes")
+    assert "it was to be started" in text
+    assert ("  counts of updates of embeddings begin at 0\n" in text) == (before == "no")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,8 +24,9 @@ from dlrover_lite.master.ledger_store import LedgerStore
 from dlrover_lite.master.parameter_servers import consumed
 from dlrover_lite.master.progress import Evaluations, Progress
 from dlrover_lite.master.reconciler import Reconciler
-from dlrover_lite.master.recovery import check_plan, facts_for, ledger_of, settings_of, write_ledger
+from dlrover_lite.master.recovery import begun_anew, check_plan, facts_for, ledger_of, settings_of, write_ledger
 from dlrover_lite.master.shards import ShardPlan, ShardService
+from dlrover_lite.ps.restoring import configured
 from dlrover_lite.recipe import schema
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.wire.messages import (
@@ -48,7 +50,9 @@ from tests.file_calls import recorded
 from tests.master.rig import PATIENCE, Rig, done
 
 RECIPE = schema.Recipe(version=1, name="cut", model=schema.Model(use="wide_deep"), data=schema.SyntheticData(samples=1))
-SGD = Optimizer(use="sgd")
+SGD, ADAM, FTRL = Optimizer(use="sgd"), Optimizer(use="adam"), Optimizer(use="ftrl")
+STATE_ANEW = [f"the optimizer's state of {what} begins anew" for what in ("embeddings", "dense parameters")]
+COUNTS_ANEW = [f"counts of updates of {what} begin at 0" for what in ("embeddings", "dense parameters")]
 CONFIGURATION = Configure(1, [TableSpec("a", 2, 0.0)], DenseSpec(0, 0), SGD, SGD)
 
 
@@ -165,7 +169,9 @@ def cut_now(rig: Rig, cut: int) -> None:
     with what it does in the background: as it starts it removes half-written cuts."""
     store = CheckpointStore(str(rig.directory / "checkpoints"))
     generation = rig.master.facts.generation.number
-    manifest = manifest_of(rig.master.shards, job=rig.job.id, cut=cut, generation=generation)
+    configuration = configuration_of(configured(CONFIGURATION, settings_of(rig.job.recipe)))
+    fields = {"job": rig.job.id, "cut": cut, "generation": generation, "configuration": configuration}
+    manifest = manifest_of(rig.master.shards, **fields)
     if (checkpoints := rig.master.checkpoints) is None:
         write_cut(store, cut, manifest)
         return
@@ -450,19 +456,68 @@ def test_a_new_job_that_begins_with_a_cut_of_another(make: Callable[..., Rig], t
     assert isinstance(lease, Lease)
     shards.report_and_lease("worker-0", lease.token, [(lease.start, lease.stop)], want=False, now=0.0)
     cuts = CheckpointStore(str(tmp_path / "elsewhere"))
+    alike = msgspec.structs.replace(CONFIGURATION, optimizer=Optimizer(), embedding_optimizer=Optimizer())
     write_cut(cuts, 4, manifest_of(shards, job="other-1"))
+    write_cut(cuts, 5, manifest_of(shards, job="other-1", configuration=configuration_of(alike)))
     store.close()
-    for only, samples, counted in ((False, 4 * lease.stop, True), (True, 0, False), (True, 0, True)):
-        directory = tmp_path / f"job-{only}-{counted}"
+    consumed_samples = 4 * lease.stop
+    for only, cut, samples, counted, expected in (
+        (False, 5, consumed_samples, False, []),
+        (False, 5, consumed_samples, True, COUNTS_ANEW),
+        (True, 5, 0, True, COUNTS_ANEW),
+        (True, 4, 0, False, STATE_ANEW),
+        (True, 4, 0, True, STATE_ANEW + COUNTS_ANEW),
+    ):
+        directory = tmp_path / f"job-{only}-{cut}-{counted}"
         directory.mkdir()
-        beginning = Beginning(1, cuts.url, 4, only_parameters=only)
+        beginning = Beginning(1, cuts.url, cut, only_parameters=only)
         rig = make(directory=directory, beginning=beginning, optimizer_state=counted, samples=4000)
         rig.up("ps-0", "worker-0")
         status = rig.ask("cli", StatusRequest())
         what = "the parameters of " if only else ""
         told, *anew = status.begun.split("; ")
-        assert (status.samples, told) == (samples, f"begins with {what}checkpoint 4 of other-1")
-        assert len(anew) == (2 if only else 0)  # it was taken with another optimizer
+        assert (status.samples, told) == (samples, f"begins with {what}checkpoint {cut} of other-1")
+        assert anew == expected
         training = rig.job.recipe.training
         settings = TrainingSettings(training.seed, training.optimizer, training.optimizer, counted)
-        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, 4, 1, marks=not only, training=settings)
+        assert orders(rig, "ps-0").restore == RestoreOrder(cuts.url, cut, 1, marks=not only, training=settings)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        ({}, False),
+        ({"counted": True}, True),
+        ({"embedding_optimizer": ADAM, "optimizer": ADAM}, True),
+        ({"embedding_optimizer": ADAM}, None),
+        ({"counted": True, "embedding_optimizer": FTRL, "optimizer": FTRL}, False),
+    ],
+    ids=["of no counts", "of counts", "of Adam", "of Adam in part", "of another optimizer"],
+)
+def test_counts_of_updates_that_a_cut_does_not_have_begin_at_0(
+    tmp_path: Path, before: dict[str, Any], kept: bool | None, counted: bool
+) -> None:
+    """``kept``: None: of embeddings only."""
+    store, shards = opened(tmp_path / "ledger.sqlite", ShardPlan(samples=40, batch_size=4, epochs=1))
+    then = msgspec.structs.replace(CONFIGURATION, **before)
+    found = manifest_of(shards, configuration=configuration_of(then))
+    store.close()
+    settings = TrainingSettings(
+        1,
+        SGD if then.optimizer == FTRL else then.optimizer,
+        SGD if then.optimizer == FTRL else then.embedding_optimizer,
+        counted,
+    )
+    state = STATE_ANEW if then.optimizer == FTRL else []
+    counts = {True: [], False: COUNTS_ANEW, None: COUNTS_ANEW[1:]}[kept]
+    assert begun_anew(found, settings) == state + (counts if counted else [])
+
+
+def test_a_cut_of_version_1_has_counts(tmp_path: Path) -> None:
+    store, shards = opened(tmp_path / "ledger.sqlite", ShardPlan(samples=40, batch_size=4, epochs=1))
+    configuration = configuration_of(CONFIGURATION)
+    del configuration["counted"]
+    found = manifest_of(shards, configuration=configuration)
+    store.close()
+    assert begun_anew(found, TrainingSettings(1, SGD, SGD, counted=True)) == []
