@@ -14,8 +14,8 @@ from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
 from dlrover_lite.ps.persist_messages import Ended, Failed, FromPersister, Persist, Ready, Writing, Written
 from dlrover_lite.ps.persister_process import PersisterEnded, PersisterProcess
-from dlrover_lite.ps.snapshot import Snapshot
-from dlrover_lite.ps.spill import Spill
+from dlrover_lite.ps.snapshot import Snapshot, prepare_spill
+from dlrover_lite.ps.spill import Spill, SpillMemory
 from dlrover_lite.slots import BITMAP_BYTES
 from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
 
@@ -48,6 +48,8 @@ class Cuts:
         self._order: SnapshotOrder | None = None
         self._snapshot: Snapshot | None = None
         self._freeing: list[Spill] = []
+        self._prepared: SpillMemory | None = None
+        """For the snapshot that is to begin."""
         self._persister = persister
         self._ending: list[PersisterProcess] = []
         self._is_ready = False
@@ -62,9 +64,9 @@ class Cuts:
         return self._snapshot is not None
 
     @property
-    def frees_memory(self) -> bool:
-        """``work`` has more to do of what was there for a snapshot."""
-        return bool(self._freeing)
+    def busy(self) -> bool:
+        """``work`` has more to do, before a snapshot or after it."""
+        return bool(self._freeing) or self._prepared is not None
 
     @property
     def state(self) -> tuple[int, str] | None:
@@ -87,6 +89,7 @@ class Cuts:
             if self.active:
                 self._say(f"checkpoint {self._order.cut} is abandoned")
             self._end_snapshot()
+            self._forget_prepared()
             self._order = self.report = None
         elif self._order is not None and order is not None and order.seconds < self._order.seconds:
             self._order = order
@@ -113,7 +116,7 @@ class Cuts:
                 error = Overflown()
                 self.give_up(error.message, error.hint)
         elif self.waiting and may_begin and self._can_begin():
-            self._begin()
+            self._prepare_or_begin()
         elif self._freeing and self._freeing[0].free_some():
             self._freeing.pop(0).close()
         self._look_after_persister()
@@ -130,6 +133,7 @@ class Cuts:
 
     def close(self) -> None:
         self._end_snapshot()
+        self._forget_prepared()
         while self._freeing:
             self._freeing.pop().close()
         if self._persister is not None:
@@ -146,12 +150,29 @@ class Cuts:
         engine = self._engine
         return self._is_ready and engine.configuration is not None and not engine.marks.interrupted
 
+    def _prepare_or_begin(self) -> None:
+        """Memory first: training would wait for it while the snapshot is taken."""
+        assert self._order is not None
+        try:
+            if self._prepared is None:
+                self._prepared = prepare_spill(self._engine, self._order.spill_bytes)
+        except JobError as error:
+            self.give_up(error.message, error.hint)
+            return
+        if self._prepared.touch_some():
+            self._begin()
+
+    def _forget_prepared(self) -> None:
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
+
     def _begin(self) -> None:
         order, persister = self._order, self._persister
         assert order is not None
         assert persister is not None
         try:
-            snapshot = self._snapshot = Snapshot(self._engine, order.since, order.spill_bytes)
+            snapshot = self._snapshot = Snapshot(self._engine, order.since, order.spill_bytes, self._prepared)
             failpoint("ps.snapshot.begun")
             message = Persist(
                 cut=order.cut,
@@ -174,6 +195,8 @@ class Cuts:
             self.give_up(error.message, error.hint)
         else:
             self.report = SnapshotReport(order.cut, "taking")
+        finally:
+            self._forget_prepared()
 
     def _end_snapshot(self) -> None:
         """Whatever has become of it; the persister is to let go of it too."""

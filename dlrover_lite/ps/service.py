@@ -367,7 +367,7 @@ class PsService:
         if self.copier is not None:
             due = self.copier.work(may_begin=self._tidying.done)
             wait = wait if due is None else min(wait, due)
-        return 0.0 if self._may_tidy or self._copies or self._cuts.frees_memory else wait
+        return 0.0 if self._may_tidy or self._copies or self._cuts.busy else wait
 
     def _tidy(self) -> None:
         until = self.engine.clock() + TIDY_SECONDS

@@ -11,33 +11,52 @@ from dlrover_lite.checkpoint.manifest import Applied, Consumed, Marks, PartEntry
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import to_bitmap
-from dlrover_lite.ps.spill import ANSWERED, Spill
+from dlrover_lite.ps.spill import ANSWERED, Spill, SpillMemory
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "prepare_spill", "spill_limit"]
 
 LEAST_SPILL_BYTES = 16 << 20
 SPILL_SHARE = 4
 """One byte of spill for so many of rows."""
+PREPARED_SHARE = 4
+MOST_PREPARED_BYTES = 64 << 20
+"""Of the spill, one byte of so many has its memory before the snapshot begins, and no more than this: until the persister takes what waits,
+training changes so much."""
+
+
+def spill_limit(engine: Engine, spill_bytes: int = 0) -> int:
+    """Bytes that entries of groups may take in which not all rows have room for one. ``spill_bytes``: as in SnapshotOrder."""
+    rows = sum(group.used * group.row_bytes for group in engine.groups if not group.complete)
+    usual = max(LEAST_SPILL_BYTES, rows // SPILL_SHARE)
+    return min(spill_bytes, usual) if spill_bytes else usual
+
+
+def prepare_spill(engine: Engine, spill_bytes: int = 0) -> SpillMemory:
+    """What a snapshot that begins soon will need at first. Raises JobError when there is none."""
+    return SpillMemory(min(MOST_PREPARED_BYTES, spill_limit(engine, spill_bytes) // PREPARED_SHARE))
 
 
 class Snapshot:
     """From now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
 
     ``since``: by group, the epoch after which changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
+    ``prepared``: of ``prepare_spill``, whose file it takes.
     """
 
-    def __init__(self, engine: Engine, since: Sequence[int] = (), spill_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        since: Sequence[int] = (),
+        spill_bytes: int = 0,
+        prepared: SpillMemory | None = None,
+    ) -> None:
         self._engine = engine
         groups = [group.cut() for group in engine.groups]
         if since and len(since) != len(groups):
             raise JobError(
                 f"changes since a cut of {len(since)} groups of tables are asked for, where there are {len(groups)}"
             )
-        small = [
-            cut.used * cut.row_bytes for cut, group in zip(groups, engine.groups, strict=True) if not group.complete
-        ]
-        usual = max(LEAST_SPILL_BYTES, sum(small) // SPILL_SHARE)
-        self.spill_bytes = min(spill_bytes, usual) if spill_bytes else usual
+        self.spill_bytes = spill_limit(engine, spill_bytes)
         owned = slot_sets.unpack(to_bitmap(engine.owned))
         self.groups = [
             msgspec.structs.replace(
@@ -50,7 +69,7 @@ class Snapshot:
         ]
         self.owned = engine.owned
         self._marks = _marks(engine)
-        self.spill = Spill(self.groups)
+        self.spill = Spill(self.groups, prepared=prepared)
         for group, area in zip(engine.groups, self.spill.areas, strict=True):
             group.spill(area)
 

@@ -43,6 +43,7 @@ __all__ = [
     "Area",
     "GroupCut",
     "Spill",
+    "SpillMemory",
     "no_spill",
 ]
 
@@ -64,6 +65,10 @@ _TABLE_UNIT = 16
 """Words that the table of segments takes a multiple of."""
 FREED_AT_ONCE_BYTES = 2 << 20
 """Of memory in use: half a millisecond."""
+TOUCHED_AT_ONCE_BYTES = 256 << 10
+"""Of memory that nobody has used yet: up to a millisecond, where a virtual machine has to ask its host for it."""
+_MADV_POPULATE_WRITE = 23
+"""Of Linux 5.14 and later; Python's mmap doesn't name it yet."""
 
 
 class GroupCut(msgspec.Struct, frozen=True):
@@ -144,15 +149,50 @@ def no_spill() -> Area:
     return Area(np.zeros(_GROUP_WORDS, np.uint64), np.zeros(1, np.uint32))
 
 
+class SpillMemory:
+    """The file of a spill that is to come: its first bytes get their memory before anything waits for it. To be closed, or given to a
+    ``Spill``."""
+
+    def __init__(self, size: int) -> None:
+        """Raises JobError when there can be none."""
+        self.size = _pages(max(1, size))
+        self.fd = _make(self.size)
+        self._map: mmap.mmap | None = None
+        self._touched = 0
+
+    def touch_some(self) -> bool:
+        """Little enough for a moment between two requests; True when all is there."""
+        if self._touched < self.size:
+            try:
+                self._map = self._map or mmap.mmap(self.fd, self.size)
+                count = min(TOUCHED_AT_ONCE_BYTES, self.size - self._touched)
+                self._map.madvise(_MADV_POPULATE_WRITE, self._touched, count)
+                self._touched += count
+            except (OSError, ValueError):  # an older kernel: it will be touched when it is written to
+                self._touched = self.size
+        return self._touched == self.size
+
+    def take(self) -> int:
+        """The file, which isn't this one's any more."""
+        fd, self.fd, self._map = self.fd, -1, None
+        return fd
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.take())
+
+
 class Spill:
     """Of one snapshot."""
 
-    def __init__(self, groups: list[GroupCut], fd: int | None = None) -> None:
-        """``fd``: the file that another process has made; it is closed. Raises JobError when there can be none."""
+    def __init__(self, groups: list[GroupCut], fd: int | None = None, *, prepared: SpillMemory | None = None) -> None:
+        """``fd``: the file that another process has made; it is closed. ``prepared``: what is to be used of one that is made here. Raises
+        JobError when there can be none."""
         header_bytes = _pages(8 * (_HEADER_WORDS + _GROUP_WORDS * len(groups)))
         sizes = [_pages(4 * group.table_words + group.segments * group.segment_bytes) for group in groups]
         is_new = fd is None
-        self.fd = _make(header_bytes + sum(sizes)) if fd is None else fd
+        self.fd = _make(header_bytes + sum(sizes), prepared) if fd is None else fd
+        self._prepared_bytes = prepared.size if prepared is not None else 0
         try:
             memory = mmap.mmap(self.fd, header_bytes + sum(sizes))
         except (OSError, ValueError) as error:
@@ -265,6 +305,9 @@ class Spill:
             pairs = zip(self._groups, self.areas, strict=True)
             sizes = [4 * cut.table_words + int(area.words[FRESH]) * cut.segment_bytes for cut, area in pairs]
             self._in_use = [_pages(size) for size in sizes]
+            if self._in_use:
+                most = self.areas[0].entries.nbytes
+                self._in_use[0] = max(self._in_use[0], min(self._prepared_bytes - self._starts[0], most))
         for g, (start, size) in enumerate(zip(self._starts, self._in_use, strict=True)):
             if size:
                 freed = min(size, FREED_AT_ONCE_BYTES)
@@ -283,15 +326,15 @@ class Spill:
         self.header = np.zeros(_HEADER_WORDS, np.uint64)
 
 
-def _make(size: int) -> int:
+def _make(size: int, prepared: SpillMemory | None = None) -> int:
     if sys.platform != "linux":
         raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
     try:
-        fd = os.memfd_create("spill", os.MFD_CLOEXEC)
+        fd = os.memfd_create("spill", os.MFD_CLOEXEC) if prepared is None else prepared.take()
     except OSError as error:
         raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error
     try:
-        os.ftruncate(fd, size)
+        os.ftruncate(fd, max(size, os.fstat(fd).st_size))
     except OSError as error:
         os.close(fd)
         raise JobError(f"there is no memory for rows that change during a snapshot: {error}") from error

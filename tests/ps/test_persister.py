@@ -28,7 +28,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import VARIABLE
 from dlrover_lite.ps import cuts as cuts_module
-from dlrover_lite.ps import pace, persisting
+from dlrover_lite.ps import pace, persisting, snapshot, spill
 from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.marks import ALL_SLOTS
@@ -122,7 +122,7 @@ class Server:
         return self.cuts.report
 
     def idle(self) -> None:
-        self.until(lambda: self.cuts._is_ready and not self.cuts.frees_memory)
+        self.until(lambda: self.cuts._is_ready and not self.cuts.busy)
 
     @property
     def pid(self) -> int:
@@ -288,6 +288,45 @@ def test_an_order_that_is_gone_is_abandoned(server: Server, monkeypatch: pytest.
     server.order(2)
     assert server.finished().state == "written"
     assert server.pid == persister
+
+
+def test_memory_for_what_changes_is_there_before_training_needs_it_and_comes_little_by_little(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.order(1)
+    server.until(lambda: server.cuts._prepared is not None)
+    prepared, turns = server.cuts._prepared, 1
+    assert prepared is not None
+    fd = os.dup(prepared.fd)  # it is the spill's then
+    try:
+        while not server.cuts.active:
+            assert server.cuts.busy, "it doesn't wait for a message"
+            before = os.fstat(fd).st_blocks
+            server.cuts.work(may_begin=True)
+            assert 512 * (os.fstat(fd).st_blocks - before) <= spill.TOUCHED_AT_ONCE_BYTES + (1 << 16)
+            turns += 1
+        assert turns >= prepared.size // spill.TOUCHED_AT_ONCE_BYTES
+        assert 512 * os.fstat(fd).st_blocks >= prepared.size == snapshot.LEAST_SPILL_BYTES // snapshot.PREPARED_SHARE
+        assert server.finished().state == "written"
+        server.cuts.follow(None)
+        server.idle()
+        assert 512 * os.fstat(fd).st_blocks < 1 << 17, "all but the header has been given back before it was closed"
+    finally:
+        os.close(fd)
+
+
+def test_memory_that_was_prepared_for_nothing_is_given_back(server: Server) -> None:
+    server.order(1)
+    server.until(lambda: server.cuts._prepared is not None)
+    prepared = server.cuts._prepared
+    assert prepared is not None
+    fd = prepared.fd
+    server.cuts.follow(None)
+    assert not server.cuts.busy
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    server.order(2)
+    assert server.finished().state == "written"
 
 
 def test_one_order_after_the_other_the_newest_counts(server: Server) -> None:
