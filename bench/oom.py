@@ -126,7 +126,7 @@ def course(kind: str, *, samples: int, epochs: int, shuffled: bool, evicts: bool
 
 
 def used_bytes(dim: int, rows: int) -> int:
-    """Of rows and index, which rise with the number of rows."""
+    """Bytes of rows and index, which rise with the number of rows."""
     from dlrover_lite.brain.memory_model import index_bytes, row_bytes
 
     return int(rows * row_bytes(dim, STATE_PARTS) + index_bytes(rows))

@@ -111,7 +111,7 @@ def row_bytes(dim: int, state_parts: int, *, counted: bool = False) -> int:
 
 
 def index_bytes(rows: ArrayLike) -> Floats:
-    """Of the index of so many rows, at most."""
+    """Tell the bytes that the index of so many rows takes, at most."""
     return np.asarray(_BUCKET * np.maximum(_FIRST_BUCKETS, np.asarray(rows, np.float64) / _BUCKET_ROWS), np.float64)
 
 

@@ -108,7 +108,7 @@ class GroupShape(msgspec.Struct, frozen=True):
     counted: bool = False
     """Records have a count of updates."""
     salts: list[int] = []
-    """Of its tables: an id is the inverse of its key's hash, but for that."""
+    """Salts of its tables: with them, ids follow from the hashes of their keys."""
 
     @property
     def record(self) -> RecordShape:
@@ -116,7 +116,7 @@ class GroupShape(msgspec.Struct, frozen=True):
 
     @property
     def column_bytes(self) -> int:
-        """Of a row in a block of columns."""
+        """Bytes of a row in a block of columns."""
         return self.row_bytes or _SMALL_ROW_BYTES + 4 * (self.dim + self.state)
 
 

@@ -24,7 +24,7 @@ from dlrover_lite.rows import RowData
 __all__ = ["KNOWN_BYTES", "NewestRows", "Some"]
 
 KNOWN_BYTES = 64 << 20
-"""Of ids that have come. More rows in increments than that (67 million) mean that blocks are read more than once."""
+"""Memory of ids that have come. With more rows in increments than find room (67 million) blocks are read more than once."""
 _ID_BYTES = 16
 """An id, and room to put it in order."""
 
@@ -41,7 +41,7 @@ class Some(NamedTuple):
 
 
 class NewestRows:
-    """Of these groups of a cut. Raises CheckpointDamaged, CheckpointForeign, and JobError for a destination that can't be read; while it is
+    """Rows of these groups of a cut, each as it is in that cut. Raises CheckpointDamaged, CheckpointForeign, and JobError for a destination that can't be read; while it is
     iterated over, too."""
 
     def __init__(self, store: CheckpointStore, cut: int, groups: Collection[int]) -> None:

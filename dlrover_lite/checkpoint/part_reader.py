@@ -211,7 +211,7 @@ class PartReader:
         return damaged(self.url, f"block {number} of {len(self.index)}: {what}")
 
     def damages(self) -> Iterator[tuple[int, list[CheckpointDamaged]]]:
-        """Of all blocks, some at a time: how many bytes they have, and what is damaged. Each is read."""
+        """Read all blocks, some at a time: how many bytes they have, and what is damaged."""
         for run, reading in self._read(list(self._runs(list(range(len(self.index)))))):
             found = []
             try:

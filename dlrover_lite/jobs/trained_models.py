@@ -102,7 +102,7 @@ class _Source(NamedTuple):
     """A model to evaluate, and how to read data for it."""
 
     directory: Path
-    """Of the export, or of the recipe."""
+    """Directory of the export, or of the recipe."""
     data: Data
     data_directory: Path
     part: Literal["train", "eval"]

@@ -91,7 +91,7 @@ class Exporting:
         return ExportStatus(self._wall_clock() - seconds, self._rows, total, rate, left)
 
     def heard(self, worker: str, rows: int) -> None:
-        """So many rows are written by it."""
+        """Note that a worker has written so many rows."""
         if worker == self._exporter and rows:
             if self._began is None:  # told to do so by an earlier master
                 self._began, self._rows_before = self._clock(), rows
