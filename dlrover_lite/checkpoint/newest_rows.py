@@ -41,8 +41,10 @@ class Some(NamedTuple):
 
 
 class NewestRows:
-    """Rows of these groups of a cut, each as it is in that cut. Raises CheckpointDamaged, CheckpointForeign, and JobError for a destination that can't be read; while it is
-    iterated over, too."""
+    """Rows of these groups of a cut, each as it is in that cut.
+
+    Raises CheckpointDamaged, CheckpointForeign, and JobError for a destination that can't be read; while it is iterated over, too.
+    """
 
     def __init__(self, store: CheckpointStore, cut: int, groups: Collection[int]) -> None:
         self._store, self._groups = store, groups
