@@ -24,7 +24,7 @@ ROW_BYTES = SHAPE.bytes
 
 
 def records_of(rows: int) -> NDArray[np.uint32]:
-    """Of a table with Adagrad's state. Every page is there already."""
+    """Make records of a table with Adagrad's state. Every page is there already."""
     return np.ones((rows, SHAPE.words), np.uint32)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.deflate import crc32
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.errors import CheckpointForeign
-from dlrover_lite.records import RecordShape, slots_of, unpack_rows
+from dlrover_lite.records import RecordShape, unpack_rows
 from dlrover_lite.rows import RowData
 
 __all__ = [
@@ -143,10 +143,6 @@ class Block:
     def __init__(self, cut: int, group: int, slots: NDArray[np.uint16], rows: RowData | Records) -> None:
         self.cut, self.group, self.slots = cut, group, slots
         self._rows = rows
-
-    @classmethod
-    def of_records(cls, cut: int, group: int, records: Records) -> Block:
-        return cls(cut, group, slots_of(records.words), records)
 
     @property
     def records(self) -> Records | None:

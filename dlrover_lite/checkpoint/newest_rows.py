@@ -21,7 +21,7 @@ from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.rows import RowData
 
-__all__ = ["KNOWN_BYTES", "NewestRows", "Some"]
+__all__ = ["KNOWN_BYTES", "NewestRows", "RowChunk"]
 
 KNOWN_BYTES = 64 << 20
 """Memory of ids that have come. With more rows in increments than find room (67 million) blocks are read more than once."""
@@ -32,7 +32,7 @@ Table = tuple[int, int]
 """Group, position within the group."""
 
 
-class Some(NamedTuple):
+class RowChunk(NamedTuple):
     """Some rows of one group; ``seen``: rows that have been read so far, of ``NewestRows.total``."""
 
     group: int
@@ -52,7 +52,7 @@ class NewestRows:
         self.total = sum(map(self._rows_of, self._chain))
         """Rows of the cut and those it builds on: a row that was changed meanwhile counts several times."""
 
-    def __iter__(self) -> Iterator[Some]:
+    def __iter__(self) -> Iterator[RowChunk]:
         seen = 0
         for members in self._ranges():
             known = _Known()
@@ -61,7 +61,7 @@ class NewestRows:
                 for block in self._store.own_rows(manifest, members, self._groups):
                     seen += len(block.slots)
                     new = block.rows if len(self._chain) == 1 else known.sift(block, keep=not is_base)
-                    yield Some(block.group, new, seen)
+                    yield RowChunk(block.group, new, seen)
                 known.put_in_order(manifest.cut)
 
     def _rows_of(self, manifest: Manifest) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlrover_lite.cli.output import Reporter
     from dlrover_lite.data.files import Progress
-    from dlrover_lite.long_work import Steps, Unit
+    from dlrover_lite.progress import Steps, Unit
 
 __all__ = ["TerminalDisplay", "indexing"]
 

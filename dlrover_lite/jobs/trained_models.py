@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from dlrover_lite.errors import JobError, UsageError
-from dlrover_lite.long_work import Steps, no_steps
+from dlrover_lite.progress import Steps, no_steps
 
 if TYPE_CHECKING:
     from dlrover_lite.data.base import Dataset

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlrover_lite.errors import ModelError
 from dlrover_lite.files import UnsafeName, checked_name
-from dlrover_lite.long_work import Steps, Tally, no_steps
+from dlrover_lite.progress import Steps, Tally, no_steps
 from dlrover_lite.regular_files import open_regular, read_file
 from dlrover_lite.units import MIB
 

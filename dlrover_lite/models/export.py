@@ -22,11 +22,11 @@ from dlrover_lite.data.base import Schema
 from dlrover_lite.errors import DiskFull, JobError, ModelError
 from dlrover_lite.failpoints import needs_room
 from dlrover_lite.files import sync_directory
-from dlrover_lite.long_work import Steps, Tally, no_steps
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
 from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, table_writer
+from dlrover_lite.progress import Steps, Tally, no_steps
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Model, Optimizer
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.keys import keys_of
 from dlrover_lite.errors import DataError, ModelError
-from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.models.export import DENSE_FILE, MANIFEST_FILE, Manifest, TableEntry
@@ -26,6 +25,7 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
 from dlrover_lite.models.user import user_code
+from dlrover_lite.progress import Steps, no_steps
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format, reconcile
 from dlrover_lite.regular_files import check_regular
 from dlrover_lite.unknown_ids import unusual_ids, warnings_of

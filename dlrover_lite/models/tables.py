@@ -85,7 +85,7 @@ class RowShape(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of a row."""
+        """Bytes of a row."""
         return sum(np.dtype(dtype).itemsize * math.prod(width) for dtype, width in self.columns.values())
 
     def fits(self, rows: TableRows) -> bool:
@@ -137,7 +137,7 @@ class TableWriter(Protocol):
 
     @property
     def aside_bytes(self) -> int:
-        """Of what ``close`` still has to copy to its place."""
+        """Bytes that ``close`` still has to copy to their places."""
 
     def close(self, copied: Callable[[int], object] = lambda _: None) -> int:
         """Finishes the file; returns its number of rows. ``copied`` is called with the numbers of bytes that have got to their place."""

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps.barrier import barrier
-from dlrover_lite.ps.cut_source import RecordSource
 from dlrover_lite.ps.late_rows import LateRows
+from dlrover_lite.ps.record_source import RecordSource
 from dlrover_lite.ps.spill import ENTRY_RECORD, PASSED, GroupCut, Spill
 from dlrover_lite.records import epochs_of, positions_of, slots_of
 from dlrover_lite.slots import SlotSet

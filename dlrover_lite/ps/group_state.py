@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 
     arenas: Arenas
     name: str
-    """Of its arena."""
+    """Name of its arena."""
     numbers: NDArray[np.uint64]
     """[``rows.NUMBERS``]"""
     journal: Journal | None = None
@@ -93,7 +93,7 @@ class GroupState:
         reserve_bytes = reserve_bytes or psutil.virtual_memory().total
         self._arena = RowArena(self._kept.arenas, self._kept.name, self.shape.words, reserve_bytes, numbers)
         self.row_bytes = self.shape.bytes
-        """Of a record; the index comes on top."""
+        """Bytes of a record; the index comes on top."""
         self._store = Store(
             self._arena.records,
             self._arena.records.view(np.float32),

@@ -72,8 +72,10 @@ def stopped(step: int) -> None:
 
 
 class Journal:
-    """Of all groups: one push is under way at a time. ``progress``: uint64 [1], in memory that outlives the process as the arenas do.
-    ``pushed``: numbers of the rows of the group's keys so far."""
+    """The journal of all groups: one push is under way at a time.
+
+    ``progress``: uint64 [1], in memory that outlives the process as the arenas do. ``pushed``: numbers of the rows of the group's keys so far.
+    """
 
     def __init__(self, arena: Arena, pushed: Arena, progress: NDArray[np.uint64]) -> None:
         self._words = JournalWords(arena.bytes.view(np.uint64), arena.bytes.view(np.uint32), progress)

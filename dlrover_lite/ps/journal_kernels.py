@@ -41,7 +41,7 @@ _RECORDS = np.uint64(CHUNK * 2)
 
 
 def journal_bytes(row_words: int) -> int:
-    """That it takes for records of this length."""
+    """Tell how many bytes the journal takes for records of this length."""
     return 4 * (int(_RECORDS) + CHUNK * row_words)
 
 

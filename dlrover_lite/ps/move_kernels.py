@@ -53,7 +53,7 @@ _AHEAD = np.uint64(24)
 
 @kernel
 def _hash_at(at, records):  # type: ignore[no-untyped-def]
-    """Of the key whose record begins there."""
+    """Hash of the key whose record begins there."""
     return np.uint64(records[at + HASH_LOW]) | np.uint64(records[at + HASH_HIGH]) << _HALF
 
 

@@ -57,7 +57,7 @@ _LINE = np.uint64(16)
 _COUNT = np.uint64(HEAD_WORDS)
 _HALF = np.uint64(32)
 _SHIFT = np.uint64(SLOT_SHIFT)
-_BITS, _BIT_MASK, _WORD_SHIFT = np.uint64(64), np.uint64(63), np.uint64(6)
+_BIT_MASK, _WORD_SHIFT = np.uint64(63), np.uint64(6)
 
 JOURNALLED, COUNTED, HALF_CHANGED, CHANGED_ROWS, ADVANCED = (np.uint64(step) for step in range(1, 6))
 SPILLED, STAMPED = np.uint64(10), np.uint64(11)

@@ -20,7 +20,7 @@ from dlrover_lite.bounds import (
     Timestamp,
 )
 from dlrover_lite.expected_end import ExpectedEnd
-from dlrover_lite.long_work import amount_text, percent, rate_text
+from dlrover_lite.progress import amount_text, percent, rate_text
 from dlrover_lite.wire.message import Message
 
 __all__ = [

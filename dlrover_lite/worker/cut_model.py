@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds, usual_unknown_ids
 from dlrover_lite.errors import JobError
-from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.models.export import TableEntry
 from dlrover_lite.models.serving import EmbeddingTable, ServingModel
 from dlrover_lite.models.tables import SortedTable
+from dlrover_lite.progress import Steps, no_steps
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.wire.ps_messages import TableSpec
 from dlrover_lite.worker.cut_rows import CutRows

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds, usual_unknown_ids
-from dlrover_lite.long_work import Steps, no_steps
 from dlrover_lite.models.export import ExportWriter
+from dlrover_lite.progress import Steps, no_steps
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.rows import RowData
 from dlrover_lite.worker.cut_rows import CutRows

@@ -22,7 +22,7 @@ from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import JobError
 from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_kernels, cut_reader, cut_source, spill, table_kernels
+from dlrover_lite.ps import cut_kernels, cut_reader, record_source, spill, table_kernels
 from dlrover_lite.ps.cut_reader import Overflown
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.layout import BLOCK
@@ -141,7 +141,7 @@ class interrupted:  # noqa: N801 - a context
 
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(cut_source.RecordSource, "read", self._torn(cut_source.RecordSource.read))
+        self._patch.setattr(record_source.RecordSource, "read", self._torn(record_source.RecordSource.read))
         for module in (cut_reader, spill):
             self._patch.setattr(module, "barrier", self._happens)
 
