@@ -74,7 +74,8 @@ def stopped(step: int) -> None:
 class Journal:
     """The journal of all groups: one push is under way at a time.
 
-    ``progress``: uint64 [1], in memory that outlives the process as the arenas do. ``pushed``: numbers of the rows of the group's keys so far.
+    ``progress``: uint64 [1], in memory that outlives the process as the arenas do. ``pushed``: numbers of the rows of the group's keys so
+    far.
     """
 
     def __init__(self, arena: Arena, pushed: Arena, progress: NDArray[np.uint64]) -> None:
