@@ -31,8 +31,10 @@ __all__ = [
     "Buckets",
     "candidate",
     "enter",
+    "enter_all",
     "find",
     "prefetch_bucket",
+    "prefetch_home",
     "remove",
     "row_at",
 ]
@@ -181,6 +183,35 @@ def enter(key_hash, row, index):  # type: ignore[no-untyped-def]
     entry = count_trailing_zeros(first) >> _U3 if first != _U0 else _U8 + (count_trailing_zeros(second) >> _U3)
     index.rows[bucket * _U16 + entry] = np.uint32(row + _U1)
     index.fingerprints[bucket * _U64 + _FIRST_FINGERPRINT + entry] = np.uint8(_fingerprint(key_hash))
+
+
+@kernel
+def prefetch_home(key_hash, rows, buckets):  # type: ignore[no-untyped-def]
+    """What ``enter_all`` reads first."""
+    prefetch(rows, np.int64((((key_hash & _LOW) * buckets) >> _HALF) * _U16))
+
+
+@kernel
+def enter_all(hashes, new_rows, n, rows, words, fingerprints, buckets):  # type: ignore[no-untyped-def]
+    """The first n of these keys, which aren't there yet, into an index of so many buckets whose size isn't about to change. Twice as fast
+    as one call for each."""
+    for i in range(n):
+        bucket = ((hashes[i] & _LOW) * buckets) >> _HALF
+        while True:
+            first = words[bucket * _U8 + _U6]
+            first = (first - _EACH_BYTE) & ~first & _TOP_BITS
+            if first != _U0:
+                entry = count_trailing_zeros(first) >> _U3
+                break
+            second = words[bucket * _U8 + _U7]
+            second = (second - _EACH_BYTE) & ~second & _FOUR_TOP_BITS
+            if second != _U0:
+                entry = _U8 + (count_trailing_zeros(second) >> _U3)
+                break
+            rows[bucket * _U16 + _U15] += np.uint32(1)
+            bucket += _U1
+        rows[bucket * _U16 + entry] = np.uint32(new_rows[i] + _U1)
+        fingerprints[bucket * _U64 + _FIRST_FINGERPRINT + entry] = np.uint8(_fingerprint(hashes[i]))
 
 
 @kernel

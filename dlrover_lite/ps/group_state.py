@@ -179,6 +179,7 @@ class GroupState:
         if self._kept.journal is not None:
             self._kept.journal.undo(self._kept.number, self._store, used)
         self._index.make_room(used)
+        self._arena.file.map(used * self.row_bytes)
         free = np.empty(used, np.uint64)
         freed, right = restore_kernels.restore(
             self._store, np.uint64(used), self._index.buckets, self._slots.row_counts, free
