@@ -7,6 +7,7 @@ the slots to a second one. When the worker did its steps is known once the job h
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import statistics
@@ -349,6 +350,7 @@ def _restore(one: _Run, restores: Collection[int]) -> None:
     numbers: Numbers = {}
     with _told(course, "reading the checkpoint plainly"):
         numbers |= _plain_rates(parts[0])
+        numbers["memory_bytes_s"] = _memory_rate()
     for servers in restores:
         with _told(course, f"restore onto {servers}"):
             for part in parts:
@@ -356,6 +358,20 @@ def _restore(one: _Run, restores: Collection[int]) -> None:
             seconds = restore_seconds(one.job, one.cut_number, servers, 120 + 60 * course.gib)
             numbers[f"onto_{servers}_s"], numbers[f"onto_{servers}_bytes_s"] = seconds, one.cut_bytes / seconds
     course.found["restore"] = numbers
+
+
+def _memory_rate(size: int = GIB) -> float:
+    """Bytes/s at which one thread is given shared memory that nobody has touched: no server restores faster."""
+    descriptor = os.memfd_create("bench-size", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+        with mmap.mmap(descriptor, size) as memory:
+            began = time.perf_counter()
+            for start in range(0, size, mmap.PAGESIZE):
+                memory[start] = 1
+            return size / (time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
 
 
 def _plain_rates(part: Path) -> Numbers:

@@ -11,9 +11,10 @@ begins with a checkpoint (over all of its time, if that is longer) over those of
 ``size.move_stall_ms``, ``size.move_kept``: the same while half of the slots move to a second PS, the first one also while both tidy up;
 ``size.move_rate``: GiB/s of that at the largest size over that at the smallest. ``size.recover_s``: from kill -9 of the PS to the next
 step that needs rows of it. ``size.restore_ratio``: bytes/s at which the checkpoint is restored onto 1, 2 and 3 PS over the disk's rate
-by the fastest plain way; nothing is in the page cache. ``size.bytes_per_row``: growth of the PS's memory from nearly empty to full,
-by row, over values and state. ``size.train_ratio``: samples/s at the largest size over those at the smallest, over the same of a bare
-``embedding_bag`` and an Adagrad update on such tables, in processes of their own that run when no job does.
+by the fastest plain way, with nothing in the page cache; how fast a thread is given fresh memory is told beside it.
+``size.bytes_per_row``: growth of the PS's memory from nearly empty to full, by row, over values and state. ``size.train_ratio``:
+samples/s at the largest size over those at the smallest, over the same of a bare ``embedding_bag`` and an Adagrad update on such
+tables, in processes of their own that run when no job does.
 
 So that all of it takes less than 25 minutes: the checkpoint of the largest size only is restored, and of one kind of ids, since they make
 no difference to it; minutes before, with and after a checkpoint are for the largest size, thirds of them for others; sizes in between

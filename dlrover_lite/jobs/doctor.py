@@ -59,6 +59,7 @@ _PROBE_SECONDS = 60.0
 _SKEW_SECONDS = 10.0
 _SLEPT_SECONDS = 60.0
 _SHARED_MEMORY = Path("/dev/shm")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -87,6 +88,7 @@ def diagnose() -> list[Check]:
         runtime,
         kernels,
         shared_memory,
+        huge_pages,
         clock,
         left_behind,
     )
@@ -407,6 +409,22 @@ def shared_memory(directory: Path = _SHARED_MEMORY) -> Check:
 
 
 # --- time, and what is left ---------------------------------------------------------------------------------------------
+
+
+def huge_pages(setting: Path = _HUGE_PAGES) -> Check:
+    """For shared memory, which the rows of parameter servers are in."""
+    try:
+        chosen = re.search(r"\[(\w+)\]", setting.read_text(encoding="ascii"))
+    except OSError:
+        chosen = None
+    if chosen is None:
+        return Check("pages", "ok", "4 KiB for shared memory: this kernel has no huge ones for it")
+    if chosen[1] not in ("never", "deny"):
+        return Check("pages", "ok", f"huge ones for shared memory ({chosen[1]})")
+    hint = (
+        f"For tables of many gigabytes huge ones are faster, in virtual machines most of all: echo advise > {setting}"
+    )
+    return Check("pages", "ok", f"4 KiB for shared memory ({chosen[1]})", hint)
 
 
 def clock(now: Callable[[], float] = time.time) -> Check:

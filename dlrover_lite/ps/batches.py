@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrover_lite import slots as slot_sets
 from dlrover_lite.ps.marks import mask_of
+from dlrover_lite.ps.scratch import Scratch
 from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.slots import SLOTS, SlotSet
 
@@ -22,8 +23,9 @@ __all__ = ["BATCH_BYTES", "SCAN_ROWS", "Batch", "Listing", "cut_batches", "in_or
 BATCH_BYTES = 64 << 20
 """Of rows in a batch: what is copied in a quarter of a second beside training."""
 LEAST_LISTED_ROWS = 4 << 20
-LISTED_SHARE = 4
-"""Of all rows, the numbers of one in so many are held at a time at most, or of ``LEAST_LISTED_ROWS``: a byte a row."""
+LISTED_SHARE = 2
+"""Of all rows, the numbers of one in so many are held at a time at most, or of ``LEAST_LISTED_ROWS``: two bytes a row. So a move of half
+of the slots takes one listing, and no tidying up amid it."""
 SCAN_ROWS = 1 << 17
 """Looked at for one reply: half a millisecond."""
 
@@ -84,7 +86,7 @@ class Listing:
             limits = np.cumsum(counts, dtype=np.uint64)
             self._limits.append(limits)
             self._ends.append(limits - counts)
-            self._rows.append(np.empty(int(limits[-1]), np.uint32))
+            self._rows.append(Scratch(int(limits[-1]), np.uint32).array)
         self._cursors = [0] * len(self._groups)
 
     @property

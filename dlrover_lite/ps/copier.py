@@ -12,6 +12,7 @@ from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared, open_memory
 from dlrover_lite.ps.convergence import Asked
+from dlrover_lite.ps.copy_pace import REST_LEAST, CopyPace
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of, to_bitmap
 from dlrover_lite.ps.moving import Incoming, Training
@@ -33,9 +34,6 @@ SILENCE_SECONDS = 10.0
 """After so long without an answer the copying begins anew."""
 AGAIN_SECONDS = 0.02
 """The source may not have its orders yet."""
-PAUSE = 0.5
-"""Beside training, the next chunk is asked for after this share of the time that the last one took at least: workers are to keep their
-CPU."""
 PACE_BYTES = 256 << 20
 """A second, at most, of the first round of a batch beside training: a GiB takes seconds, which workers hardly notice. Later rounds don't
 wait for it, since the longer they take the more rows change."""
@@ -85,6 +83,7 @@ class Copier:
         self._heard_at = clock()
         self._begin_at = self._next_at = clock()
         self._training = Training(engine, clock)
+        self._pace = CopyPace()
 
     @property
     def socket(self) -> zmq.Socket[Any]:
@@ -211,8 +210,11 @@ class Copier:
             self._ready.append(ready)
             self.complete |= mask_of(ready.slots)
         if self._training.goes_on() or copied.busy:
-            paced = received / PACE_BYTES if copied.round == 1 else 0.0
-            self._next_at = max(now + PAUSE * seconds, max(self._next_at, began - BEHIND_SECONDS) + paced)
+            self._pace.look(copied.kept_speed)
+            first = copied.round == 1
+            rest = (self._pace.rest if first else REST_LEAST) * seconds
+            paced = received / PACE_BYTES if first else 0.0
+            self._next_at = max(now + rest, max(self._next_at, began - BEHIND_SECONDS) + paced)
 
     def _anew(self, at: float) -> None:
         if self._incoming is not None:

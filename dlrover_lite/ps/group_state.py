@@ -31,6 +31,7 @@ from dlrover_lite.ps.rows import (
     no_rows,
     with_room,
 )
+from dlrover_lite.ps.scratch import Scratch
 from dlrover_lite.ps.slot_counters import SlotBook, hash_owned
 from dlrover_lite.ps.spill import Area, no_spill
 from dlrover_lite.ps.table_kernels import Book
@@ -107,9 +108,10 @@ class GroupState:
         )
         self._index = BucketIndex(self._arena.records, self.shape.words, self._arena.capacity)
         self._slots = SlotBook(len(self.tables))
-        self._book = Book(
-            numbers, no_rows(), no_rows(), no_rows(), self._slots.flags, self._slots.row_counts, halting()
-        )
+        self._free_numbers = Scratch(self._arena.capacity, np.uint64)
+        """What the book's stack of free row numbers lies in."""
+        free, counts = self._free_numbers.array, self._slots.row_counts
+        self._book = Book(numbers, free, no_rows(), no_rows(), self._slots.flags, counts, halting())
         self._free_rises = True
         self._deduplicator = Deduplicator()
         self._hashes = no_rows()
@@ -154,7 +156,7 @@ class GroupState:
     @property
     def bytes(self) -> int:
         """Memory that rows (free ones included), their index and the list of free ones take."""
-        return self._arena.bytes + self._index.bytes + self._book.free.nbytes
+        return self._arena.bytes + self._index.bytes + 8 * self._free
 
     def contains(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row, whoever owns their slots: bool [n]."""
@@ -180,9 +182,8 @@ class GroupState:
             self._kept.journal.undo(self._kept.number, self._store, used)
         self._index.make_room(used)
         self._arena.file.map(used * self.row_bytes)
-        free = np.empty(used, np.uint64)
         freed, right = restore_kernels.restore(
-            self._store, np.uint64(used), self._index.buckets, self._slots.row_counts, free
+            self._store, np.uint64(used), self._index.buckets, self._slots.row_counts, self._book.free
         )
         if right < used:
             raise JobError(
@@ -190,7 +191,6 @@ class GroupState:
             )
         self._book.numbers[FREE] = freed
         self._book.numbers[LOG_LENGTH] = 0
-        self._book = self._book._replace(free=free[: int(freed)].copy())
 
     def _keys(
         self, keys: NDArray[np.uint64], counts: NDArray[np.int64]

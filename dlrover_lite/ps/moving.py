@@ -20,6 +20,7 @@ from dlrover_lite.ps import batches
 from dlrover_lite.ps.batches import Batch, Listing
 from dlrover_lite.ps.chunk_memory import ChunkMemory, offered_memory
 from dlrover_lite.ps.convergence import Convergence
+from dlrover_lite.ps.copy_pace import KeptSpeed
 from dlrover_lite.ps.engine import Engine
 from dlrover_lite.ps.marks import mask_of, to_bitmap
 from dlrover_lite.ps.table import TableGroup
@@ -83,6 +84,7 @@ class Outgoing:
         self._told_configuration = engine.configuration is not None
         self._slowed, self._slowed_until = 0.0, 0.0
         self._training = Training(engine, engine.clock)
+        self._kept_speed = KeptSpeed(engine.loads.requests_per_second, engine.loads.answered, engine.clock())
         self._memory = offered_memory(PLACES, CHUNK_BYTES)
         engine.track(0)  # a session before this one may have left a log
 
@@ -101,6 +103,11 @@ class Outgoing:
     def may_tidy(self) -> bool:
         """No row number is known here, nor about to be: what a session before this one has left frozen isn't to wait."""
         return self._batch is None and self._listing is None and not self._engine.frozen & self._left
+
+    @property
+    def heard(self) -> bool:
+        """The master has committed all that was given."""
+        return not self.given & self._engine.owned
 
     @property
     def slowed(self) -> float:
@@ -166,8 +173,7 @@ class Outgoing:
             return self._begin_batch(listing, self._upcoming.popleft())
         self._listing = None
         # what was given is tidied up before rows are looked for again, unless training waits for them
-        heard = not self.given & self._engine.owned
-        if self._left and ((tidy and heard) or self._engine.frozen & self._left):
+        if self._left and ((tidy and self.heard) or self._engine.frozen & self._left):
             self._listing = self._list()
             self._upcoming.extend(range(len(self._listing.batches)))
         return None
@@ -296,6 +302,7 @@ class Outgoing:
             seconds,
             self._training.goes_on(),
             place,
+            self._kept_speed.look(self._engine.loads.answered, self._engine.clock()),
         )
 
 

@@ -378,9 +378,11 @@ class PsService:
 
     @property
     def _may_tidy(self) -> bool:
-        """There is something to tidy up, and rows may move."""
-        row_numbers_known = self.outgoing is not None and not self.outgoing.may_tidy
-        return not self._tidying.done and not row_numbers_known and not self._cuts.active
+        """There is something to tidy up, and rows may move. What was given away goes in one pass, once all of it is another's: else that
+        would begin again for the last batch."""
+        outgoing = self.outgoing
+        may = outgoing is None or (outgoing.may_tidy and outgoing.heard)
+        return may and not self._tidying.done and not self._cuts.active
 
     @property
     def sockets(self) -> list[zmq.Socket[Any] | int]:

@@ -21,7 +21,7 @@ from dlrover_lite.ps.arena import Arena
 from dlrover_lite.ps.group_state import GroupState, Kept
 from dlrover_lite.ps.journal import stopped
 from dlrover_lite.ps.optimizers import first_state
-from dlrover_lite.ps.rows import EPOCH, F32, FREE, I64, LOG_LENGTH, U32, U64, as_input, no_rows, with_room
+from dlrover_lite.ps.rows import EPOCH, F32, FREE, I64, LOG_LENGTH, U32, U64, as_input, no_rows
 from dlrover_lite.ps.slot_counters import OWNED, TRACKED, Counters, as_members
 from dlrover_lite.ps.spill import Area, GroupCut, no_spill
 from dlrover_lite.records import EPOCHS_MOST, hashes_of, pack_rows, positions_of, unpack_rows
@@ -301,8 +301,8 @@ class TableGroup(GroupState):
         if (slots & self._slots.flagged(TRACKED)).any():
             raise ValueError("rows of tracked slots can't be dropped")
         stop = self._range(start, scan_limit)
-        book = self._book
-        self._book = book._replace(free=with_room(book.free, self._free, stop - start))
+        if self._free + stop - start > len(self._book.free):
+            self._rebase()
         rising, step = move_kernels.drop(
             self._store, self._index.buckets, self._book, slots, np.uint64(start), np.uint64(stop)
         )
@@ -324,10 +324,20 @@ class TableGroup(GroupState):
             self._free_rises = True
         taken, step = move_kernels.compact(self._store, self._index.buckets, self._book, np.uint64(limit))
         stopped(step)
-        self._book = self._book._replace(free=free[int(taken) :] if self._free else no_rows())
-        if self._free or not self._arena.give_back():
+        self._book = self._book._replace(free=free[int(taken) :])
+        if self._free:
+            return False
+        self._rebase()
+        self._free_numbers.give_back()
+        if not self._arena.give_back():
             return False
         return self._index.shrink(limit, self.rows)
+
+    def _rebase(self) -> None:
+        """Have the stack of free row numbers where it has room for all there can be: numbers are taken from its bottom, too."""
+        whole = self._free_numbers.array
+        whole[: self._free] = self._book.free[: self._free]
+        self._book = self._book._replace(free=whole)
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 

@@ -202,6 +202,8 @@ class Copied(Message, frozen=True):
     """The source has been asked by workers within the last half second."""
     place: OptionalIndex = -1
     """Where it has put the rows, as the target said; -1: they come in frames."""
+    kept_speed: Rate = 0.0
+    """Speed of training over that before the move, of the last second; 0: not known, or told before."""
 
 
 class NotNow(Message, frozen=True):

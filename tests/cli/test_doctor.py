@@ -247,3 +247,25 @@ def test_what_the_next_run_would_remove(home: Path) -> None:
     assert found.level == "warning" and str(abandoned) in found.text and str(dead) in found.text
     assert sorted(sweep()) == sorted([abandoned, dead])
     assert doctor.left_behind().level == "ok"
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "hinted"),
+    [
+        ("always within_size advise [never] deny force\n", "4 KiB for shared memory (never)", True),
+        ("always within_size [advise] never deny force\n", "huge ones for shared memory (advise)", False),
+        ("nothing that is known", "4 KiB for shared memory", False),
+        (None, "4 KiB for shared memory", False),
+    ],
+)
+def test_says_which_pages_the_rows_of_tables_get(tmp_path: Path, setting: str | None, said: str, hinted: bool) -> None:
+    path = tmp_path / "shmem_enabled"
+    if setting is not None:
+        path.write_text(setting)
+    found = doctor.huge_pages(path)
+    assert found.level == "ok"
+    assert found.text.startswith(said)
+    assert (str(path) in found.hint) is hinted

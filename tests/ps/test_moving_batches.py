@@ -15,6 +15,7 @@ from dlrover_lite.ps.batches import cut_batches, in_order
 from dlrover_lite.ps.layout import slots_of
 from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
 from dlrover_lite.ps.service import PsService
+from dlrover_lite.ps.table import TableGroup
 from dlrover_lite.wire.ps_messages import Moved
 from tests.ps.rig import SGD, Rig, rows_of, within
 
@@ -105,6 +106,28 @@ def test_updates_and_new_rows_in_slots_that_wait_listed_for_their_batch_come_alo
     assert k > 10 and freed, "rows were moved together amid the move"
     assert {key: rig.value("a", key) for key in expected} == expected
     assert len([name for name in everything(rig) if name[0] == "a"]) == len(expected)
+
+
+def test_rows_that_were_given_away_are_removed_in_one_pass(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LEAST_LISTED_ROWS", 1 << 20)
+    passes = []
+    drop = TableGroup.drop
+
+    def told(group: TableGroup, slots: slot_sets.SlotSet, start: int, *, scan_limit: int) -> int:
+        if not start:
+            passes.append(group.dim)
+        return drop(group, slots, start, scan_limit=scan_limit)
+
+    monkeypatch.setattr(TableGroup, "drop", told)
+    filled(rig)
+    move = rig.move(0, 1)
+    while move in rig.moves:
+        until_ready(rig, move)
+        for _ in range(20):  # the source has nothing else to do until the master has spoken
+            rig.turn(0)
+        rig.commit(move)
+    rig.settle()
+    assert passes == [group.dim for group in rig.engine(0).groups]
 
 
 def test_what_was_committed_stays_when_the_rest_is_cancelled(rig: Rig) -> None:

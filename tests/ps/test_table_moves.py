@@ -14,6 +14,7 @@ from dlrover_lite import slots
 from dlrover_lite.errors import JobError
 from dlrover_lite.ps import bucket_index
 from dlrover_lite.ps.layout import slots_of
+from dlrover_lite.ps.spill import no_spill
 from dlrover_lite.ps.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.records import epochs_of, unpack_rows
@@ -30,9 +31,11 @@ EVERY = np.ones(slots.SLOTS, np.bool_)
 LOWER = np.arange(slots.SLOTS) < slots.SLOTS // 2
 
 
-def group(use: str = "adagrad", *, dim: int = 4, tables: int = 2, complete: bool = False) -> TableGroup:
+def group(
+    use: str = "adagrad", *, dim: int = 4, tables: int = 2, complete: bool = False, reserve_bytes: int = 1 << 26
+) -> TableGroup:
     specs = [TableSpec(f"t{i}", dim, 0.05) for i in range(tables)]
-    return TableGroup(specs, OPTIMIZERS[use], seed=3, reserve_bytes=1 << 26, complete=complete, counted=True)
+    return TableGroup(specs, OPTIMIZERS[use], seed=3, reserve_bytes=reserve_bytes, complete=complete, counted=True)
 
 
 def keys(*numbers: int) -> np.ndarray:
@@ -154,6 +157,29 @@ def test_numbers_freed_in_any_order_are_closed() -> None:
     compact_all(tables, limit=13)
     assert tables.used == len(kept.ids)
     assert same(every_row(tables), kept)
+
+
+def test_numbers_that_were_used_up_from_below_leave_room_for_as_many_again() -> None:
+    """A table that is full, of which rows are dropped, moved together in part, made anew behind, and dropped all."""
+    tables = group("sgd", dim=1, tables=1, reserve_bytes=1 << 14)
+    full = (1 << 14) // tables.row_bytes
+    tables.update(many(full), counts(full), np.ones((full, 1), np.float32))
+    assert tables.used == full
+    drop_all(tables, LOWER)
+    freed = tables.gaps
+    tables.compact(freed // 4)
+    assert 0 < tables.gaps < freed
+    more = full - tables.used
+    tables.spill(no_spill())  # while a snapshot is taken, rows come behind all others
+    tables.insert(many(2 * full)[-more:], counts(more), np.ones((more, 1), np.float32))
+    tables.spill(None)
+    assert tables.used == full
+    drop_all(tables, EVERY)
+    assert (tables.rows, tables.gaps) == (0, tables.used)
+    compact_all(tables, limit=7)
+    assert (tables.used, tables.gaps) == (0, 0)
+    tables.update(many(full), counts(full), np.ones((full, 1), np.float32))
+    assert tables.rows == full
 
 
 def test_rows_are_found_in_pieces_of_either_limit() -> None:

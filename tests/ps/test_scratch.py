@@ -1,0 +1,35 @@
+"""Arrays that cost memory where they are touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import psutil
+import pytest
+
+from dlrover_lite.ps.scratch import Scratch
+from dlrover_lite.units import MIB
+
+
+@pytest.mark.parametrize("length", [0, 1, 100_000])
+def test_holds_zeros_until_it_is_written_to_and_when_its_memory_was_given_back(length: int) -> None:
+    scratch = Scratch(length, np.uint64)
+    assert scratch.array.shape == (length,) and not scratch.array.any()
+    scratch.array[:] = 7
+    assert (scratch.array == 7).all()
+    scratch.give_back()
+    assert not scratch.array.any()
+
+
+def test_costs_memory_for_the_pages_that_are_touched_alone() -> None:
+    """With huge pages, this many places would take all of it."""
+    process, length = psutil.Process(), 256 * MIB
+    scratch = Scratch(length, np.uint8)
+    before = process.memory_info().rss
+    scratch.array[:: 2 * MIB] = 1
+    assert process.memory_info().rss - before < 32 * MIB
+
+
+def test_an_array_outlives_what_it_was_taken_from() -> None:
+    array = Scratch(1000, np.uint32).array
+    array[:] = np.arange(1000)
+    assert array.sum() == 499_500
