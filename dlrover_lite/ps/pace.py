@@ -1,8 +1,13 @@
-"""How much of its time the persister rests. Pure: times are those of whatever clocks the caller has."""
+"""How much of its time the persister rests. Pure: times are those of whatever clocks the caller has.
+
+It is to have the CPU that the server's limit and the machine leave over. Its priority is lower, so how long it waits for a CPU while it
+could work says how much that is: where it hardly waits, it rests less; where it waits it rests longer, as another turn of it would be
+taken from training, or have the server's control group run into its limit.
+"""
 
 from __future__ import annotations
 
-__all__ = ["LEAST_BYTES_PER_SECOND", "MOST_REST_SECONDS", "Pace"]
+__all__ = ["LEAST_BYTES_PER_SECOND", "MOST_REST_SECONDS", "Leftover", "Pace"]
 
 LEAST_BYTES_PER_SECOND = float(64 << 20)
 """No part is written more slowly for the time there is: what changes meanwhile costs, too."""
@@ -10,13 +15,43 @@ MOST_REST_SECONDS = 0.02
 """Until the spill is looked at again."""
 
 
-class Pace:
-    """Of a part of so many bytes that may take ``seconds`` (0: no longer than need be), from the time ``began``. ``pause``: seconds of rest
-    for each of work, at least."""
+_LOOK_SECONDS = 0.05
+"""Of working and waiting, between two looks at both."""
+_WAITED, _WAITED_LITTLE = 0.5, 0.15
+"""Of the time for which it could have worked: above the first it rests longer, below the second less long."""
+_LONGER, _SHORTER = 1.5, 0.9
+"""Slowly towards more work: a limit that is run into holds training up."""
 
-    def __init__(self, seconds: float, total_bytes: int, began: float, pause: float) -> None:
+
+class Leftover:
+    """Seconds of rest for each of work: ``pause`` at first, later between ``least`` and ``most``, by what the CPUs leave over."""
+
+    def __init__(self, pause: float, least: float, most: float) -> None:
+        self.pause = pause
+        self._least, self._most = least, most
+        self._seen: tuple[float, float] | None = None
+
+    def look(self, worked_seconds: float, waited_seconds: float) -> None:
+        """So long it has worked so far, and waited for a CPU."""
+        if self._seen is None:
+            self._seen = worked_seconds, waited_seconds
+        worked, waited = worked_seconds - self._seen[0], waited_seconds - self._seen[1]
+        if worked + waited < _LOOK_SECONDS:
+            return
+        self._seen = worked_seconds, waited_seconds
+        share = waited / (worked + waited)
+        if share > _WAITED:
+            self.pause = min(self._most, _LONGER * self.pause)
+        elif share < _WAITED_LITTLE:
+            self.pause = max(self._least, _SHORTER * self.pause)
+
+
+class Pace:
+    """Of a part of so many bytes that may take ``seconds`` (0: no longer than need be), from the time ``began``."""
+
+    def __init__(self, seconds: float, total_bytes: int, began: float, leftover: Leftover) -> None:
         self._seconds = min(seconds, total_bytes / LEAST_BYTES_PER_SECOND)
-        self._began, self._pause = began, pause
+        self._began, self._leftover = began, leftover
 
     def hurry(self) -> None:
         """Somebody waits for it."""
@@ -24,7 +59,7 @@ class Pace:
 
     def rest(self, work_seconds: float) -> float:
         """Seconds, after so many of work."""
-        return self._pause * work_seconds
+        return self._leftover.pause * work_seconds
 
     def wait(self, now: float, part_read: float) -> float:
         """Seconds until it may go on, when so much of 1 is done and that is ahead of a straight line to its end; 0: it isn't."""

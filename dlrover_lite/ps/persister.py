@@ -2,8 +2,8 @@
 starts, or ``python -m dlrover_lite.ps.persister FD PARENT``.
 
 It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
-numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps three times as long as it
-works; alone, or when the spill fills, it doesn't.
+numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps one to nine times as
+long as it works (``pace``); alone, or when the spill fills, it doesn't.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ NICE = 10
 KILLED_FIRST = 500
 """Of a thousand: where memory runs out, rather this process is killed than the server."""
 PAUSE = 3.0
-"""Beside training: seconds of sleep for each second of work."""
+"""Beside training: seconds of sleep for each second of work, until it is known what CPU is left over;"""
+LEAST_PAUSE, MOST_PAUSE = 1.0, 9.0
+"""and then: of a CPU that nobody uses it takes half, and of those that are in use a tenth, or a checkpoint would take too long."""
 REPORT_SECONDS = 0.2
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -41,10 +43,12 @@ def run(descriptor: int, parent: int, *, kernels: bool = False) -> None:
         os.nice(NICE)
     with suppress(OSError), Path("/proc/self/oom_score_adj").open("w") as file:
         file.write(str(KILLED_FIRST))
+    from dlrover_lite.ps.pace import Leftover
     from dlrover_lite.ps.persisting import Persisting
 
     with socket.socket(fileno=descriptor) as channel:
-        Persisting(channel, pause=PAUSE, report_seconds=REPORT_SECONDS, kernels=kernels).serve()
+        leftover = Leftover(PAUSE, LEAST_PAUSE, MOST_PAUSE)
+        Persisting(channel, leftover=leftover, report_seconds=REPORT_SECONDS, kernels=kernels).serve()
 
 
 def _die_with(parent: int) -> None:

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -18,7 +19,7 @@ from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.failpoints import failpoint
 from dlrover_lite.ps.cut_reader import CutReader, Overflown
-from dlrover_lite.ps.pace import Pace
+from dlrover_lite.ps.pace import Leftover, Pace
 from dlrover_lite.ps.persist_messages import (
     FILES_AT_ONCE,
     MESSAGE_BYTES,
@@ -37,10 +38,19 @@ from dlrover_lite.ps.persist_messages import (
 )
 from dlrover_lite.ps.spill import ANSWERED, Spill
 
-__all__ = ["Persisting"]
+__all__ = ["Persisting", "waits_of_this_process"]
 
 TRAINING_SECONDS = 0.25
 """After a request has been answered, training goes on for so long at least."""
+
+
+def waits_of_this_process(path: Path = Path("/proc/self/schedstat")) -> tuple[float, float] | None:
+    """Seconds for which its first thread has worked, and for which it could have and had no CPU; None where the kernel doesn't count."""
+    try:
+        worked, waited, _ = path.read_text(encoding="ascii").split()
+        return int(worked) / 1e9, int(waited) / 1e9
+    except (OSError, ValueError):
+        return None
 
 
 class _Released(Exception):
@@ -61,7 +71,8 @@ class _Training:
 
 
 class Persisting:
-    """``pause``: seconds of sleep for each of work, beside training. ``kernels``: as in ``CutReader``.
+    """``leftover``: how long it sleeps for each second of work, beside training. ``kernels``: as in ``CutReader``. ``waits``: seconds that
+    this process has worked and waited for a CPU so far; None where nobody counts them.
 
     Ends by SystemExit when the other end is gone."""
 
@@ -69,19 +80,20 @@ class Persisting:
         self,
         channel: socket.socket,
         *,
-        pause: float,
+        leftover: Leftover,
         report_seconds: float,
         kernels: bool = False,
         clock: Callable[[], float] = time.monotonic,
         work_clock: Callable[[], float] = time.process_time,
+        waits: Callable[[], tuple[float, float] | None] = waits_of_this_process,
     ) -> None:
         self._channel = channel
         self._poll = select.poll()  # the number of a descriptor that was passed on may be too high for select
         self._poll.register(channel, select.POLLIN)
-        self._pause, self._report_seconds = pause, report_seconds
+        self._leftover, self._report_seconds = leftover, report_seconds
         self._kernels = kernels
-        self._clock, self._work_clock = clock, work_clock
-        self._pace = Pace(0.0, 0, 0.0, pause)
+        self._clock, self._work_clock, self._waits = clock, work_clock, waits
+        self._pace = Pace(0.0, 0, 0.0, leftover)
         self._files: list[int] = []
         self._spill: Spill | None = None
         """Kept until it is released: who lets go of it last has the work of freeing it."""
@@ -121,11 +133,13 @@ class Persisting:
 
     def _write(self, order: Persist, reader: CutReader, part: PartWriter, spill: Spill) -> None:
         total = sum(cut.used * cut.row_bytes for cut in order.groups)
-        pace = self._pace = Pace(order.seconds, total, self._clock(), self._pause)
+        pace = self._pace = Pace(order.seconds, total, self._clock(), self._leftover)
         training = _Training(spill)
         worked, reported_at = self._work_clock(), self._clock()
         for step in reader.steps(part):
             _reached(step)
+            if (seen := self._waits()) is not None:
+                self._leftover.look(*seen)
             rest = self._work_clock() - worked
             rest = pace.rest(rest) if self._may_rest(order, spill, training) else 0.0
             while True:

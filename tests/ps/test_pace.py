@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.pace import LEAST_BYTES_PER_SECOND, MOST_REST_SECONDS, Pace
+from dlrover_lite.ps.pace import LEAST_BYTES_PER_SECOND, MOST_REST_SECONDS, Leftover, Pace
+from dlrover_lite.ps.persisting import waits_of_this_process
 
 STEPS = 1000
 
@@ -13,7 +16,7 @@ STEPS = 1000
 def written_in(seconds: float, total_bytes: int, step_seconds: float, hurried_at: float = 2.0) -> tuple[float, float]:
     """Seconds that a part takes, and those of work within any 0.1 of them, at most. Hurried when so much of 1 is done."""
     now, began = 0.0, 0.0
-    pace = Pace(seconds, total_bytes, began, pause=3.0)
+    pace = Pace(seconds, total_bytes, began, Leftover(3.0, 1.0, 9.0))
     works: list[float] = []
     for step in range(1, STEPS + 1):
         works.append(now)
@@ -54,3 +57,48 @@ def test_one_that_needs_more_than_there_is_rests_all_the_same() -> None:
 def test_when_somebody_waits_the_rest_of_it_takes_no_longer_than_it_must() -> None:
     took, _ = written_in(100.0, 1 << 50, 0.001, hurried_at=0.5)
     assert 51.0 <= took <= 53.0
+
+
+# --- what the CPUs leave over -----------------------------------------------------------------------------------------
+
+
+def shares_of_time(left_over: list[float]) -> list[float]:
+    """Of the time, for which the persister works, when so much of a CPU is left over, a value for each second; whoever wants more than that
+    waits for it."""
+    leftover, worked, waited, found = Leftover(3.0, 1.0, 9.0), 0.0, 0.0, []
+    leftover.look(0.0, 0.0)
+    for left in left_over:
+        for _ in range(20):
+            wanted = 0.05 / (1 + leftover.pause)
+            got = min(wanted, 0.05 * left)
+            worked, waited = worked + got, waited + wanted - got
+            leftover.look(worked, waited)
+        found.append(1 / (1 + leftover.pause))
+    return found
+
+
+def test_takes_half_of_a_cpu_that_nobody_uses_and_a_tenth_of_one_in_use() -> None:
+    assert shares_of_time([1.0] * 60)[-1] == 0.5
+    assert abs(shares_of_time([0.01] * 60)[-1] - 0.1) < 1e-9
+
+
+def test_rests_longer_at_once_when_others_come_and_works_more_by_and_by_when_they_go() -> None:
+    shares = shares_of_time([1.0] * 60 + [0.01] * 60 + [1.0] * 60)
+    falls = next(i for i, share in enumerate(shares[60:]) if share < 0.12)
+    rises = next(i for i, share in enumerate(shares[120:]) if share > 0.48)
+    assert falls < rises < 60
+
+
+def test_what_was_worked_before_the_first_look_says_nothing() -> None:
+    leftover = Leftover(3.0, 1.0, 9.0)
+    leftover.look(100.0, 900.0)
+    assert leftover.pause == 3.0
+
+
+def test_the_kernel_counts_work_and_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "schedstat"
+    path.write_text("1500000000 250000000 42\n")
+    assert waits_of_this_process(path) == (1.5, 0.25)
+    path.write_text("what is this")
+    assert waits_of_this_process(path) is None
+    assert waits_of_this_process(tmp_path / "none") is None

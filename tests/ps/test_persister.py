@@ -32,6 +32,7 @@ from dlrover_lite.ps import pace, persisting, snapshot, spill
 from dlrover_lite.ps.cuts import Cuts
 from dlrover_lite.ps.engine import Engine, Slice
 from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.ps.pace import Leftover
 from dlrover_lite.ps.persister_process import PersisterProcess
 from dlrover_lite.ps.persisting import Persisting
 from dlrover_lite.ps.spill import COUNT, TAKEN
@@ -425,7 +426,7 @@ class _Thread:
 
     def _serve(self) -> None:
         with self._channel, suppress(SystemExit):
-            Persisting(self._channel, pause=0.0, report_seconds=0.0).serve()
+            Persisting(self._channel, leftover=Leftover(0.0, 0.0, 0.0), report_seconds=0.0).serve()
 
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else 0
