@@ -2,7 +2,7 @@
 starts, or ``python -m dlrover_lite.ps.persister FD PARENT``.
 
 It is the server's child, and never stays behind: the kernel kills it when the server ends, and so does the end of their socket. It needs
-numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps one to nine times as
+numpy and the store of checkpoints, which are imported when its priority is low already. Beside training it sleeps one to four times as
 long as it works (``pace``); alone, or when the spill fills, it doesn't.
 """
 
@@ -24,8 +24,8 @@ KILLED_FIRST = 500
 """Of a thousand: where memory runs out, rather this process is killed than the server."""
 PAUSE = 3.0
 """Beside training: seconds of sleep for each second of work, until it is known what CPU is left over;"""
-LEAST_PAUSE, MOST_PAUSE = 1.0, 9.0
-"""and then: of a CPU that nobody uses it takes half, and of those that are in use a tenth, or a checkpoint would take too long."""
+LEAST_PAUSE, MOST_PAUSE = 1.0, 4.0
+"""and then: of a CPU that nobody uses it takes half, and of those that are in use a fifth, or a checkpoint would take too long."""
 REPORT_SECONDS = 0.2
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15

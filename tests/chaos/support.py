@@ -22,6 +22,7 @@ from dlrover_lite.jobs.store import Result
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.units import Resources
 from tests.backends.support import assert_nothing_runs
+from tests.house.sources import ROOT
 
 HASTY_MASTER = str(Path(__file__).parent / "hasty_master.py")
 BATCH_SIZE = 64
@@ -141,9 +142,12 @@ def start(
     restarts: int = 10_000,
     hasty: bool = True,
     pause_seconds: float = 0.0,
+    servers: str = "dlrover_lite.ps.main:main",
+    slowed: Mapping[str, float] | None = None,
 ) -> ChaosJob:
     """``points``: where a process is to be killed, or with ``pause_seconds`` stopped for so long, once each. Workers take ``slow_seconds``
-    longer for each minibatch until the gate is opened. ``hasty``: whoever is killed comes back without delay."""
+    longer for each minibatch until the gate is opened, and so does whoever comes to a point of ``slowed``. ``hasty``: whoever is killed
+    comes back without delay. ``servers``: what parameter servers run."""
     directory.mkdir(parents=True, exist_ok=True)
     markers = {name: directory / name for name in points}
     gate = directory / "gate"
@@ -153,11 +157,18 @@ def start(
     way.touch()
     if slow_seconds:
         told += [f"{GATE}=slow:{slow_seconds}@{gate}", f"{GATE}=slow:{VERY_SLOW_SECONDS}@{way}"]
+    told += [f"{name}=slow:{seconds}@{gate}" for name, seconds in (slowed or {}).items()]
     master = [sys.executable, "-P", HASTY_MASTER] if hasty else KeeperOptions().master
-    options = KeeperOptions(master=master, restarts=restarts, longest_restart_delay_seconds=0.05 if hasty else 30.0)
+    options = KeeperOptions(
+        master=master,
+        entries={**KeeperOptions().entries, "ps": servers},
+        restarts=restarts,
+        longest_restart_delay_seconds=0.05 if hasty else 30.0,
+    )
     resolved = parse_recipe({**plain, "directory": str(directory)}, machine=_roomy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLROVER_LITE_FAILPOINTS", ",".join(told))
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # for servers of the tests' own
         handle = launch(resolved, resolved_yaml(resolved), options=options)
     return ChaosJob(handle, markers, gate, way, pause_seconds)
 
