@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSp
 from dlrover_lite.brain.demand import Autoscale
 from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.errors import BackendError
+from dlrover_lite.errors import BackendError, DeadlineExceeded
 from dlrover_lite.jobs import stories
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
@@ -334,7 +336,19 @@ class Rig:
 
     def ask(self, node: str, body: Any) -> Any:
         """Of a master that is there to answer: one that may end meanwhile is to be asked with ``ask_while_it_runs``."""
-        return self.client(node).call(body, deadline_seconds=PATIENCE).body
+        try:
+            return self.client(node).call(
+                body, deadline_seconds=PATIENCE, has_ended=lambda: not self.thread.is_alive()
+            ).body
+        except DeadlineExceeded as error:
+            raise AssertionError(f"{error}: {self._what_it_does()}") from error
+
+    def _what_it_does(self) -> str:
+        """Of the master's thread, in words."""
+        if not self.thread.is_alive():
+            return f"the master has ended with {self.outcome}"
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        return "".join(["the master is at\n", *traceback.format_stack(frame)])
 
     def ask_while_it_runs(self, node: str, body: Any) -> Any:
         """The answer, or None when the master has ended without one. Asked again meanwhile, as one that lets its nodes go answers few."""
