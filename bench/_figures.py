@@ -17,6 +17,8 @@ __all__ = ["Record", "add", "page", "read", "version", "write_page"]
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "figures.jsonl"
 MEANINGS: dict[str, str] = tomllib.loads((HERE / "figure_meanings.toml").read_text(encoding="utf-8"))
+ON_PAPER = HERE / "figures_on_paper.md"
+"""What follows from the figures for sizes that no machine here has; written by hand."""
 PAGE = HERE.parent / "docs" / "figures.md"
 
 HEAD = """\
@@ -76,7 +78,8 @@ def add(figures: Iterable[Mapping[str, Any]], commit: str, path: Path = RECORDS)
 
 
 def page(records: Sequence[Record]) -> str:
-    """Write the page: of each figure the runs with the commit that was measured last, in the order of ``MEANINGS``.
+    """Write the page: of each figure the runs with the commit that was measured last, in the order of ``MEANINGS``; then what follows
+    from them.
 
     Raises KeyError for a figure that has no meaning there.
     """
@@ -89,7 +92,7 @@ def page(records: Sequence[Record]) -> str:
     rows = [_row(by_figure[name]) for name in MEANINGS if name in by_figure]
     missing = [f"`{name}`" for name in MEANINGS if name not in by_figure]
     tail = f"\nNot measured yet: {', '.join(missing)}.\n" if missing else ""
-    return HEAD + "\n".join(rows) + "\n" + tail
+    return HEAD + "\n".join(rows) + "\n" + tail + "\n" + ON_PAPER.read_text(encoding="utf-8")
 
 
 def _row(records: Sequence[Record]) -> str:

@@ -2,7 +2,8 @@
 
 Those that train for twenty minutes or more run quickly, as with ``--quick``, unless ``--long`` is given, or they are named. With
 ``--record``, what was measured in full is kept with its date and commit, and docs/figures.md made anew. Exit code 1 when a script
-failed; a missed target is shown, and is no failure.
+failed; a missed target is shown, and is no failure. With ``--rounds N`` scripts that repeat everything do so N times in a run: one round
+takes half an hour, where three take more time than a machine may be quiet, and several runs of one commit count together.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from common import arguments, print_table
 
 HERE = Path(__file__).resolve().parent
 NOT_BENCHES = {"all.py", "common.py"}
+IN_ROUNDS = {"autoscale.py", "instability.py", "model_fit.py"}
 LONG = {"autoscale.py", "instability.py", "model_fit.py", "oom.py", "size.py"}
 
 
@@ -28,10 +30,12 @@ def scripts() -> list[Path]:
     return sorted(path for path in HERE.glob("*.py") if path.name not in NOT_BENCHES and path.name[0] != "_")
 
 
-def run(script: Path, *, quick: bool) -> tuple[list[dict[str, Any]], bool]:
+def run(script: Path, *, quick: bool, rounds: int | None = None) -> tuple[list[dict[str, Any]], bool]:
     """The figures of one script, and whether it has done all it was to: one that can't do a part of it prints those that it has, and fails.
     Its stderr is shown as it comes."""
     command = [sys.executable, str(script), "--json", *(["--quick"] if quick else [])]
+    if rounds is not None and script.name in IN_ROUNDS:
+        command += ["--rounds", str(rounds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return figures, done.returncode == 0
@@ -41,6 +45,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
     known = [script.stem for script in scripts()]
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"only these ({', '.join(known)}), in full")
     parser.add_argument("--long", action="store_true", help="also those in full that train for twenty minutes or more")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"of {', '.join(sorted(IN_ROUNDS))}")
     parser.add_argument("--record", action="store_true", help="keep the figures, and make docs/figures.md anew")
 
 
@@ -60,7 +65,7 @@ def main() -> int:
     for script in chosen(options.scripts):
         print(f"bench/{script.name} …", file=sys.stderr, flush=True)
         in_full = not options.quick and (script.name not in LONG or options.long or bool(options.scripts))
-        result, whole = run(script, quick=not in_full)
+        result, whole = run(script, quick=not in_full, rounds=options.rounds)
         if not whole:
             failed.append(script.name)
         figures += result
