@@ -110,8 +110,8 @@ class Exporting:
             return None
         if not self._servers.at_rest:
             return Wait(_WAIT_SECONDS)
-        if self._clock() < self._not_before:
-            return Wait(min(1.0, self._not_before - self._clock()))
+        if (left := self._not_before - self._clock()) > 0:
+            return Wait(min(1.0, left))
         self._exporter = node
         self._facts.keep_exporter(node)
         self.begun = True

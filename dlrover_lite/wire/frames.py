@@ -45,6 +45,7 @@ UNUSABLE = "unusable"
 """``Failure.code`` for what is the asker's to mend: a node that never was, more workers than there may be."""
 NOT_UNDERSTOOD = "not understood"
 """``Failure.code`` for a request whose body makes no sense, or has values beyond their bounds: don't repeat it."""
+NO_SENSE_HINT = "This is a bug in dlrover-lite, or the two processes are of different versions of it: stop the job, and go on with it."
 INTERNAL = "internal error"
 """``Failure.code`` for a request that something unforeseen has happened with. Nobody knows how far it has got."""
 
@@ -113,19 +114,30 @@ class ReplyCodec:
 
     def __init__(self, replies: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(tuple[int, int, replies | Failure | Later])
+        self._envelope = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, session: int, sequence: int, body: Any) -> bytes:
         return self._encoder.encode((WIRE_VERSION, session, sequence, body))
 
     def decode(self, header: bytes, frames: list[zmq.Frame]) -> Reply:
+        """A reply of which only the body can't be understood is a Failure: who asks again would get the same."""
         try:
             version, sequence, body = self._decoder.decode(header)
         except UNREADABLE as error:
-            raise MalformedMessage(str(error)) from error
+            return self._failure(header, str(error))
         if version != WIRE_VERSION:
             raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
         return Reply(sequence, body, frames)
+
+    def _failure(self, header: bytes, why: str) -> Reply:
+        try:
+            version, sequence, _ = self._envelope.decode(header)
+        except UNREADABLE:
+            raise MalformedMessage(why) from None
+        if version != WIRE_VERSION:
+            raise MalformedMessage(f"wire version {version}, expected {WIRE_VERSION}")
+        return Reply(sequence, Failure(NOT_UNDERSTOOD, f"the answer makes no sense: {why}", NO_SENSE_HINT), [])
 
 
 def receive_frames(socket: zmq.Socket[Any], *, copied: int) -> tuple[list[bytes], list[zmq.Frame]]:

@@ -337,9 +337,11 @@ class Rig:
     def ask(self, node: str, body: Any) -> Any:
         """Of a master that is there to answer: one that may end meanwhile is to be asked with ``ask_while_it_runs``."""
         try:
-            return self.client(node).call(
-                body, deadline_seconds=PATIENCE, has_ended=lambda: not self.thread.is_alive()
-            ).body
+            return (
+                self.client(node)
+                .call(body, deadline_seconds=PATIENCE, has_ended=lambda: not self.thread.is_alive())
+                .body
+            )
         except DeadlineExceeded as error:
             raise AssertionError(f"{error}: {self._what_it_does()}") from error
 

@@ -457,7 +457,7 @@ def test_replies_that_make_no_sense_are_not_taken_for_replies(endpoint: str, con
         client = Client(endpoint, MasterReplies, context=context)
         sequence = client.send(StatusRequest())
         peer, _ = router.recv_multipart()
-        for nonsense in (b"", header(WIRE_VERSION, sequence, ["Reboot"]), header(WIRE_VERSION + 1, sequence, ["Ack"])):
+        for nonsense in (b"", b"\xc1", header(WIRE_VERSION + 1, sequence, ["Ack"])):
             router.send_multipart([peer, nonsense])
         router.send_multipart([peer, header(WIRE_VERSION, sequence, ["Ack"])])
         assert taken(client).body == Ack()
