@@ -6,10 +6,12 @@ training is slowed by all that it takes. So the source says how fast training is
 
 from __future__ import annotations
 
-__all__ = ["REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
+__all__ = ["REST_FIRST", "REST_LEAST", "REST_MOST", "CopyPace", "KeptSpeed"]
 
 REST_LEAST = 0.5
-"""Seconds for each second of copying: workers are to keep their CPU."""
+"""Seconds for each second of copying, at least: workers are to keep their CPU."""
+REST_FIRST = 1.0
+"""Seconds for each second of copying, until it is known what training keeps of its speed: a move of a gigabyte is over by then."""
 REST_MOST = 3.0
 """However slow training is: other things may be why, and a move is to end."""
 LOW, HIGH = 0.84, 0.92
@@ -25,7 +27,7 @@ class CopyPace:
     """The target's."""
 
     def __init__(self) -> None:
-        self.rest = REST_LEAST
+        self.rest = REST_FIRST
         """Seconds for each second of copying."""
 
     def look(self, kept: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.ps.copy_pace import HIGH, LOW, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
+from dlrover_lite.ps.copy_pace import HIGH, LOW, REST_FIRST, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
 
 
 def test_rests_longer_while_training_is_slowed_and_no_longer_than_told() -> None:
@@ -11,7 +11,7 @@ def test_rests_longer_while_training_is_slowed_and_no_longer_than_told() -> None
         pace.look(LOW - 0.01)
         rests.append(pace.rest)
     assert rests == sorted(rests)
-    assert rests[0] > REST_LEAST
+    assert rests[0] > REST_FIRST
     assert rests[-1] == REST_MOST
 
 
@@ -30,7 +30,7 @@ def test_stays_as_it_is_between_both_and_when_nothing_is_known() -> None:
     rest = pace.rest
     for kept in (0.0, LOW + 0.01, HIGH - 0.01):
         pace.look(kept)
-    assert pace.rest == rest > REST_LEAST
+    assert pace.rest == rest > REST_FIRST
 
 
 def test_training_that_a_move_slows_by_what_it_takes_keeps_four_fifths() -> None:
