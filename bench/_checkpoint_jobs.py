@@ -358,10 +358,13 @@ def _recovery(home: Path, table_bytes: int) -> dict[str, float]:
     times: list[float] = []
     with running(job, times):
         time.sleep(USUAL_SECONDS)
-        pid, at = job.pid("ps-0"), job.handle.status().samples
+        pid = job.pid("ps-0")
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        job.until(lambda status: status.samples > at + 50 * BATCH_SIZE, "training went on")
+        job.until(lambda status: any((node.id, node.state) == ("ps-1", "up") for node in status.nodes), "ps-1 was up")
+        at = job.handle.status().samples
+        # what was pushed before the kill is reported with its lease, up to two seconds later
+        job.until(lambda status: status.samples > at + 300 * BATCH_SIZE, "training went on")
     found = _TAKEN_UP.search(job.handle.job.log("ps-1").read_text())
     if found is None:
         raise SystemExit("ps-1 has taken up nothing")
