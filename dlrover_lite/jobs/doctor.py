@@ -119,7 +119,7 @@ def torch(version_of: Callable[[str], str | None] = _version) -> Check:
     version = version_of("torch")
     if version is None or find_spec("torch") is None:
         return Check(
-            "torch", "problem", "not installed", "Install it: pip install torch (README, Installing elsewhere)"
+            "torch", "problem", "not installed", "Install it: pip install torch (docs/using.md, Installing elsewhere)"
         )
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if numbers < LEAST_TORCH:
