@@ -21,7 +21,7 @@ LAYOUT = msgspec.json.encode(Layout(configuration_of(CONFIGURATION), SHAPES))
 
 
 class ScriptedPs:
-    """``writes`` may be made False: its part is never done, unless it is told to ``write``."""
+    """``writes`` may be made False: a part is then done only once it is told to ``write`` it."""
 
     def __init__(self, rig: Rig, node: str, rows: dict[Key, tuple[int, int]] | None = None, clock: int = 0) -> None:
         self.node = node
@@ -71,7 +71,6 @@ class ScriptedPs:
 
     def write(self) -> None:
         """Its part of the cut that it was told of last."""
-        self.writes = True
         self._snapshot = self._written(self.taken[-1])
 
     def _written(self, order: SnapshotOrder) -> SnapshotReport:
