@@ -57,12 +57,11 @@ def version() -> str:
     """Name the commit that is checked out. Raises SystemExit where files differ from it: a figure of those would be nobody's."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(HERE), *arguments]
+        command = ["git", "-C", str(HERE.parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    changed = git(
-        "status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/figures.jsonl", ":!docs/figures.md"
-    )
+    made = (":!bench/figures.jsonl", ":!docs/figures.md")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *made)
     if changed:
         raise SystemExit(f"--record measures a commit, and these files differ from it:\n{changed}\nCommit them first.")
     return git("rev-parse", "--short=7", "HEAD")

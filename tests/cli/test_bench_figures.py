@@ -49,6 +49,12 @@ def test_a_figure_that_nobody_explains_is_refused(figures: ModuleType, tmp_path:
         figures.page(figures.read(records))
 
 
+def test_every_figure_of_checkpoints_is_explained_before_it_is_measured(figures: ModuleType) -> None:
+    """It takes a quarter of an hour to find out otherwise."""
+    names = {f"checkpoint.{name}" for name in importlib.import_module("checkpoint").FIGURES}
+    assert not names - figures.MEANINGS.keys()
+
+
 def test_only_a_commit_can_be_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(
@@ -57,6 +63,7 @@ def test_only_a_commit_can_be_measured(figures: ModuleType, tmp_path: Path, monk
 
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "code.py").write_text("1\n")
+    (tmp_path / "bench" / "figures.jsonl").write_text("")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "code")
@@ -64,6 +71,10 @@ def test_only_a_commit_can_be_measured(figures: ModuleType, tmp_path: Path, monk
     assert len(figures.version()) == 7
     (tmp_path / "bench" / "figures.jsonl").write_text("{}\n")  # what recording itself writes
     assert figures.version()
-    (tmp_path / "bench" / "code.py").write_text("2\n")
-    with pytest.raises(SystemExit, match=r"code\.py"):
-        figures.version()
+    for name in ("bench/code.py", "recipe.yaml"):
+        (tmp_path / name).write_text("2\n")
+        git("add", "-N", name)
+        with pytest.raises(SystemExit, match=name):
+            figures.version()
+        git("add", name)
+        git("commit", "-qm", "more", "--", name)
