@@ -13,9 +13,9 @@ from typing import Any
 from _plan_job import MIB, PlannedJob, keeper_options, recipe_of, resources_of, running, start, words
 from _quiet import say
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.observed import candidate_of
-from dlrover_lite.brain.profiles import Profile
+from dlrover_lite.brain.planning.observed_job import candidate_of
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["CEILING", "FullRun", "History", "Workload", "full_run", "plans_within", "scan", "user_run"]
 
@@ -129,15 +129,15 @@ class History:
 
     @staticmethod
     def _directory() -> Path:
-        from dlrover_lite.jobs.brain_files import BrainFiles
+        from dlrover_lite.brain_server.files import BrainFiles
 
         return BrainFiles().directory
 
     @staticmethod
     def _stop() -> None:
-        from dlrover_lite.jobs import brains
+        from dlrover_lite.brain_server import brain_process
 
-        brains.stop()
+        brain_process.stop()
 
 
 @dataclass
@@ -206,10 +206,10 @@ def _auc(status: Mapping[str, Any]) -> float:
 
 def _granted(job: str) -> tuple[list[tuple[float, Candidate]], str]:
     """The plans that the brain knows it to have had, and when; and why the first one."""
-    from dlrover_lite.brain.registered import candidate
+    from dlrover_lite.brain.job_tracker import candidate
     from dlrover_lite.brain.store import queries
     from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.jobs.brain_files import BrainFiles
+    from dlrover_lite.brain_server.files import BrainFiles
 
     with ConfigStore(BrainFiles().database) as store:
         found = [(record.at, candidate(record.plan)) for record in queries.plans(store, job, kind="granted")]

@@ -21,13 +21,13 @@ import numpy as np
 from _plain_disk import WAYS, drop_from_cache, read_plainly, write_plainly
 from numpy.typing import NDArray
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.ps.cut_kernels import compile_kernels
-from dlrover_lite.ps.cut_reader import CutReader
-from dlrover_lite.ps.spill import GroupCut, Spill
-from dlrover_lite.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.records import EPOCH_BITS, TABLE_EPOCH, RecordShape
+from dlrover_lite.ps.snapshots.copy_on_write_log import GroupCut, Spill
+from dlrover_lite.ps.snapshots.snapshot_kernels import compile_kernels
+from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
 
 __all__ = ["Medians", "measure"]
 

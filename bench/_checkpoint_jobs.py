@@ -64,7 +64,7 @@ class SavingJob(Job):
         return cut, asked, time.monotonic()
 
     def manifest(self, cut: int) -> Any:
-        from dlrover_lite.checkpoint.locate import store_of
+        from dlrover_lite.jobs.checkpoint_location import store_of
 
         return store_of(self.handle.job).manifest(cut)
 
@@ -278,7 +278,7 @@ def increments(home: Path, table_bytes: int, saves: int) -> Increments:
 def _dense_blocks(manifest: Any) -> list[int]:
     """By group: blocks of dense values, all of which each minibatch changes; 0 for the tables, which are of one dim here."""
     from dlrover_lite.checkpoint.manifest import configure
-    from dlrover_lite.ps.layout import BUFFERS, PARAMETERS, groups_of
+    from dlrover_lite.tables.layout import BUFFERS, PARAMETERS, groups_of
 
     configuration = configure(manifest)
     blocks = {
@@ -324,8 +324,8 @@ def reshards(home: Path, table_bytes: int, rounds: int, *, servers: int = 3) -> 
 
 
 def _restore_onto(home: Path, table_bytes: int, origin: Job, cut: int, servers: int) -> tuple[float, list[float]]:
-    from dlrover_lite.checkpoint.locate import locate
-    from dlrover_lite.jobs import resuming
+    from dlrover_lite.client import resuming
+    from dlrover_lite.jobs.checkpoint_location import locate
 
     beginning = resuming.beginning_of(resuming.choose(locate(origin.handle.id), cut))
     job = Job(home, table_bytes, servers=servers, beginning=beginning)

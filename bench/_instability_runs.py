@@ -16,7 +16,7 @@ from _slow_host import pid_of, slow_down
 from _train_worker import BATCH_SIZE, BATCHES, FEATURES, make_batches
 from migrate import Watch
 
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.planning.plan_grid import Candidate
 
 __all__ = ["CASES", "Case", "How", "Run", "prepare", "rate_of", "run"]
 
@@ -144,14 +144,14 @@ def rate_of(case: Case, directory: Path) -> float:
 
 def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: float = 0.0) -> Run:
     """``noticed_after``: a restart begins so many seconds after the host has turned slow."""
-    from dlrover_lite.jobs import brains
+    from dlrover_lite.brain_server import brain_process
 
     ours = how in WITH_BRAIN
     options = keeper_options(from_memory=True, brain="daemon" if ours else "off")
     recipe = _recipe(case, directory, samples, ours=ours)
     try:
         if ours:
-            brains.ensure()  # its start is no part of what an intervention costs
+            brain_process.ensure()  # its start is no part of what an intervention costs
         began = time.monotonic()
         handle = start(recipe, options)
         try:
@@ -172,7 +172,7 @@ def run(case: Case, directory: Path, samples: int, how: How, *, noticed_after: f
             raise
     finally:
         if ours:
-            brains.stop()
+            brain_process.stop()
 
 
 def _slow_down(handle: Any, name: str) -> float:
@@ -217,7 +217,7 @@ def _ended(how: How, began: float, handle: Any, since: float, progress: Progress
 
 def _restarted(handle: Any, options: Any, noticed_after: float, progress: Progress) -> tuple[Any, dict[str, float]]:
     """As one does without anything better: stop it, with a last checkpoint, and go on with new nodes."""
-    from dlrover_lite.jobs.handle import resume
+    from dlrover_lite.client.handle import resume
 
     with suppress(TimeoutError):
         raise SystemExit(f"the job has ended before it could be restarted: {handle.wait(noticed_after)}")

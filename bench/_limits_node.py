@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-from dlrover_lite.backends.base import NodeSpec
+from dlrover_lite.protocol.nodes import NodeSpec
 
 STEP = 1 << 20
 NOTE = struct.Struct("<d")

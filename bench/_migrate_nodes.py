@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dlrover_lite.records import RecordShape
+from dlrover_lite.core.records import RecordShape
 
 DIM = 16
 CHUNK_BYTES = 2 << 20
@@ -63,10 +63,10 @@ def limit_target(endpoint: str, rows: int) -> None:
 
 
 def parameter_server(master_endpoint: str, node: str) -> int:
-    from dlrover_lite.backends.base import NodeSpec
-    from dlrover_lite.ps.main import main
-    from dlrover_lite.units import GIB, Resources
-    from dlrover_lite.worker.warm import compile_kernels
+    from dlrover_lite.core.units import GIB, Resources
+    from dlrover_lite.protocol.nodes import NodeSpec
+    from dlrover_lite.ps.server.main import main
+    from dlrover_lite.worker.compile_kernels import compile_kernels
 
     compile_kernels()  # nodes are forked from a template that has done so
     return main(NodeSpec(node, "ps", Resources(1.0, 4 * GIB), master_endpoint), Path())

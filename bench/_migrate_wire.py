@@ -16,11 +16,8 @@ import numpy as np
 import zmq
 from _migrate_nodes import DIM
 
-from dlrover_lite import slots
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.protocol.messages import (
     Ack,
     Hello,
     MasterRequests,
@@ -28,14 +25,17 @@ from dlrover_lite.wire.messages import (
     PsOrders,
     PsReport,
 )
-from dlrover_lite.wire.ps_messages import (
+from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,
     PsReplies,
     Push,
     TableSpec,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.tables.layout import slots_of
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.server import Server
 
 __all__ = ["limit_seconds", "move_seconds"]
 

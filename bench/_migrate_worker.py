@@ -11,8 +11,8 @@ import numpy as np
 from _train_worker import BATCH_SIZE, FEATURES
 from numpy.typing import NDArray
 
-from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.data.base import Batch
+from dlrover_lite.protocol.nodes import NodeSpec
 
 FILL = "fill.txt"
 """Holds the number of minibatches that fill the tables."""

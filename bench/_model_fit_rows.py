@@ -10,10 +10,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.profiles import Observation, Profile, host_speeds, observe
-from dlrover_lite.brain.settings import Form, Setting
-from dlrover_lite.brain.throughput import fit, predict
+from dlrover_lite.brain.models.throughput import fit, predict
+from dlrover_lite.brain.models.throughput_forms import Form, Setting
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
 
 __all__ = ["Errors", "Row", "busy_share", "errors_of", "load", "paces", "predictions", "save"]
 

@@ -16,10 +16,10 @@ from migrate import Watch
 
 if TYPE_CHECKING:
     from dlrover_lite.backends.local.options import KeeperOptions
-    from dlrover_lite.brain.lattice import Candidate
-    from dlrover_lite.brain.profiles import Profile
-    from dlrover_lite.jobs.brain_files import BrainMode
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.brain.planning.plan_grid import Candidate
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.brain_mode import BrainMode
+    from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
     "MIB",
@@ -85,11 +85,13 @@ def keeper_options(*, from_memory: bool = False, brain: BrainMode = "off") -> Ke
 
     if not from_memory:
         return KeeperOptions(brain=brain)
-    return KeeperOptions(entries={"ps": "dlrover_lite.ps.main:main", "worker": "_train_worker:main"}, brain=brain)
+    return KeeperOptions(
+        entries={"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}, brain=brain
+    )
 
 
 def start(recipe: Mapping[str, Any], options: KeeperOptions) -> JobHandle:
-    from dlrover_lite.jobs.handle import launch, this_machine
+    from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
     resolved = parse_recipe(dict(recipe), machine=this_machine())
@@ -136,7 +138,7 @@ class PlannedJob(Watch, AbstractContextManager["PlannedJob"]):
     def measured(self, plan: Candidate, seconds: float) -> Profile | None:
         """Its longest profile of the plan that it has, over about so many seconds; over twice as many where nodes hadn't told enough by
         then, and None if they still hadn't."""
-        from dlrover_lite.brain.observed import candidate_of
+        from dlrover_lite.brain.planning.observed_job import candidate_of
 
         for so_long in (seconds, 2 * seconds):
             began = time.time()
@@ -163,7 +165,7 @@ class PlannedJob(Watch, AbstractContextManager["PlannedJob"]):
         return new
 
     def _new_profiles(self) -> list[Profile]:
-        from dlrover_lite.brain.profiles import Profile
+        from dlrover_lite.protocol.profiles import Profile
 
         found = [each for each in self.handle.profiles() if isinstance(each, Profile)]
         new, self._taken = found[self._taken :], len(found)

@@ -48,9 +48,9 @@ def worker(spec: object, directory: Path) -> int:
 
 
 def server(spec: object, directory: Path) -> int:
-    from dlrover_lite.ps import main
-    from dlrover_lite.ps.meter import Meter
-    from dlrover_lite.ps.service import PsService
+    from dlrover_lite.ps.server import main
+    from dlrover_lite.ps.server.busy_meter import Meter
+    from dlrover_lite.ps.server.service import PsService
 
     _switch(Meter, "answered", "found")
     _switch(PsService, "_counters")
@@ -58,8 +58,8 @@ def server(spec: object, directory: Path) -> int:
 
 
 def master(directory: str) -> int:
-    from dlrover_lite.master.__main__ import main
-    from dlrover_lite.master.profiling import Profiling
+    from dlrover_lite.master.profiling.profile_intervals import Profiling
+    from dlrover_lite.master_process.__main__ import main
 
     _switch(Profiling, "worked", "served", "turn")
     return main([directory])

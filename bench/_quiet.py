@@ -279,7 +279,7 @@ def _usage(group: Path) -> float:
 
 def _leave(group: Path) -> None:
     """Back to where we came from, with whatever of ours still ends."""
-    from dlrover_lite.jobs import cgroups
+    from dlrover_lite.backends.local import cgroups
 
     for pid in cgroups.members(group):
         with suppress(OSError):

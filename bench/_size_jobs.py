@@ -64,7 +64,7 @@ class SizedJob:
         self, home: Path, gib: float, kind: str, *, servers: int = 1, memory: int | None = None, beginning: Any = None
     ) -> None:
         from dlrover_lite.backends.local.options import KeeperOptions
-        from dlrover_lite.jobs.handle import launch
+        from dlrover_lite.client.handle import launch
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
         self.home, self.gib, self.kind = home, gib, kind
@@ -89,7 +89,7 @@ class SizedJob:
                 "directory": str(home),
             }
         )
-        entries = {"ps": "dlrover_lite.ps.main:main", "worker": "_size_worker:main"}
+        entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_size_worker:main"}
         options = KeeperOptions(entries=entries)  # type: ignore[arg-type]
         self.handle = launch(recipe, resolved_yaml(recipe), options=options, beginning=beginning)
 
@@ -240,8 +240,8 @@ def _is_server(node: Any) -> bool:
 
 def restore_seconds(origin: SizedJob, cut: int, servers: int, seconds: float) -> float:
     """Have a new job begin with a checkpoint on so many parameter servers: from the first that begins to the last that has it all."""
-    from dlrover_lite.checkpoint.locate import locate
-    from dlrover_lite.jobs import resuming
+    from dlrover_lite.client import resuming
+    from dlrover_lite.jobs.checkpoint_location import locate
 
     beginning = resuming.beginning_of(resuming.choose(locate(origin.handle.id), cut))
     memory = origin.sizes.restored(servers)

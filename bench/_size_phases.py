@@ -27,7 +27,7 @@ from _size_jobs import GIB, ROW_BYTES, WORKER_MEMORY, NotDone, SizedJob, Sizes, 
 from _size_worker import write_wish
 from _train_worker import BATCH_SIZE
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 
 __all__ = ["PHASES", "Course", "Numbers", "Pace", "gaps", "of_pause", "of_span", "run", "say"]
 
@@ -303,7 +303,7 @@ def run(home: Path, course: Course, wanted: Collection[str], pace: Pace, restore
 
 
 def _check_room(gib: float) -> None:
-    from dlrover_lite.jobs.handle import this_machine
+    from dlrover_lite.client.handle import this_machine
 
     sizes, machine = Sizes(gib), this_machine().memory
     if (limits := sizes.first + sizes.raised + WORKER_MEMORY) > machine:

@@ -17,8 +17,8 @@ from _train_worker import BATCH_SIZE, TIMES, Timed
 from numpy.typing import NDArray
 
 import dlrover_lite.worker.main as product
-from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.data.base import Batch, Schema
+from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.id_kinds import FileIds
 
 __all__ = ["main", "write_wish"]

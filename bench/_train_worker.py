@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dlrover_lite.worker.main as product
-from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.criteo import CRITEO_SCHEMA
 from dlrover_lite.data.open import open_data
+from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.id_kinds import FileIds
 
 FEATURES, IDS, BATCH_SIZE = 26, 1_000_000, 1024

@@ -32,7 +32,7 @@ from _plan_job import resources_of, set_up, words
 from _quiet import Quiet, Round, of_rounds, say
 from common import Figure, arguments, emit
 
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.planning.plan_grid import Candidate
 
 WORKLOAD = Workload("ads-clicks")
 RELATED = (

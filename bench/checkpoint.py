@@ -41,13 +41,13 @@ from common import Figure, arguments, emit
 from numpy.typing import NDArray
 from reference import zipf_ids
 
-from dlrover_lite.jobs.paths import state_directory
-from dlrover_lite.ps.bucket_index import CHUNK
-from dlrover_lite.ps.engine import Engine, Slice
-from dlrover_lite.ps.marks import ALL_SLOTS
-from dlrover_lite.ps.memory import PrivateMemory
+from dlrover_lite.core.files.paths import state_directory
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.memory.state_memory import PrivateMemory
+from dlrover_lite.ps.server.engine import Engine, Slice
+from dlrover_lite.ps.tables.bucket_index import CHUNK
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 TABLES, DIM, SAMPLES = 26, 16, 1024
 ROWS_A_TABLE = 80_000

@@ -20,16 +20,16 @@ import msgspec
 import numpy as np
 from common import Figure, arguments, emit, medians
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.explain import explain
-from dlrover_lite.brain.fitted_model import load_model, model_data
-from dlrover_lite.brain.job_view import JobView, RoundInputs
-from dlrover_lite.brain.lattice import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
-from dlrover_lite.brain.nsga2 import nsga2_front
-from dlrover_lite.brain.pareto import fastest, points_of
-from dlrover_lite.brain.throughput import Prior, fit
-from dlrover_lite.errors import UsageError
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain
+from dlrover_lite.brain.models.fitted_model import load_model, model_data
+from dlrover_lite.brain.models.throughput import Prior, fit
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
+from dlrover_lite.brain.planning.nsga2 import nsga2_front
+from dlrover_lite.brain.planning.pareto import fastest, points_of
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.units import GIB, Resources
 
 BOUNDS = Bounds(worker_sizes=even_sizes(8), ps_sizes=even_sizes(4))
 CORES_PER_JOB = 24

@@ -25,13 +25,11 @@ import psutil
 import zmq
 from common import Figure, arguments, emit
 
-from dlrover_lite.errors import DeadlineExceeded
-from dlrover_lite.jobs.handle import JobHandle, launch
-from dlrover_lite.jobs.processes import send_signal, wait_for_end
-from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
-from dlrover_lite.units import GIB
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import (
+from dlrover_lite.client.handle import JobHandle, launch
+from dlrover_lite.core.errors import DeadlineExceeded
+from dlrover_lite.core.processes import send_signal, wait_for_end
+from dlrover_lite.core.units import GIB
+from dlrover_lite.protocol.messages import (
     MasterReplies,
     NodeStatus,
     Status,
@@ -39,6 +37,8 @@ from dlrover_lite.wire.messages import (
     Story,
     StoryRequest,
 )
+from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.transport.client import Client
 
 RECIPE: dict[str, Any] = {
     "version": 1,

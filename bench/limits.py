@@ -23,12 +23,12 @@ import zmq
 from _limits_node import NOTE
 from common import Figure, arguments, emit
 
-from dlrover_lite.backends.base import NodeEvent, NodeSpec
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.jobs.handle import launch
+from dlrover_lite.client.handle import launch
+from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.protocol.nodes import NodeEvent, NodeSpec
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
-from dlrover_lite.units import MIB, Resources
 
 CORES = (0.25, 0.5, 1.0)
 LOW, HIGH = 0.25, 0.75

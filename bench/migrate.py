@@ -69,7 +69,7 @@ class Job(Watch):
         self, home: Path, table_bytes: int, *, servers: int = 2, checkpoint: Any = "off", beginning: Any = None
     ) -> None:
         from dlrover_lite.backends.local.options import KeeperOptions
-        from dlrover_lite.jobs.handle import launch
+        from dlrover_lite.client.handle import launch
         from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
         make_batches(home / "batches.npz")
@@ -95,7 +95,7 @@ class Job(Watch):
                 "directory": str(home),
             }
         )
-        entries = {"ps": "dlrover_lite.ps.main:main", "worker": "_migrate_worker:main"}
+        entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_migrate_worker:main"}
         options = KeeperOptions(entries=entries)  # type: ignore[arg-type]
         super().__init__(launch(recipe, resolved_yaml(recipe), options=options, beginning=beginning))
 
@@ -123,7 +123,7 @@ def moves_while_training(home: Path, table_bytes: int, moves: int) -> list[dict[
     """What each move of half of the tables cost."""
     import numpy as np
 
-    from dlrover_lite.slots import SLOTS
+    from dlrover_lite.core.slots import SLOTS
 
     job = Job(home, table_bytes)
     windows: list[tuple[float, float, float]] = []
@@ -176,8 +176,8 @@ def census_errors(runs: int) -> int:
 
 
 def census_run(optimizer: str) -> int:
-    from dlrover_lite.jobs.census import check
-    from dlrover_lite.jobs.handle import launch
+    from dlrover_lite.client.census import check
+    from dlrover_lite.client.handle import launch
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     overrides = {

@@ -31,8 +31,8 @@ from _quiet import Quiet, Round, of_rounds, say, verdict
 from _train_worker import make_batches
 from common import Figure, arguments, emit
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.planning.plan_grid import Candidate
 
 MODELS: dict[str, dict[str, Any]] = {
     "wide_deep": {"embedding_dim": 16, "hidden": [256, 128]},

@@ -31,7 +31,7 @@ from common import Figure, arguments, emit
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.table_rows import Growth
+    from dlrover_lite.brain.models.table_rows import Growth
 
 MIB = 1 << 20
 PATIENCE_SECONDS = 600.0
@@ -107,7 +107,7 @@ class Course(NamedTuple):
 
 
 def course(kind: str, *, samples: int, epochs: int, shuffled: bool, evicts: bool, seed: int) -> Course:
-    from dlrover_lite.brain.table_rows import Growth
+    from dlrover_lite.brain.models.table_rows import Growth
 
     looks = np.linspace(0, samples * epochs, LOOKS + 1).astype(np.int64)[1:]
     window = int(EVICT_AFTER * samples)
@@ -127,17 +127,17 @@ def course(kind: str, *, samples: int, epochs: int, shuffled: bool, evicts: bool
 
 def used_bytes(dim: int, rows: int) -> int:
     """Bytes of rows and index, which rise with the number of rows."""
-    from dlrover_lite.brain.memory_model import index_bytes, row_bytes
+    from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
 
     return int(rows * row_bytes(dim, STATE_PARTS) + index_bytes(rows))
 
 
 def errors(found: Course) -> Iterator[float]:
     """Of the peak, relative, at each look from ``FROM`` on."""
-    from dlrover_lite.brain.demand import TableFacts
-    from dlrover_lite.brain.forecast import forecast
-    from dlrover_lite.brain.memory_model import expected_bytes
-    from dlrover_lite.brain.profiles import Level, PsLevel, TableUse
+    from dlrover_lite.brain.models.memory_forecast import forecast
+    from dlrover_lite.brain.models.memory_model import expected_bytes
+    from dlrover_lite.protocol.demands import TableFacts
+    from dlrover_lite.protocol.profiles import Level, PsLevel, TableUse
 
     levels = []
     for at, samples in enumerate(found.looks.tolist()):

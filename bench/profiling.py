@@ -41,7 +41,7 @@ class Compared(NamedTuple):
 def read_times(directory: Path, samples: int) -> list[float]:
     """When each minibatch of a job was read, on the monotonic clock."""
     from dlrover_lite.backends.local.options import KeeperOptions
-    from dlrover_lite.jobs.handle import launch
+    from dlrover_lite.client.handle import launch
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
     role = {"count": 1, "cores": 1, "memory": 2048 * MIB}

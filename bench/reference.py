@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.data.base import Batch, Dataset
-from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.check import fields_of_model, loss_of
 from dlrover_lite.models.matmul import use_onednn
 from dlrover_lite.models.registry import build_model
-from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.recipe.schema import Model
+from dlrover_lite.tables.hashing import initial_rows
 
 __all__ = [
     "PlainModel",

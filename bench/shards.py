@@ -18,13 +18,12 @@ from pathlib import Path
 import zmq
 from common import Figure, arguments, emit, line_of, medians, start_process
 
-from dlrover_lite.master.lease_size import LeasePolicy
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.master.story import StoryLog
-from dlrover_lite.units import MIB
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.units import MIB
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.work.lease_size import LeasePolicy
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shards import ShardPlan, ShardService
+from dlrover_lite.protocol.messages import (
     Ack,
     Finished,
     Lease,
@@ -34,7 +33,8 @@ from dlrover_lite.wire.messages import (
     StopRequest,
     Wait,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.server import Server
 
 SHARDS = 10_000_000
 ONE_SHARD = LeasePolicy(largest_minibatches=1)

@@ -46,7 +46,7 @@ from _size_jobs import GIB, ROW_BYTES, rows_of
 from _size_phases import Course, Numbers, Pace, run, say
 from common import Figure, arguments, emit
 
-from dlrover_lite.jobs.paths import state_directory
+from dlrover_lite.core.files.paths import state_directory
 
 MINUTE = 60.0
 RESTORES = (1, 2, 3)

@@ -17,10 +17,10 @@ from common import Figure, arguments, emit, medians
 from numpy.typing import NDArray
 from reference import zipf_ids
 
-from dlrover_lite.kernels import kernel, prefetch
-from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.core.kernels.compile import kernel, prefetch
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.ps_messages import TableSpec
 
 ROWS, DIM = 4_000_000, 16
 BATCH = 26 * 1024

@@ -31,7 +31,7 @@ def job_samples_per_second(
 ) -> float:
     """Of a job of ``samples`` over the time in which all its workers were at work, without its first seconds."""
     from dlrover_lite.backends.local.options import KeeperOptions
-    from dlrover_lite.jobs.handle import launch
+    from dlrover_lite.client.handle import launch
     from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 
     recipe = parse_recipe(
@@ -51,7 +51,7 @@ def job_samples_per_second(
         },
         overrides={"training.epochs": max(1, samples // data_samples(data))},
     )
-    entries = {"ps": "dlrover_lite.ps.main:main", "worker": "_train_worker:main"}
+    entries = {"ps": "dlrover_lite.ps.server.main:main", "worker": "_train_worker:main"}
     handle = launch(recipe, resolved_yaml(recipe), options=KeeperOptions(entries=entries))  # type: ignore[arg-type]
     result = handle.wait()
     if not result.ok:

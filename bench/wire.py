@@ -17,10 +17,10 @@ import numpy as np
 import zmq
 from common import Figure, arguments, emit, line_of, medians, start_process
 
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.curve import JobKey
-from dlrover_lite.wire.messages import Ack, MasterReplies, MasterRequests, StatusRequest, StopRequest
-from dlrover_lite.wire.server import Server
+from dlrover_lite.protocol.messages import Ack, MasterReplies, MasterRequests, StatusRequest, StopRequest
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.curve import JobKey
+from dlrover_lite.transport.server import Server
 
 FRAMES = [np.zeros(size, np.uint8) for size in (180_000, 1_300_000, 220_000, 64)]
 KINDS = {"ipc": ("ipc", False), "tcp": ("tcp", False), "curve": ("tcp", True)}

@@ -9,29 +9,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from dlrover_lite.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.foresight import plan as plan
-    from dlrover_lite.jobs.handle import JobHandle as JobHandle
-    from dlrover_lite.jobs.handle import list_jobs as list_jobs
-    from dlrover_lite.jobs.handle import resume as resume
-    from dlrover_lite.jobs.handle import run as run
-    from dlrover_lite.jobs.trained_models import evaluate as evaluate
-    from dlrover_lite.jobs.trained_models import export as export
-    from dlrover_lite.jobs.validation import validate as validate
+    from dlrover_lite.client.dry_run import plan as plan
+    from dlrover_lite.client.handle import JobHandle as JobHandle
+    from dlrover_lite.client.handle import list_jobs as list_jobs
+    from dlrover_lite.client.handle import resume as resume
+    from dlrover_lite.client.handle import run as run
+    from dlrover_lite.client.trained_models import evaluate as evaluate
+    from dlrover_lite.client.trained_models import export as export
+    from dlrover_lite.client.validation import validate as validate
     from dlrover_lite.models.fields import EmbeddingField as EmbeddingField
     from dlrover_lite.models.serving import load_model as load_model
 
 _LAZY = {
-    "run": "dlrover_lite.jobs.handle",
-    "plan": "dlrover_lite.jobs.foresight",
-    "evaluate": "dlrover_lite.jobs.trained_models",
-    "export": "dlrover_lite.jobs.trained_models",
-    "validate": "dlrover_lite.jobs.validation",
-    "list_jobs": "dlrover_lite.jobs.handle",
-    "resume": "dlrover_lite.jobs.handle",
-    "JobHandle": "dlrover_lite.jobs.handle",
+    "run": "dlrover_lite.client.handle",
+    "plan": "dlrover_lite.client.dry_run",
+    "evaluate": "dlrover_lite.client.trained_models",
+    "export": "dlrover_lite.client.trained_models",
+    "validate": "dlrover_lite.client.validation",
+    "list_jobs": "dlrover_lite.client.handle",
+    "resume": "dlrover_lite.client.handle",
+    "JobHandle": "dlrover_lite.client.handle",
     "EmbeddingField": "dlrover_lite.models.fields",
     "load_model": "dlrover_lite.models.serving",
 }

@@ -21,7 +21,7 @@ with (directory / "compiling").open("w") as lock:
 
         from dlrover_lite.data.synthetic import SyntheticDataset
         from dlrover_lite.recipe.schema import SyntheticData
-        from dlrover_lite.worker.warm import compile_kernels
+        from dlrover_lite.worker.compile_kernels import compile_kernels
 
         compile_kernels()
         SyntheticDataset(SyntheticData(samples=2), first=0, samples=2).read(np.arange(2))

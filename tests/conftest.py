@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.kernel_sources import digest
+from dlrover_lite.core.kernels.sources import digest
 from tests.compiled_once import compile_kernels, start_compiling
 from tests.leftovers import Machine, Session
 
@@ -30,7 +30,7 @@ _left = pytest.StashKey[list[str]]()
 _compiling = pytest.StashKey[subprocess.Popen[bytes]]()
 """Of the process that gives others the tests."""
 
-TRAINING = ("spine", "quality")
+TRAINING = ("end_to_end", "convergence")
 """Directories of tests whose jobs use all cores: those of one at the same time would disturb each other."""
 
 

@@ -30,7 +30,7 @@ def own_directories() -> Iterator[Path]:
 def no_job_goes_on(own_directories: Path) -> Iterator[None]:
     """A job that its test has left is ended, and named: it would take the cores from the tests that follow."""
     yield
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.store import list_jobs
 
     left = [JobHandle(job) for job in list_jobs() if job.state() in ("starting", "running")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.expected_end import (
+from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
     PlanShape,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.errors import UsageError
-from dlrover_lite.failpoints import Died, active, armed, failpoint, parse
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.failpoints import Died, active, armed, failpoint, parse
 
 _COMES_THREE_TIMES = """
-from dlrover_lite.failpoints import failpoint
+from dlrover_lite.core.failpoints import failpoint
 for number in range(3):
     failpoint("here")
     failpoint("there")

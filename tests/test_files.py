@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite import files
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.files import UnsafeName, checked_name, close_to_others, make_private, open_private, write_whole
+from dlrover_lite.core.files import durable as files
+from dlrover_lite.core.files.durable import (
+    UnsafeName,
+    checked_name,
+    close_to_others,
+    make_private,
+    open_private,
+    write_whole,
+)
 from tests.file_calls import recorded
 
 

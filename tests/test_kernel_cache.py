@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite import kernel_cache
-from dlrover_lite.kernel_files import damaged_files, is_whole
-from dlrover_lite.kernels import kernel
+from dlrover_lite.core.kernels import cache as kernel_cache
+from dlrover_lite.core.kernels.compile import kernel
+from dlrover_lite.core.kernels.files import damaged_files, is_whole
 
 
 @pytest.fixture(autouse=True)

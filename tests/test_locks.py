@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import HistoryError, JobError
-from dlrover_lite.locks import Holder, Lock, held_by, holders
-from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.core.errors import HistoryError, JobError
+from dlrover_lite.core.files.locks import Holder, Lock, held_by, holders
+from dlrover_lite.master.work.ledger_store import LedgerStore
 
 HOLD = """
 import fcntl, sys

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 USER = 1_000_000 + os.getpid()
@@ -41,7 +41,7 @@ exec setpriv --reuid="$USER" --regid="$USER" --clear-groups prlimit --nproc="$li
 UNCHECKED = """
 import sys
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs import handle
+from dlrover_lite.client import handle
 
 handle.check_process_limits = lambda recipe: None
 sys.exit(main(sys.argv[1:]))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite import process_limits
+from dlrover_lite.backends.local import doctor
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import doctor
-from dlrover_lite.jobs.handle import launch
+from dlrover_lite.client.handle import launch
+from dlrover_lite.core import process_limits
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import create_job
-from dlrover_lite.master import __main__ as master
+from dlrover_lite.master_process import __main__ as master
 from dlrover_lite.recipe.load import parse_recipe
 
 RECIPE = {

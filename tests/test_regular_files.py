@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.files.regular import FileTooLarge, NotRegularFile, check_regular, open_regular, read_file
 from dlrover_lite.data.open import open_data
-from dlrover_lite.errors import DlroverLiteError
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.models.sources import copy_sources
@@ -19,9 +20,8 @@ from dlrover_lite.models.tables import iterate_table, read_table
 from dlrover_lite.models.user import load_user_class
 from dlrover_lite.recipe.load import load_recipe, parse_recipe
 from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData
-from dlrover_lite.regular_files import FileTooLarge, NotRegularFile, check_regular, open_regular, read_file
 from dlrover_lite.tui import recorded
-from tests.house.sources import PACKAGE, ROOT, calls, files
+from tests.repository.sources import PACKAGE, ROOT, calls, files
 
 pytestmark = pytest.mark.timeout(30)  # they hang where they fail
 

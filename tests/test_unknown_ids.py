@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.unknown_ids import (
+from dlrover_lite.core.unknown_ids import (
     LEAST_DIFFERENCE,
     LEAST_SAMPLES,
     unknown_text,

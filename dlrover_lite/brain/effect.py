@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.errors import UsageError
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.protocol.demands import Done
 
 __all__ = ["Effect", "cost_of_change", "doubt_after", "judge"]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.destination import Destination
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES, ENTRY, Codec, GroupShape, PartHead
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
-from dlrover_lite.errors import JobError
-from dlrover_lite.files import UnsafeName, checked_name
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
 
 __all__ = ["CutWriter"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from dlrover_lite.errors import CheckpointDamaged, JobError
-from dlrover_lite.files import UnsafeName, checked_name
+from dlrover_lite.core.errors import CheckpointDamaged, JobError
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
 
 __all__ = ["Destination", "FileReader", "FileWriter", "Piece", "damaged", "open_destination", "placed", "troubled"]
 

@@ -1,7 +1,7 @@
 """The bytes of a part, the file that holds one parameter server's rows of one cut (docs/checkpoints.md draws them)::
 
     header     HEAD, JSON (PartHead), spaces up to a multiple of 4,096
-    blocks     records of rows of neighbouring slots (``dlrover_lite.records``), zeros up to a multiple of 8, or of 4,096; compressed as
+    blocks     records of rows of neighbouring slots (``core.records``), zeros up to a multiple of 8, or of 4,096; compressed as
                a whole, if they are
     index      an entry of ENTRY for each block
     tail       TAIL
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.deflate import crc32
 from dlrover_lite.checkpoint.destination import damaged
-from dlrover_lite.errors import CheckpointForeign
-from dlrover_lite.records import RecordShape, unpack_rows
-from dlrover_lite.rows import RowData
+from dlrover_lite.core.errors import CheckpointForeign
+from dlrover_lite.core.records import RecordShape, unpack_rows
+from dlrover_lite.core.rows import RowData
 
 __all__ = [
     "ALIGNMENT",

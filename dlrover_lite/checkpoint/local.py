@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dlrover_lite.checkpoint.destination import Piece, damaged, placed, troubled
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES
-from dlrover_lite.files import make_private, sync_directory
-from dlrover_lite.regular_files import NotRegularFile, open_descriptor
+from dlrover_lite.core.files.durable import make_private, sync_directory
+from dlrover_lite.core.files.regular import NotRegularFile, open_descriptor
 
 __all__ = ["LocalDirectory"]
 

@@ -10,14 +10,14 @@ import msgspec
 
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import VERSION, GroupShape, refuse_other_major
-from dlrover_lite.files import UnsafeName, checked_name
-from dlrover_lite.intervals import Range
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
+from dlrover_lite.core.intervals import Range
+from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.core.unknown_ids import usual_shares
+from dlrover_lite.protocol.messages import to_builtins
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.slots import BITMAP_BYTES
-from dlrover_lite.unknown_ids import usual_shares
-from dlrover_lite.wire.messages import to_builtins
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 __all__ = [
     "MANIFEST",
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     """``Configure`` by field names."""
     groups: list[GroupShape]
-    """As ``ps.layout.groups_of`` has them."""
+    """As ``tables.layout.groups_of`` has them."""
     samples: int = 0
     """Consumed."""
     facts: dict[str, Any] = {}

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.destination import damaged
 from dlrover_lite.checkpoint.layout import BUCKETS, Block
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.rows import RowData
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.rows import RowData
 
 __all__ = ["KNOWN_BYTES", "NewestRows", "RowChunk"]
 

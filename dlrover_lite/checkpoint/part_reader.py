@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.deflate import BrokenStream, crc32, decompress
 from dlrover_lite.checkpoint.destination import FileReader, damaged
 from dlrover_lite.checkpoint.layout import (
@@ -35,9 +34,10 @@ from dlrover_lite.checkpoint.layout import (
     read_tail,
 )
 from dlrover_lite.checkpoint.manifest import PartEntry
-from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign
-from dlrover_lite.records import positions_of, slots_of
-from dlrover_lite.rows import RowData
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
+from dlrover_lite.core.records import positions_of, slots_of
+from dlrover_lite.core.rows import RowData
 
 __all__ = ["PartReader"]
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.buckets import Buckets, Full, padding
 from dlrover_lite.checkpoint.deflate import compress, crc32
 from dlrover_lite.checkpoint.destination import FileWriter, Piece
@@ -32,8 +31,9 @@ from dlrover_lite.checkpoint.layout import (
     pack_tail,
 )
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
-from dlrover_lite.errors import JobError
-from dlrover_lite.records import positions_of, slots_of
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.records import positions_of, slots_of
 
 __all__ = ["PartWriter"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 
 from dlrover_lite.checkpoint.destination import Piece, damaged, placed, troubled
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 
 __all__ = ["RemoteDirectory"]
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.destination import damaged, open_destination
 from dlrover_lite.checkpoint.layout import Block
+from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, PartEntry, configure, read_manifest
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.retention import CutFacts, retained
-from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
-from dlrover_lite.jobs.lineage import Lineage
-from dlrover_lite.units import MIB, format_bytes
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
+from dlrover_lite.core.units import MIB, format_bytes
 
 __all__ = ["CheckpointStore", "Cut", "NewestGood", "State", "directory_of", "number_of"]
 

@@ -73,9 +73,9 @@ def status(job: str, as_json: bool) -> None:
 
 def _ask(job: str, what: Literal["status", "pause", "resume", "accept", "reject"], as_json: bool) -> None:
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import to_builtins
-    from dlrover_lite.words import cleaned
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.core.words import cleaned
+    from dlrover_lite.protocol.messages import to_builtins
 
     handle = JobHandle.find(job)
     now = handle.autoscale(what)

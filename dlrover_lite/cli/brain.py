@@ -11,7 +11,7 @@ from dlrover_lite.cli.options import MOST_SECONDS, Number
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.preferences import Preferences
-    from dlrover_lite.wire.brain_messages import BrainStatus
+    from dlrover_lite.protocol.brain_messages import BrainStatus
 
 __all__ = ["brain"]
 
@@ -32,8 +32,8 @@ def brain() -> None:
 @click.option("--idle-minutes", type=Number(0, MOST_SECONDS), help="End after so long without a job (default: never).")
 def serve(idle_minutes: float | None) -> int:
     """Be the brain, in the foreground, until ctrl-C or `brain stop`. An older one that runs hands over."""
+    from dlrover_lite.brain_server import brain_process as brains
     from dlrover_lite.cli.output import note
-    from dlrover_lite.jobs import brains
 
     def ready(brain: brains.Brain) -> None:
         idle = "" if brain.idle_seconds is None else f", idle exit after {brain.idle_seconds / 60:g} min"
@@ -53,9 +53,9 @@ def status(as_json: bool) -> int:
     """
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.prune import sizes
+    from dlrover_lite.brain_server.brain_process import ask_status
+    from dlrover_lite.brain_server.files import BrainFiles
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs.brain_files import BrainFiles
-    from dlrover_lite.jobs.brains import ask_status
 
     now, files = ask_status(), BrainFiles()
     kept: dict[str, Any] = {"database": str(files.database), "bytes": 0, "kept_jobs": 0}
@@ -74,7 +74,7 @@ def status(as_json: bool) -> int:
 
 
 def _status_json(now: BrainStatus | None) -> dict[str, Any]:
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.protocol.messages import to_builtins
 
     names = ("version", "pid", "started_at", "jobs", "idle_exit_seconds", "problem", "hint")
     if now is None:
@@ -85,8 +85,8 @@ def _status_json(now: BrainStatus | None) -> dict[str, Any]:
 
 def _print_status(now: BrainStatus | None, kept: dict[str, Any], log: str) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import at_time, cleaned, count, duration, plural
+    from dlrover_lite.core.units import format_bytes
+    from dlrover_lite.core.words import at_time, cleaned, count, duration, plural
 
     lines = ["No brain runs. The next job starts one."]
     if now is not None:
@@ -108,7 +108,7 @@ def _print_status(now: BrainStatus | None, kept: dict[str, Any], log: str) -> No
 @click.option("--kill", is_flag=True, help="At once, if it doesn't answer. Nothing that is committed is lost.")
 def stop(kill: bool) -> None:
     """End the brain. Jobs go on without its advice, and tell what happened meanwhile to the next one."""
-    from dlrover_lite.jobs import brains
+    from dlrover_lite.brain_server import brain_process as brains
 
     pid = brains.stop(kill=kill)
     click.echo(
@@ -149,7 +149,7 @@ def _print_preferences(liked: Preferences) -> None:
 
 def _store() -> Any:
     from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.jobs.brain_files import BrainFiles
+    from dlrover_lite.brain_server.files import BrainFiles
 
     files = BrainFiles()
     files.make()

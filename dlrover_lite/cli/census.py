@@ -8,7 +8,7 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import JobError, ModelError, UsageError
+from dlrover_lite.core.errors import JobError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.models.census_check import CensusReport, WrongKey
@@ -39,7 +39,7 @@ def check(job: str, as_json: bool) -> None:
     Exit codes: 0 exact; 1 not; 2 the job can't be checked.
     """
     from dlrover_lite.cli.output import emit_json, progress
-    from dlrover_lite.jobs import census as counting
+    from dlrover_lite.client import census as counting
     from dlrover_lite.jobs.store import find_job
 
     try:
@@ -74,7 +74,7 @@ def as_object(job: str, model: str, report: CensusReport) -> dict[str, Any]:
 
 def _print(job: str, report: CensusReport) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import count, plural
+    from dlrover_lite.core.words import count, plural
 
     samples, epochs = plural(report.samples, "sample"), plural(report.epochs, "epoch")
     click.echo(f"{job}: {samples}, {epochs} of {count(report.minibatches)} minibatches\n")
@@ -105,6 +105,6 @@ def difference(one: WrongKey) -> str:
 
 
 def _updates(number: int | None) -> str:
-    from dlrover_lite.words import plural
+    from dlrover_lite.core.words import plural
 
     return plural(number or 0, "update")

@@ -8,12 +8,12 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
-from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
+from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError, UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.checkpoint.locate import Located
     from dlrover_lite.checkpoint.store import Cut
-    from dlrover_lite.wire.messages import CheckpointStall
+    from dlrover_lite.jobs.checkpoint_location import Located
+    from dlrover_lite.protocol.messages import CheckpointStall
 
 __all__ = ["checkpoint", "checkpoints"]
 
@@ -31,9 +31,9 @@ def checkpoints(job: str, as_json: bool) -> None:
 
     One that builds on another has only the rows changed since. "checkpoint verify" reads all of them.
     """
-    from dlrover_lite.checkpoint.locate import locate
     from dlrover_lite.cli.output import emit_json, note, table
-    from dlrover_lite.jobs.checkpoint_words import stalls_of
+    from dlrover_lite.client.checkpoint_words import stalls_of
+    from dlrover_lite.jobs.checkpoint_location import locate
 
     located = locate(job)
     found = _cuts(located)
@@ -87,8 +87,8 @@ def take(job: str, wait: bool, as_json: bool) -> None:
     """
     from dlrover_lite.cli import waiting
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.messages import to_builtins
 
     handle = JobHandle.find(job)
     number = handle.checkpoint(wait=False)
@@ -100,7 +100,7 @@ def take(job: str, wait: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"job": handle.id, "number": number, "complete": to_builtins(newest) if newest else None})
     elif newest is not None:
-        from dlrover_lite.jobs.checkpoint_words import newest_text
+        from dlrover_lite.client.checkpoint_words import newest_text
 
         click.echo(f"checkpoint {newest_text(newest)}")
     else:
@@ -118,8 +118,8 @@ def verify(job: str, cut: int | None, as_json: bool) -> None:
     Exit codes: 0 all are whole; 1 something is damaged, or can't be read by this version, and is named; 2 there is nothing
     to check, or it can't be reached.
     """
-    from dlrover_lite.checkpoint.locate import locate
     from dlrover_lite.cli.output import emit_json
+    from dlrover_lite.jobs.checkpoint_location import locate
 
     try:
         located = locate(job)
@@ -184,9 +184,9 @@ def _verified(located: Located, cuts: list[Cut], *, chain: bool) -> list[tuple[C
 
 def _cuts(located: Located) -> list[Cut]:
     """Oldest first. Raises JobError where there were some, by the job's own record, and none is there now."""
-    from dlrover_lite.checkpoint.restore_point import Gone, found_damaged, lineage_of, own_checkpoint
+    from dlrover_lite.checkpoint.lineage import Lineage
     from dlrover_lite.jobs.endings import why_none
-    from dlrover_lite.jobs.lineage import Lineage
+    from dlrover_lite.jobs.restore_point import Gone, found_damaged, lineage_of, own_checkpoint
 
     known = found_damaged(located.job, located.store.url) if located.job is not None else {}
     lineage = lineage_of(located.job) if located.job is not None else Lineage()
@@ -231,8 +231,8 @@ def _as_object(cut: Cut, stall: CheckpointStall | None) -> dict[str, Any]:
 
 def _row(cut: Cut) -> tuple[object, ...]:
     """All but its state."""
-    from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import at_time, count
+    from dlrover_lite.core.units import format_bytes
+    from dlrover_lite.core.words import at_time, count
 
     size, manifest = format_bytes(cut.bytes), cut.manifest
     if manifest is None:
@@ -246,6 +246,6 @@ def _state(cut: Cut) -> str:
 
 
 def _took(stall: CheckpointStall | None) -> tuple[object, object]:
-    from dlrover_lite.words import duration, pause
+    from dlrover_lite.core.words import duration, pause
 
     return (duration(stall.seconds), pause(stall.stall_seconds)) if stall is not None else (None, None)

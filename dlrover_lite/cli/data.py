@@ -13,7 +13,7 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import Number
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.data.files import Progress

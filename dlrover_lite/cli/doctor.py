@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.doctor import Check
+    from dlrover_lite.backends.local.doctor import Check
 
 __all__ = ["doctor"]
 
@@ -25,8 +25,8 @@ def doctor(as_json: bool) -> int:
 
     A warning is something that jobs have to do without. Exit codes: 0 a job can run; 1 there is a problem.
     """
+    from dlrover_lite.backends.local.doctor import diagnose
     from dlrover_lite.cli.output import emit_json, terminal_width
-    from dlrover_lite.jobs.doctor import diagnose
 
     checks = diagnose()
     ok = not any(check.level == "problem" for check in checks)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
-from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.core.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.explain import Line
-    from dlrover_lite.brain.shown import Explained
+    from dlrover_lite.brain.explain.decision_text import Line
+    from dlrover_lite.brain.explain.explanation_data import Explained
     from dlrover_lite.brain.store.records import StoredDecision
-    from dlrover_lite.expected_end import ExpectedEnd
+    from dlrover_lite.core.expected_end import ExpectedEnd
 
 __all__ = ["explain_"]
 
@@ -30,13 +30,13 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
 
     Exit codes: 0 explained; 1 the brain knows no such job or decision.
     """
-    from dlrover_lite.brain.explain import explain, lines_of
-    from dlrover_lite.brain.explained import read
-    from dlrover_lite.brain.explained_words import text_of
+    from dlrover_lite.brain.explain.decision_text import explain, lines_of
+    from dlrover_lite.brain.explain.explanation import read
+    from dlrover_lite.brain.explain.explanation_text import text_of
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.history import find_entry, open_history
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.words import at_time, cleaned, give_or_take
+    from dlrover_lite.core.words import at_time, cleaned, give_or_take
 
     store = open_history()
     if store is None:
@@ -59,7 +59,7 @@ def explain_(job: str, number: int | None, everything: bool, as_json: bool) -> N
 
 def _expected_end(job: str) -> ExpectedEnd | None:
     """Ask the job's master; None: it isn't on this machine, is over, or doesn't answer."""
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     try:
         return JobHandle.find(job).status().expected_end

@@ -8,10 +8,10 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
 __all__ = ["Signals", "silence"]
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.plan import Plan
     from dlrover_lite.brain.store.database import ConfigStore
-    from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, StoredDecision
+    from dlrover_lite.brain.store.records import JobEntry, StoredDecision
+    from dlrover_lite.protocol.plans import Plan
+    from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 __all__ = ["find_entry", "history", "open_history"]
 
@@ -65,7 +66,7 @@ def history(job: str, conditions: tuple[str, ...], limit: int | None, as_json: b
 
 def open_history() -> ConfigStore | None:
     """None where there is no history; looking doesn't make one."""
-    from dlrover_lite.jobs.brain_files import BrainFiles
+    from dlrover_lite.brain_server.files import BrainFiles
 
     files = BrainFiles()
     if not files.database.exists():
@@ -96,8 +97,8 @@ def _as_it_is(entry: JobEntry) -> JobEntry:
 
     if entry.state not in ("starting", "running", "queued"):
         return entry
-    from dlrover_lite.brain.daemon import look_at
-    from dlrover_lite.brain.outcome import outcome_of
+    from dlrover_lite.brain_server.daemon import look_at
+    from dlrover_lite.protocol.outcomes import outcome_of
 
     ended = look_at(entry.directory)
     if ended is None:
@@ -157,7 +158,7 @@ def find_entry(store: ConfigStore, reference: str) -> JobEntry:
 
 def _print_jobs(entries: list[tuple[JobEntry, Plan | None]]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import at_time, count, duration, metric
+    from dlrover_lite.core.words import at_time, count, duration, metric
 
     rows = []
     for entry, plan in entries:
@@ -195,7 +196,7 @@ def _print_jobs(entries: list[tuple[JobEntry, Plan | None]]) -> None:
 
 
 def _memory(size: int | None) -> str | None:
-    from dlrover_lite.units import format_bytes
+    from dlrover_lite.core.units import format_bytes
 
     return format_bytes(size) if size else None
 
@@ -231,7 +232,7 @@ def _as_object(entry: JobEntry, plan: Plan | None) -> dict[str, Any]:
 def _tell(store: ConfigStore, entry: JobEntry, as_json: bool) -> None:
     from dlrover_lite.brain.store import queries
     from dlrover_lite.cli.output import emit_json, hanging, terminal_width
-    from dlrover_lite.words import at_time, cleaned
+    from dlrover_lite.core.words import at_time, cleaned
 
     plans, decisions = queries.plans(store, entry.id), _decisions(store, entry.id)
     events = queries.node_events(store, entry.id)
@@ -279,13 +280,13 @@ def _decision_object(one: StoredDecision) -> dict[str, Any]:
     }
 
 
-def _details(event: NodeEvent) -> dict[str, Any]:
+def _details(event: NodeRecord) -> dict[str, Any]:
     names = ("role", "follows", "cores", "memory", "detail")
     return {name: event.data.get(name) for name in names}
 
 
 def _lines(
-    entry: JobEntry, plans: list[PlanRecord], decisions: list[StoredDecision], events: list[NodeEvent]
+    entry: JobEntry, plans: list[PlanRecord], decisions: list[StoredDecision], events: list[NodeRecord]
 ) -> list[tuple[float, str]]:
     lines = [(entry.started_at or entry.created_at, "it began")]
     for record in plans:
@@ -302,8 +303,8 @@ def _lines(
     return lines
 
 
-def _event(event: NodeEvent) -> str:
-    from dlrover_lite.units import format_bytes
+def _event(event: NodeRecord) -> str:
+    from dlrover_lite.core.units import format_bytes
 
     data = event.data
     size = f"{data['cores']:g} cores and {format_bytes(data['memory'])}" if {"cores", "memory"} <= set(data) else ""

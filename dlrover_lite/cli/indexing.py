@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.output import Reporter
+    from dlrover_lite.core.progress import Steps, Unit
     from dlrover_lite.data.files import Progress
-    from dlrover_lite.progress import Steps, Unit
 
 __all__ = ["TerminalDisplay", "indexing"]
 
@@ -33,7 +33,7 @@ def indexing() -> Iterator[Progress]:
 
 
 class TerminalDisplay:
-    """Shows on stderr how long work gets on: a ``jobs.trained_models.Display``."""
+    """Shows on stderr how long work gets on: a ``client.trained_models.Display``."""
 
     def indexing(self) -> AbstractContextManager[Progress]:
         return indexing()

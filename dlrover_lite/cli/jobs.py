@@ -9,12 +9,12 @@ import click
 
 from dlrover_lite.cli.options import job_argument
 from dlrover_lite.cli.slots import print_moves
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.jobs.store import Job, Result
-    from dlrover_lite.wire.messages import NodeStatus, Status
+    from dlrover_lite.protocol.messages import NodeStatus, Status
 
 __all__ = ["jobs", "status", "stop"]
 
@@ -27,8 +27,8 @@ _LEAST_FIRST = ("peak", "throttled", "cores", "samples/s", "slots", "memory")
 def jobs(as_json: bool) -> None:
     """List all jobs, the newest last."""
     from dlrover_lite.cli.output import emit_json, note, table
+    from dlrover_lite.core.words import at_time, count, duration, metric
     from dlrover_lite.jobs.store import list_jobs
-    from dlrover_lite.words import at_time, count, duration, metric
 
     found = [_job_json(job) for job in list_jobs()]
     if as_json:
@@ -54,8 +54,8 @@ def jobs(as_json: bool) -> None:
 
 def _job_json(job: Job) -> dict[str, Any]:
     """One entry of ``jobs --json``. A job whose files can't be read is in the list too."""
-    from dlrover_lite.jobs import statuses
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.jobs import final_status
 
     entry: dict[str, Any] = dict.fromkeys(
         ("id", "state", "started_at", "ended_at", "seconds", "samples", "total_samples")
@@ -65,11 +65,11 @@ def _job_json(job: Job) -> dict[str, Any]:
         record, result = job.record(), job.result()
         entry |= {"state": job.state(), "started_at": record.started_at or record.created_at}
         if lost := entry["state"] == "lost":
-            result = statuses.lost(job)
+            result = final_status.lost(job)
         entry["ended_at"] = result.ended_at if result and not lost else record.ended_at
         if result or entry["state"] in ("starting", "running"):
             # from files: nobody's checkpoints are looked at
-            now = statuses.final(job, result) if result else JobHandle(job).status()
+            now = final_status.final(job, result) if result else JobHandle(job).status()
             seconds = (entry["ended_at"] or time.time()) - entry["started_at"]
             entry["seconds"] = (now.elapsed_seconds or None) if lost else seconds
             if now.state == "queued":
@@ -91,8 +91,8 @@ def _auc(status: Status) -> float | None:
 def status(job: str, as_json: bool) -> None:
     """Show how JOB is doing, or how it ended. JOB is an id, the start of one, or "last", which is the default."""
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.messages import to_builtins
 
     handle = JobHandle.find(job)
     now, result = handle.status(), handle.result()
@@ -107,8 +107,8 @@ def status(job: str, as_json: bool) -> None:
 def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None:
     from dlrover_lite.cli.output import table
     from dlrover_lite.cli.summary import summary_lines
-    from dlrover_lite.jobs.progress_line import progress_text
-    from dlrover_lite.words import cleaned, count, metric, next_look, plural
+    from dlrover_lite.client.progress_line import progress_text
+    from dlrover_lite.core.words import cleaned, count, metric, next_look, plural
 
     why = now.message.partition("\n")[0].rstrip(" :")
     lines = [f"{handle.id}: {now.state}{f' ({why})' if why else ''}"]
@@ -145,7 +145,7 @@ def _print_status(handle: JobHandle, now: Status, result: Result | None) -> None
 
 def _working(now: Status) -> list[str]:
     """How far a checkpoint that is restored is, or the model that is written, and since when."""
-    from dlrover_lite.words import at_time
+    from dlrover_lite.core.words import at_time
 
     lines = []
     for name, work in (("restoring", now.restoring), ("exporting", now.exporting)):
@@ -158,7 +158,7 @@ def _working(now: Status) -> list[str]:
 def _print_nodes(now: Status) -> None:
     """With the slots of parameter servers where there are several to share them."""
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import count
+    from dlrover_lite.core.words import count
 
     shared = sum(node.slots is not None for node in now.nodes) > 1
     rows = []
@@ -177,7 +177,7 @@ def _limits(now: Status) -> list[str]:
 
 def _node_row(node: NodeStatus, elapsed_seconds: float) -> tuple[object, ...]:
     """Used of given. Throttled: the share of the time it was ready to run in which its CPU limit held it back."""
-    from dlrover_lite.units import format_bytes
+    from dlrover_lite.core.units import format_bytes
 
     cores = node.cpu_seconds / elapsed_seconds if elapsed_seconds else 0.0
     rate = f"{node.samples_per_second:,.0f}" if node.samples_per_second and not node.state.startswith("ended") else None
@@ -200,7 +200,7 @@ def stop(job: str, now: bool, kill: bool) -> None:
     The checkpoint takes a minute at most; if it can't be written, the job stops without, and says so.
     """
     from dlrover_lite.cli.output import note
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(job)
     if handle.job.is_over():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, job_argument
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
 __all__ = ["logs"]
 
@@ -38,7 +38,7 @@ def logs(job: str, follow: bool, role: str | None, node: str | None, lines: int 
 
     Processes are printed one after the other; with -f, new lines are printed as they come.
     """
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     handle = JobHandle.find(job)
     if node is not None and not follow:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlrover_lite import __version__
 from dlrover_lite.cli.groups import LazyCommand, LazyGroup
-from dlrover_lite.errors import DlroverLiteError, RecipeError
+from dlrover_lite.core.errors import DlroverLiteError, RecipeError
+from dlrover_lite.core.version import __version__
 
 if TYPE_CHECKING:
-    from dlrover_lite.process_limits import Shortage
+    from dlrover_lite.core.process_limits import Shortage
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -168,7 +168,7 @@ def _usage_error(error: click.ClickException) -> int:
 
 
 def _shortage(error: Exception) -> Shortage | None:
-    from dlrover_lite.process_limits import exhausted
+    from dlrover_lite.core.process_limits import exhausted
 
     return exhausted(error)
 
@@ -178,8 +178,8 @@ def _bug(error: Exception) -> int:
     import traceback
     from datetime import UTC, datetime
 
-    from dlrover_lite.files import write_whole
-    from dlrover_lite.jobs.paths import make_state, state_directory
+    from dlrover_lite.core.files.durable import write_whole
+    from dlrover_lite.core.files.paths import make_state, state_directory
 
     text = "".join(traceback.format_exception(error))
     path = state_directory() / "crashes" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"

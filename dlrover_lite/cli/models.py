@@ -26,7 +26,7 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
     """
     from dlrover_lite.cli.indexing import TerminalDisplay
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs import trained_models
+    from dlrover_lite.client import trained_models
 
     _check_one(model, origin)
     result = trained_models.evaluate(model or "last", data=data, checkpoint=origin, display=TerminalDisplay())
@@ -34,8 +34,8 @@ def evaluate(model: str | None, origin: str | None, data: tuple[str, ...], as_js
         emit_json(result)
         return
     from dlrover_lite.cli.output import note
-    from dlrover_lite.unknown_ids import unknown_text
-    from dlrover_lite.words import count, metric
+    from dlrover_lite.core.unknown_ids import unknown_text
+    from dlrover_lite.core.words import count, metric
 
     best = "" if result.best_auc is None else f"  (best reachable {metric(result.best_auc)})"
     click.echo(f"samples  {count(result.samples)}")
@@ -73,7 +73,7 @@ def export_(
     """
     from dlrover_lite.cli.indexing import TerminalDisplay
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs import trained_models
+    from dlrover_lite.client import trained_models
 
     _check_one(job, origin)
     result = trained_models.export(
@@ -87,8 +87,8 @@ def export_(
     if as_json:
         emit_json(result)
         return
-    from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import count
+    from dlrover_lite.core.units import format_bytes
+    from dlrover_lite.core.words import count
 
     click.echo(
         f"Wrote {result.directory}: {result.tables} tables with {count(result.rows)} rows ({result.format}), "

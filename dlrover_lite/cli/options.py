@@ -57,7 +57,7 @@ def recipe_changes(command: F) -> F:
 
 
 def from_option(command: F) -> F:
-    """``--from``: parameter ``origin``, for ``checkpoint.locate``."""
+    """``--from``: parameter ``origin``, for ``jobs.checkpoint_location``."""
     return click.option(
         "--from",
         "origin",

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
-from dlrover_lite.progress import Unit, percent, work_text
-from dlrover_lite.words import cleaned
+from dlrover_lite.core.progress import Unit, percent, work_text
+from dlrover_lite.core.words import cleaned
 
 __all__ = ["Reporter", "cleaned", "emit_json", "hanging", "note", "progress", "table", "terminal_width"]
 

@@ -10,8 +10,8 @@ import click
 from dlrover_lite.cli.options import overrides, recipe_options
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.decision import Decision
-    from dlrover_lite.brain.explain import Line
+    from dlrover_lite.brain.explain.decision_text import Line
+    from dlrover_lite.brain.planning.decision import Decision
 
 __all__ = ["plan"]
 
@@ -31,11 +31,11 @@ def plan(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], everythi
 
     Exit codes: 0 it can start; 1 it would have to wait, or there is too little for it; 2 the recipe can't be run.
     """
-    from dlrover_lite.brain.explain import lines_of
+    from dlrover_lite.brain.explain.decision_text import lines_of
     from dlrover_lite.cli.output import emit_json
     from dlrover_lite.cli.run import prepare_data
-    from dlrover_lite.jobs.foresight import foresee
-    from dlrover_lite.jobs.handle import this_machine
+    from dlrover_lite.client.dry_run import foresee
+    from dlrover_lite.client.handle import this_machine
     from dlrover_lite.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, overrides(settings, data), machine=this_machine())

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.bottleneck import Bottleneck
-    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.brain.models.bottleneck import Bottleneck
+    from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["profile"]
 
@@ -37,10 +37,10 @@ def profile(job: str, last: str, as_json: bool) -> None:
     are the cores that the machine spends on anything but this job's workers and parameter servers. Nothing is measured
     while nodes start or end, slots move, or an evaluation or checkpoint is under way.
     """
-    from dlrover_lite.brain.bottleneck import bottleneck
-    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.brain.models.bottleneck import bottleneck
     from dlrover_lite.cli.output import emit_json, note
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.profiles import Profile
 
     most = _number(last)
     handle = JobHandle.find(job)
@@ -85,7 +85,7 @@ def _json(measured: Profile) -> dict[str, Any]:
 
 
 def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None) -> None:
-    from dlrover_lite.words import at_time, count
+    from dlrover_lite.core.words import at_time, count
 
     newest = measured[-1]
     click.echo(f"{job_id}, measured until {at_time(newest.at)}; minibatches of {count(newest.batch_size)}")
@@ -102,7 +102,7 @@ def _print(job_id: str, measured: Sequence[Profile], verdict: Bottleneck | None)
 
 def _print_intervals(measured: Sequence[Profile]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import at_time, count, duration
+    from dlrover_lite.core.words import at_time, count, duration
 
     table(
         ("until", "for", "workers", "ps", "samples/s", "±", "worker CPU", "ps CPU", "others"),
@@ -126,7 +126,7 @@ def _print_intervals(measured: Sequence[Profile]) -> None:
 
 def _print_workers(newest: Profile) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import count
+    from dlrover_lite.core.words import count
 
     phases = ("read", "pull", "compute", "push")
     table(
@@ -150,8 +150,8 @@ def _print_workers(newest: Profile) -> None:
 
 def _print_servers(newest: Profile) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import count
+    from dlrover_lite.core.units import format_bytes
+    from dlrover_lite.core.words import count
 
     table(
         ("ps", "busy", "queue", "CPU", "cores used", "throttled", "rows", "memory", "peak"),
@@ -175,7 +175,7 @@ def _print_servers(newest: Profile) -> None:
 
 def told(verdict: Bottleneck) -> str:
     """In words: which limit is the nearest, how far away the others are, and what that rests on."""
-    from dlrover_lite.words import count, plural
+    from dlrover_lite.core.words import count, plural
 
     nearest, *others = verdict.limits
     first = f"{_WORDS[nearest.name]}, which alone allow {count(nearest.samples_per_second)} samples/s"

@@ -11,12 +11,12 @@ import click
 
 from dlrover_lite.cli.groups import CommandGroup
 from dlrover_lite.cli.options import overrides, recipe_options
-from dlrover_lite.errors import RecipeError, UsageError
+from dlrover_lite.core.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.plan import Plan, RolePlan
-    from dlrover_lite.jobs.foresight import FirstPlan
+    from dlrover_lite.client.dry_run import FirstPlan
     from dlrover_lite.models.trial import Found
+    from dlrover_lite.protocol.plans import Plan, RolePlan
     from dlrover_lite.recipe.schema import Data, Optimizer, Recipe, ResourceLimits, RoleResources
 
 __all__ = ["recipe", "validate"]
@@ -36,7 +36,7 @@ def validate(recipe: str, settings: tuple[str, ...], data: tuple[str, ...], as_j
     filled in and what "auto" would become on this machine, or {"ok": false, "errors":
     [{"file", "line", "key", "message"}], "hint"}; "file" and "line" are null for what --set or --data gave.
     """
-    from dlrover_lite.jobs.validation import validate as check
+    from dlrover_lite.client.validation import validate as check
 
     try:
         checked = check(recipe, **overrides(settings, data))
@@ -72,7 +72,7 @@ def _tried_json(found: Found) -> dict[str, Any]:
 
 def _tried(found: Found) -> list[tuple[str, str]]:
     """What the trial has found, as (subject, text)."""
-    from dlrover_lite.words import count, plural
+    from dlrover_lite.core.words import count, plural
 
     told = []
     if found.lines:
@@ -136,7 +136,7 @@ def _optimizer(optimizer: Optimizer) -> str:
 
 
 def _resources(limits: ResourceLimits, plan: Plan) -> str:
-    from dlrover_lite.units import format_bytes
+    from dlrover_lite.core.units import format_bytes
 
     parts = [_role(plan.ps, "PS", limits.ps), _role(plan.worker, "workers", limits.worker)]
     if limits.total is not None:
@@ -154,7 +154,7 @@ def _chosen(first: FirstPlan, found: Found) -> list[str]:
 
 
 def _role(role: RolePlan, name: str, fixed: RoleResources | None) -> str:
-    from dlrover_lite.units import format_bytes
+    from dlrover_lite.core.units import format_bytes
 
     name = "worker" if role.count == 1 and name == "workers" else name
     auto = "" if fixed else " (auto)"

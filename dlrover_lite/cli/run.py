@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dlrover_lite.cli.options import MOST_NUMBER, overrides, recipe_changes
-from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.core.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.follow import Signals
-    from dlrover_lite.jobs.brain_files import BrainMode
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.jobs.resuming import Chosen
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.jobs.store import Result
+    from dlrover_lite.protocol.brain_mode import BrainMode
     from dlrover_lite.recipe.schema import Recipe
 
 __all__ = ["prepare_data", "run"]
@@ -85,7 +85,7 @@ def run(
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import what_runs
-    from dlrover_lite.jobs.validation import warnings
+    from dlrover_lite.client.validation import warnings
 
     if autoscale is not None:
         settings = (*settings, f"autoscale={autoscale}")
@@ -157,7 +157,7 @@ def _check_options(
 
 def _to_run(recipe: str, changes: dict[str, Any], brain: BrainMode | None) -> _Start:
     from dlrover_lite.cli.output import note
-    from dlrover_lite.jobs.handle import default_options, launch, this_machine
+    from dlrover_lite.client.handle import default_options, launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     loaded = load_recipe(recipe, changes, machine=this_machine())
@@ -168,8 +168,8 @@ def _to_run(recipe: str, changes: dict[str, Any], brain: BrainMode | None) -> _S
 def _to_resume(reference: str, cut: int | None, brain: BrainMode | None) -> _Start:
     """Raises JobError when it can't go on."""
     from dlrover_lite.cli.output import note
-    from dlrover_lite.jobs import resuming
-    from dlrover_lite.jobs.handle import default_options, go_on
+    from dlrover_lite.client import resuming
+    from dlrover_lite.client.handle import default_options, go_on
     from dlrover_lite.jobs.store import find_job
 
     job = find_job(reference)
@@ -188,10 +188,10 @@ def _to_begin_with(
     brain: BrainMode | None,
 ) -> _Start:
     """Raises JobError when the recipe doesn't fit."""
-    from dlrover_lite.checkpoint.locate import locate
     from dlrover_lite.cli.output import note
-    from dlrover_lite.jobs import resuming
-    from dlrover_lite.jobs.handle import default_options, launch, this_machine
+    from dlrover_lite.client import resuming
+    from dlrover_lite.client.handle import default_options, launch, this_machine
+    from dlrover_lite.jobs.checkpoint_location import locate
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     located = locate(origin)
@@ -214,7 +214,7 @@ def _to_begin_with(
 
 
 def _said(chosen: Chosen, what: str) -> list[str]:
-    from dlrover_lite.words import at_time, plural
+    from dlrover_lite.core.words import at_time, plural
 
     manifest = chosen.manifest
     taken = f"taken at {at_time(manifest.at)} after {plural(manifest.samples, 'sample')}"
@@ -235,7 +235,7 @@ def prepare_data(recipe: Recipe) -> int:
 
 def _check_index(recipe: Recipe, samples: int, index: str) -> None:
     """Raises JobError when the world has moved."""
-    from dlrover_lite.jobs.foresight import foresee
+    from dlrover_lite.client.dry_run import foresee
 
     now = foresee(recipe, samples).decision
     if now.index != index:
@@ -271,7 +271,7 @@ def _forget_terminal() -> None:
 def _stay(handle: JobHandle, signals: Signals) -> Result:
     """Until the job has ended, also if nobody sees it any more: then it is stopped."""
     from dlrover_lite.cli.follow import silence
-    from dlrover_lite.jobs.progress_line import ProgressLine, follow
+    from dlrover_lite.client.progress_line import ProgressLine, follow
 
     closed = False
 
@@ -296,8 +296,8 @@ def _stay(handle: JobHandle, signals: Signals) -> Result:
 def _report(handle: JobHandle, result: Result, again: list[str], as_json: bool, signal_number: int | None) -> int:
     from dlrover_lite.cli.output import emit_json, terminal_width
     from dlrover_lite.cli.summary import next_commands, run_json, summary_lines
-    from dlrover_lite.jobs.trained_models import best_auc
-    from dlrover_lite.words import cleaned, count
+    from dlrover_lite.client.trained_models import best_auc
+    from dlrover_lite.core.words import cleaned, count
 
     status = handle.status()
     best = best_auc(handle.job.recipe.data) if result.ok else None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
 __all__ = ["drain", "kill", "move", "resize", "scale"]
 
@@ -43,8 +43,8 @@ def scale(job: str, workers: str | None, ps: str | None, wait: bool, as_json: bo
     Exit codes: 0 done; 1 the job has ended, or refuses; 2 numbers that can't be.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.jobs import scaling
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client import scaling
+    from dlrover_lite.client.handle import JobHandle
 
     counts = _count("--workers", workers), _count("--ps", ps)
     scaling.check(*counts)
@@ -75,7 +75,7 @@ def move(
     Exit codes: 0 done; 1 the job has ended, or refuses; 2 slots or parameter servers that can't be.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     _check_move(slots, source, to, cancel)
     handle = JobHandle.find(job)
@@ -86,7 +86,7 @@ def move(
             waiting.until(handle, f"Cancelling moves of {handle.id}", waiting.is_at_rest)
         _tell(handle, answer, actions, as_json, f"{handle.id} has no move under way.")
         return
-    from dlrover_lite.jobs import scaling
+    from dlrover_lite.client import scaling
 
     members = scaling.slot_set(slots) if slots is not None else scaling.slots_of(handle.slot_map(), source or "")
     actions = handle.move(members.nonzero()[0].tolist(), to or "")
@@ -110,7 +110,7 @@ def drain(node: str, job: str, replace: bool, wait: bool, as_json: bool) -> None
     Exit codes: 0 done; 1 the job has ended, or refuses; 2 a node that can't be drained.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     if not node:
         raise UsageError("Which node? Write its id: dlrover-lite drain ps-1", hint="dlrover-lite status lists them.")
@@ -134,7 +134,7 @@ def kill(node: str, job: str, wait: bool, as_json: bool) -> None:
     Exit codes: 0 done; 1 the job has ended, or refuses; 2 a node that can't be killed.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
 
     if not node:
         raise UsageError("Which node? Write its id: dlrover-lite kill worker-1", hint="dlrover-lite status lists them.")
@@ -163,8 +163,8 @@ def resize(node: str, job: str, cores: str | None, memory: str | None, wait: boo
     Exit codes: 0 done; 1 the job has ended, or refuses; 2 a node or limits that can't be.
     """
     from dlrover_lite.cli import waiting
-    from dlrover_lite.jobs import scaling
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client import scaling
+    from dlrover_lite.client.handle import JobHandle
 
     if not node:
         raise UsageError(
@@ -202,14 +202,14 @@ def _check_move(slots: str | None, source: str | None, to: str | None, cancel: b
     if source == to:
         raise UsageError(f"--from {source} --to {to}: these are the same parameter server")
     if slots is not None:
-        from dlrover_lite.slots import parse
+        from dlrover_lite.core.slots import parse
 
         parse(slots)
 
 
 def _tell(handle: JobHandle, answer: dict[str, Any], actions: list[str], as_json: bool, nothing: str) -> None:
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.words import cleaned
+    from dlrover_lite.core.words import cleaned
 
     if as_json:
         emit_json({"job": handle.id, **answer, "actions": actions})

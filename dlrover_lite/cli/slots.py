@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.wire.messages import HotSlot, MoveStatus, PsSlots, SlotsReport
+    from dlrover_lite.protocol.messages import HotSlot, MoveStatus, PsSlots, SlotsReport
 
 __all__ = ["print_moves", "slots"]
 
@@ -33,8 +33,8 @@ def slots(job: str, hottest: str, as_json: bool) -> None:
     Exit codes: 0 done; 1 the job has ended, or has no slots yet.
     """
     from dlrover_lite.cli.output import emit_json
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.messages import to_builtins
 
     handle = JobHandle.find(job)
     report = handle.slots(_number(hottest))
@@ -51,7 +51,7 @@ def _number(text: str) -> int:
 
 
 def _print(job_id: str, report: SlotsReport) -> None:
-    from dlrover_lite.words import count
+    from dlrover_lite.core.words import count
 
     total = sum(server.slots for server in report.servers)
     click.echo(f"{job_id}: {count(total)} slots, map {report.slot_map_version}; {_measured(report.servers)}")
@@ -65,7 +65,7 @@ def _print(job_id: str, report: SlotsReport) -> None:
 
 def _measured(servers: Sequence[PsSlots]) -> str:
     """``measured 1.5 s ago``: the oldest of what is shown."""
-    from dlrover_lite.words import duration
+    from dlrover_lite.core.words import duration
 
     ages = [server.measured_seconds_ago for server in servers if server.slots]
     known = [age for age in ages if age is not None]
@@ -77,7 +77,7 @@ def _measured(servers: Sequence[PsSlots]) -> str:
 
 def _print_servers(servers: Sequence[PsSlots]) -> None:
     from dlrover_lite.cli.output import table
-    from dlrover_lite.words import count
+    from dlrover_lite.core.words import count
 
     table(
         ("ps", "slots", "busy", "requests/s", "rows/s", "memory"),
@@ -119,8 +119,8 @@ def _print_hottest(hottest: Sequence[HotSlot]) -> None:
 def print_moves(moves: Sequence[MoveStatus]) -> None:
     """After an empty line; nothing where there are none."""
     from dlrover_lite.cli.output import table
-    from dlrover_lite.units import format_bytes
-    from dlrover_lite.words import count, duration
+    from dlrover_lite.core.units import format_bytes
+    from dlrover_lite.core.words import count, duration
 
     if not moves:
         return
@@ -159,6 +159,6 @@ def _rate(per_second: float | None) -> str | None:
 
 
 def _bytes(size: int | None) -> str | None:
-    from dlrover_lite.units import format_bytes
+    from dlrover_lite.core.units import format_bytes
 
     return None if size is None else format_bytes(size)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import job_argument
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlrover_lite.wire.messages import Story, StoryEntry
+    from dlrover_lite.protocol.messages import Story, StoryEntry
 
 __all__ = ["story", "timeline"]
 
@@ -31,10 +31,10 @@ def story(subject: str, job: str, as_json: bool) -> None:
     newest are kept. JOB is an id, the start of one, or "last" (default).
     """
     from dlrover_lite.cli.output import emit_json, note
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.jobs.events import parse_subject
     from dlrover_lite.jobs.store import list_jobs
-    from dlrover_lite.jobs.stories import parse_subject
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.protocol.messages import to_builtins
 
     if subject == "eval" and "/" in job:  # two words, as the story itself names them
         raise UsageError(f"Write it as one word: dlrover-lite story eval:{job}")
@@ -53,7 +53,7 @@ def story(subject: str, job: str, as_json: bool) -> None:
 
 def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
     from dlrover_lite.cli.output import note, terminal_width
-    from dlrover_lite.words import at_time
+    from dlrover_lite.core.words import at_time
 
     if not found.entries:
         note(f"{job_id} has kept nothing{f' of {wanted}' if wanted else ''} so far.")
@@ -68,7 +68,7 @@ def _print(job_id: str, wanted: str, found: Story, began: float) -> None:
 def timeline(entries: list[StoryEntry], began: float, width: int | None) -> Iterator[str]:
     """Lines of time since ``began``, time of day, subject and text. Texts are broken at ``width``; their own lines stay."""
     from dlrover_lite.cli.output import hanging
-    from dlrover_lite.words import cleaned
+    from dlrover_lite.core.words import cleaned
 
     heads = [(_since(entry.at - began), _time_of_day(entry.at, began), cleaned(entry.subject)) for entry in entries]
     columns = [max(len(head[at]) for head in heads) for at in range(3)]

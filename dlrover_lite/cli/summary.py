@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrover_lite.jobs.checkpoint_words import checkpoint_lines
-from dlrover_lite.unknown_ids import unknown_text, warnings_of
-from dlrover_lite.words import compact, count, duration, metric, plural
+from dlrover_lite.client.checkpoint_words import checkpoint_lines
+from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
+from dlrover_lite.core.words import compact, count, duration, metric, plural
 
 if TYPE_CHECKING:
     from dlrover_lite.jobs.store import Job, Result
+    from dlrover_lite.protocol.messages import EvaluationResult, Status
     from dlrover_lite.recipe.schema import Recipe
-    from dlrover_lite.wire.messages import EvaluationResult, Status
 
 __all__ = ["next_commands", "run_json", "summary_lines", "what_runs"]
 
@@ -23,7 +23,7 @@ _TEXT_WIDTH = 80 - 11
 
 def run_json(job: Job, result: Result, status: Status, best: float | None) -> dict[str, Any]:
     """The object that ``run --json`` prints; its keys are documented and stay."""
-    from dlrover_lite.wire.messages import to_builtins
+    from dlrover_lite.protocol.messages import to_builtins
 
     last = status.evaluations[-1] if status.evaluations else None
     return {
@@ -146,8 +146,8 @@ def _without_epochs(again: Sequence[str]) -> list[str]:
 
 def what_runs(recipe: Recipe, samples: int) -> str:
     """One line on a job that is about to start."""
-    from dlrover_lite.brain.demand import autoscale_of
-    from dlrover_lite.jobs.handle import planned
+    from dlrover_lite.client.handle import planned
+    from dlrover_lite.protocol.demands import autoscale_of
 
     plan, limits = planned(recipe), recipe.resources
     servers = f"{plan.ps.count} PS x {plan.ps.each.cores:g}"

@@ -10,7 +10,7 @@ import click
 
 from dlrover_lite.cli.options import MOST_SECONDS, Number, job_argument
 from dlrover_lite.cli.tui import job_found
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 
 if TYPE_CHECKING:
     from dlrover_lite.cli.screen import Screen
@@ -90,8 +90,8 @@ def _watch(screen: Screen, feed: Feed[JobDetail | None], name: str) -> JobDetail
 
 def _stale(feed: Feed[JobDetail | None], detail: JobDetail | None) -> Line:
     """What is old, and why; nothing while all is well."""
+    from dlrover_lite.core.words import duration
     from dlrover_lite.tui.text import line
-    from dlrover_lite.words import duration
 
     age = feed.age_seconds
     if feed.problem or (age is not None and age > max(_STALE_SECONDS, 2 * feed.period_seconds)):

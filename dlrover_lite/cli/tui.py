@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlrover_lite.cli.options import Number
-from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.core.errors import JobError, UsageError
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.timeline import Timeline
@@ -109,7 +109,7 @@ def _width() -> int:
 
 def _hidden() -> list[Path]:
     """Directories that aren't for others."""
-    from dlrover_lite.jobs.paths import state_directory
+    from dlrover_lite.core.files.paths import state_directory
 
     return [state_directory(), Path.home()]
 
@@ -174,7 +174,7 @@ def _source(recording: Recording, speed: float, explain: Explain | None = None) 
 def _history(reference: str) -> tuple[str, Timeline, Explain]:
     """Raises JobError for what is neither a file nor a job that the brain knows."""
     from dlrover_lite.brain.store.timeline import jobs_known, timeline
-    from dlrover_lite.jobs.brain_files import BrainFiles
+    from dlrover_lite.brain_server.files import BrainFiles
 
     database = BrainFiles().database
     hint = "A job of: dlrover-lite history. Or a file, made by: dlrover-lite tui --record FILE"
@@ -195,9 +195,9 @@ def _write(job: str, past: Timeline, explain: Explain, path: Path) -> None:
     import io
 
     from dlrover_lite.cli.output import note
+    from dlrover_lite.core.units import format_bytes
     from dlrover_lite.tui.history import write
     from dlrover_lite.tui.recorder import create
-    from dlrover_lite.units import format_bytes
 
     whole = io.BytesIO()
     write(past, whole, explain, hidden=_hidden())

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.checkpoint_words import saving
-from dlrover_lite.units import format_bytes
-from dlrover_lite.words import count, duration, plural
+from dlrover_lite.client.checkpoint_words import saving
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import count, duration, plural
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.slots import SlotSet
-    from dlrover_lite.wire.messages import NodeStatus, Status
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.core.slots import SlotSet
+    from dlrover_lite.protocol.messages import NodeStatus, Status
 
 __all__ = ["check_moved", "has_checkpoint", "has_left", "has_limits", "has_nodes", "is_at_rest", "under_way", "until"]
 
@@ -67,9 +67,9 @@ def under_way(status: Status) -> str:
 
 def has_checkpoint(number: int) -> Judge:
     """This one, or a newer one, is durable."""
-    from dlrover_lite.jobs import statuses
+    from dlrover_lite.jobs import final_status
 
-    return lambda status: statuses.has_checkpoint(status, number)
+    return lambda status: final_status.has_checkpoint(status, number)
 
 
 def has_nodes(workers: int | None, ps: int | None) -> Judge:
@@ -126,7 +126,7 @@ def has_limits(node: str, cores: float | None, memory: int | None) -> Judge:
 
 def check_moved(handle: JobHandle, members: SlotSet, target: str) -> None:
     """Raises JobError unless these slots are where they were to go."""
-    from dlrover_lite.jobs import scaling
+    from dlrover_lite.client import scaling
 
     missing = int((members & ~scaling.slots_of(handle.slot_map(), target)).sum())
     if missing:

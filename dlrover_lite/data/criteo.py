@@ -11,11 +11,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, INSTEAD_OF_ZERO, fnv_finish, fnv_step, is_nan
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import Columns, show
-from dlrover_lite.kernels import kernel
 from dlrover_lite.recipe.schema import CriteoData
 
 __all__ = ["CATEGORICAL", "CRITEO_SCHEMA", "DENSE", "CriteoParser", "category_id"]

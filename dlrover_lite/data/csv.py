@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.fields import FNV_START, fnv_finish, fnv_step, is_nan, parse_float
 from dlrover_lite.data.index import open_head
 from dlrover_lite.data.lines import Spans
 from dlrover_lite.data.text import Columns, show
-from dlrover_lite.errors import DataError
-from dlrover_lite.kernels import kernel
 from dlrover_lite.recipe.numbers import dense_problem
 from dlrover_lite.recipe.schema import CsvData
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import kernel
-from dlrover_lite.ps.hashing import mix64
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.recipe.numbers import FLOAT32_LIMIT
+from dlrover_lite.tables.hashing import mix64
 
 __all__ = [
     "FNV_START",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from dlrover_lite.errors import DataError
-from dlrover_lite.files import sync_directory
-from dlrover_lite.regular_files import NotRegularFile, open_regular
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.durable import sync_directory
+from dlrover_lite.core.files.regular import NotRegularFile, open_regular
 
 __all__ = ["Progress", "atomic_file", "is_disk_full", "resolve", "unnamed_file"]
 

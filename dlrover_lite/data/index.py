@@ -23,12 +23,12 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.paths import cache_directory, make_cache
+from dlrover_lite.core.files.regular import open_descriptor, open_regular, read_file
+from dlrover_lite.core.kernels.compile import kernel
+from dlrover_lite.core.units import format_bytes
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full, unnamed_file
-from dlrover_lite.errors import DataError
-from dlrover_lite.jobs.paths import cache_directory, make_cache
-from dlrover_lite.kernels import kernel
-from dlrover_lite.regular_files import open_descriptor, open_regular, read_file
-from dlrover_lite.units import format_bytes
 
 __all__ = ["LINES_PER_CHECKSUM", "LINES_PER_MARK", "TextIndex", "find_index", "index_text", "open_head", "unpack_again"]
 

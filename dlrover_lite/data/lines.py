@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.index import LINES_PER_CHECKSUM, LINES_PER_MARK, TextIndex, unpack_again
-from dlrover_lite.errors import DataError
-from dlrover_lite.kernels import kernel
 
 __all__ = ["LineReader", "Spans", "line_starts"]
 

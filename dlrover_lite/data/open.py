@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import Batch, Dataset, Schema
 from dlrover_lite.data.files import Progress, resolve
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.id_kinds import FileIds
 from dlrover_lite.recipe.schema import CensusData, CriteoData, CsvData, Data, ParquetData, SyntheticData
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.regular import check_regular
 from dlrover_lite.data.base import BadLine, Batch, Schema
 from dlrover_lite.data.csv import check_columns
 from dlrover_lite.data.fields import category_id, hash_strings, integer_ids
 from dlrover_lite.data.spilled_group import PIECE_ROWS, SpilledGroup
 from dlrover_lite.data.text import Columns, Head, keep_good, new_columns
-from dlrover_lite.errors import DataError
-from dlrover_lite.recipe.heads import other_format, parquet_types
-from dlrover_lite.recipe.id_heads import look_at_files, types_of_ids
+from dlrover_lite.recipe.file_preview import other_format, parquet_types
 from dlrover_lite.recipe.id_kinds import FileIds, reconcile
+from dlrover_lite.recipe.id_preview import look_at_files, types_of_ids
 from dlrover_lite.recipe.numbers import OUT_OF_RANGE
 from dlrover_lite.recipe.schema import ParquetData
-from dlrover_lite.regular_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa

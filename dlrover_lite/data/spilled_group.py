@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.paths import make_cache
+from dlrover_lite.core.units import format_bytes
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.files import is_disk_full, unnamed_file
 from dlrover_lite.data.text import Columns, new_columns
-from dlrover_lite.errors import DataError
-from dlrover_lite.jobs.paths import make_cache
-from dlrover_lite.units import format_bytes
 
 __all__ = ["PIECE_ROWS", "SpilledGroup"]
 

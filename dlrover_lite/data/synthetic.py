@@ -20,11 +20,11 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import Batch
 from dlrover_lite.data.criteo import CATEGORICAL, CRITEO_SCHEMA, DENSE
 from dlrover_lite.data.files import Progress, atomic_file, is_disk_full
 from dlrover_lite.data.synthetic_kernels import format_lines, generate
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.id_kinds import FileIds, SeenColumn
 from dlrover_lite.recipe.schema import SyntheticData
 

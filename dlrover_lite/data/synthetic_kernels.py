@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from dlrover_lite.kernels import kernel
-from dlrover_lite.ps.hashing import mix64
+from dlrover_lite.core.kernels.compile import kernel
+from dlrover_lite.tables.hashing import mix64
 
 __all__ = ["format_lines", "generate"]
 

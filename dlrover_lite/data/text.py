@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import BadLine, Batch, Schema
 from dlrover_lite.data.files import Progress
 from dlrover_lite.data.index import find_index, index_text, open_head
 from dlrover_lite.data.lines import LineReader, Spans, line_starts
-from dlrover_lite.errors import DataError
-from dlrover_lite.recipe.heads import wrong_format
-from dlrover_lite.recipe.id_heads import look_at_files
+from dlrover_lite.recipe.file_preview import wrong_format
 from dlrover_lite.recipe.id_kinds import FileIds
+from dlrover_lite.recipe.id_preview import look_at_files
 from dlrover_lite.recipe.schema import CriteoData, CsvData
 
 __all__ = [

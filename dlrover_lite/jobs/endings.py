@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.checkpoint.locate import store_of
-from dlrover_lite.checkpoint.restore_point import (
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs import final_status
+from dlrover_lite.jobs.checkpoint_location import store_of
+from dlrover_lite.jobs.restore_point import (
     Gone,
     InMemory,
     NeverTaken,
@@ -21,12 +23,10 @@ from dlrover_lite.checkpoint.restore_point import (
     origin_of,
     restore_point_of,
 )
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import statuses
 from dlrover_lite.jobs.store import Job, Result
 
 if TYPE_CHECKING:
-    from dlrover_lite.wire.messages import Status
+    from dlrover_lite.protocol.messages import Status
 
 __all__ = ["again", "ended", "explained", "last_status", "look", "model_commands", "next_steps", "why_none"]
 
@@ -66,12 +66,12 @@ def ended(job: Job) -> Result | None:
 def last_status(job: Job) -> Status | None:
     """How the job stood at its end; None while it runs."""
     result = _result(job)
-    return None if result is None else _with_checkpoint(job, statuses.final(job, result))
+    return None if result is None else _with_checkpoint(job, final_status.final(job, result))
 
 
 def _result(job: Job) -> Result | None:
     result = job.result()
-    return statuses.lost(job) if result is None and job.state() == "lost" else result
+    return final_status.lost(job) if result is None and job.state() == "lost" else result
 
 
 def explained(job: Job, result: Result) -> Result:
@@ -89,7 +89,7 @@ def explained(job: Job, result: Result) -> Result:
 def _with_checkpoint(job: Job, last: Status) -> Status:
     """The last status of a job that is over, with the newest checkpoint that there is now: its master may not have known of it, or it is
     gone since."""
-    from dlrover_lite.wire.messages import CheckpointProblem, CheckpointsStatus, CheckpointStatus
+    from dlrover_lite.protocol.messages import CheckpointProblem, CheckpointsStatus, CheckpointStatus
 
     try:
         point = look(job)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.errors import JobError
-from dlrover_lite.files import open_private, write_whole
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.files.durable import open_private, write_whole
 from dlrover_lite.jobs.store import unwritable
+from dlrover_lite.protocol.profiles import Profile
 
 __all__ = ["FILE", "Gap", "ProfileLog", "read"]
 

@@ -8,9 +8,9 @@
         job.json       who runs it and where (written by the launching command, then by the keeper only)
         result.json    how it ended; whoever writes it first decides
         status.json    the master's status a few seconds ago, for when nothing can be asked any more
-        ledger.sqlite  how far it is (``master.ledger_store``); ledger-N.sqlite since it has gone back to a checkpoint for the Nth time
+        ledger.sqlite  how far it is (``master.work.ledger_store``); ledger-N.sqlite since it has gone back to a checkpoint for the Nth time
         beginning.json which checkpoint it went back to last, or began from
-        story.jsonl    what has happened to its nodes and minibatches (``jobs.stories``)
+        story.jsonl    what has happened to its nodes and minibatches (``jobs.events``)
         logs/          one file per process
         checkpoints/   its cuts (``checkpoint.store``), unless the recipe names another place
         export/        the trained model
@@ -36,10 +36,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from dlrover_lite import __version__
-from dlrover_lite.errors import DiskFull, JobError
-from dlrover_lite.failpoints import needs_room
-from dlrover_lite.files import (
+from dlrover_lite.checkpoint.lineage import Lineage, Origin
+from dlrover_lite.core.errors import DiskFull, JobError
+from dlrover_lite.core.failpoints import needs_room
+from dlrover_lite.core.files.durable import (
     UnsafeName,
     checked_name,
     close_to_others,
@@ -47,14 +47,14 @@ from dlrover_lite.files import (
     sync_directory,
     write_whole,
 )
-from dlrover_lite.jobs.lineage import Lineage, Origin
-from dlrover_lite.jobs.paths import make_state, state_directory
-from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive
-from dlrover_lite.jobs.runtime import KEEPER_SOCKET, MASTER_SOCKET, stale_runtime_directories, sweep_runtime
-from dlrover_lite.locks import held_by
+from dlrover_lite.core.files.locks import held_by
+from dlrover_lite.core.files.paths import make_state, state_directory
+from dlrover_lite.core.files.regular import read_file
+from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive
+from dlrover_lite.core.units import MIB
+from dlrover_lite.core.version import __version__
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.regular_files import read_file
-from dlrover_lite.units import MIB
+from dlrover_lite.transport.endpoints import KEEPER_SOCKET, MASTER_SOCKET
 
 __all__ = [
     "Beginning",
@@ -62,11 +62,10 @@ __all__ = [
     "JobRecord",
     "Result",
     "State",
+    "abandoned_directories",
     "create_job",
     "find_job",
-    "leftovers",
     "list_jobs",
-    "sweep",
     "unwritable",
 ]
 
@@ -435,22 +434,8 @@ def find_job(reference: str) -> Job:
     raise JobError(f"No job is called {reference!r}; the nearest: {', '.join(nearest)}", hint="All: dlrover-lite jobs")
 
 
-def sweep(clock: Callable[[], float] = time.time) -> list[Path]:
-    """Remove what killed processes have left: runtime directories without a keeper, job directories never finished."""
-    swept = sweep_runtime(clock)
-    for entry in _abandoned(clock()):
-        shutil.rmtree(entry, ignore_errors=True)
-        swept.append(entry)
-    return swept
-
-
-def leftovers(clock: Callable[[], float] = time.time) -> list[Path]:
-    """What ``sweep`` would remove."""
-    return [*stale_runtime_directories(clock), *_abandoned(clock())]
-
-
-def _abandoned(now: float) -> Iterator[Path]:
-    """Job directories whose making was never finished."""
+def abandoned_directories(now: float) -> Iterator[Path]:
+    """Find job directories whose making was never finished, at ``now`` in seconds since the epoch."""
     jobs = _jobs_directory()
     for entry in jobs.glob(".new-*") if jobs.is_dir() else ():
         with suppress(FileNotFoundError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dlrover_lite.failpoints import failpoint
+from dlrover_lite.core.failpoints import failpoint
 
 __all__ = ["AnswerPoints"]
 

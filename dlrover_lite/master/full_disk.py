@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.errors import DiskFull, DlroverLiteError
-from dlrover_lite.units import format_bytes
-from dlrover_lite.wire.frames import LATER, Failure, Later, Request
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import DiskFull, DlroverLiteError
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import duration
+from dlrover_lite.protocol.messages import (
     Ack,
     Exported,
     ExportFailed,
@@ -30,8 +30,8 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
     TopologyRequest,
 )
-from dlrover_lite.wire.server import Server
-from dlrover_lite.words import duration
+from dlrover_lite.transport.frames import LATER, Failure, Later, Request
+from dlrover_lite.transport.server import Server
 
 __all__ = ["FullDisk", "answer_meanwhile", "delay_seconds", "serve_meanwhile"]
 

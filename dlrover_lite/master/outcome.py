@@ -7,9 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.master.slot_control import Wish
-from dlrover_lite.wire.frames import Failure, Request
-from dlrover_lite.wire.messages import (
+from dlrover_lite.master.slots.slot_control import Wish
+from dlrover_lite.protocol.messages import (
     Ack,
     CheckpointRequest,
     Finished,
@@ -21,6 +20,7 @@ from dlrover_lite.wire.messages import (
     StatusRequest,
     StoryRequest,
 )
+from dlrover_lite.transport.frames import Failure, Request
 
 __all__ = ["Outcome", "answer_in_between", "answer_late", "failed_by", "stopped_amid"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from dlrover_lite.backends.base import Usage
-from dlrover_lite.master.fleet import describe_end
-from dlrover_lite.master.job_end import job_end
-from dlrover_lite.master.lifecycle import Node
-from dlrover_lite.master.next_look import next_look
-from dlrover_lite.master.progress import finite
-from dlrover_lite.wire.messages import NodeStatus, ShardsStatus, Status
+from dlrover_lite.master.autoscale.next_decision import next_look
+from dlrover_lite.master.nodes.fleet import describe_end
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.profiling.job_end import job_end
+from dlrover_lite.master.work.progress import finite
+from dlrover_lite.protocol.messages import NodeStatus, ShardsStatus, Status
+from dlrover_lite.protocol.nodes import Usage
 
 if TYPE_CHECKING:
-    from dlrover_lite.master.service import Master
-    from dlrover_lite.master.shards import ShardService
+    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.work.shards import ShardService
 
 _NOTHING = Usage(0.0, 0, 0)
 State = Literal["starting", "training", "evaluating", "exporting", "succeeded", "failed", "stopped"]

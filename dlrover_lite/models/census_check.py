@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import ModelError, UsageError
+from dlrover_lite.core.files.regular import check_regular
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.data.census import CENSUS_SCHEMA, EVERYONE, SAMPLE
-from dlrover_lite.errors import ModelError, UsageError
-from dlrover_lite.kernels import kernel
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.export import DENSE_FILE, TableEntry
 from dlrover_lite.models.export_reader import ExportReader
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import TableRows, iterate_table
-from dlrover_lite.ps import optimizers
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.layout import BLOCK, PARAMETERS
-from dlrover_lite.ps.optimizer_state import STATE_PARTS
-from dlrover_lite.ps.optimizers import init_state, update_rows
 from dlrover_lite.recipe.census import CENSUS, census_problems
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
-from dlrover_lite.regular_files import check_regular
+from dlrover_lite.tables import optimizers
+from dlrover_lite.tables.hashing import initial_rows
+from dlrover_lite.tables.layout import BLOCK, PARAMETERS
+from dlrover_lite.tables.optimizer_state import STATE_PARTS
+from dlrover_lite.tables.optimizers import init_state, update_rows
 
 __all__ = ["CensusReport", "TableCount", "WrongKey", "check_export", "reference"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.options import did_you_mean
 from dlrover_lite.models.user import user_code

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from dlrover_lite.errors import ModelError
+from dlrover_lite.core.errors import ModelError
+from dlrover_lite.core.files.regular import NotRegularFile, check_regular
+from dlrover_lite.core.progress import Steps, no_steps
 from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.models.export import DENSE_FILE, ExportWriter, TableEntry
 from dlrover_lite.models.export_reader import ExportReader, Say
 from dlrover_lite.models.tables import TableRows, iterate_table
-from dlrover_lite.progress import Steps, no_steps
-from dlrover_lite.regular_files import NotRegularFile, check_regular
 
 __all__ = ["copy_export"]
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dlrover_lite.errors import ModelError
-from dlrover_lite.files import UnsafeName, checked_name
-from dlrover_lite.progress import Steps, Tally, no_steps
-from dlrover_lite.regular_files import open_regular, read_file
-from dlrover_lite.units import MIB
+from dlrover_lite.core.errors import ModelError
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
+from dlrover_lite.core.files.regular import open_regular, read_file
+from dlrover_lite.core.progress import Steps, Tally, no_steps
+from dlrover_lite.core.units import MIB
 
 __all__ = ["DIGESTS_FILE", "EXPORT_AGAIN", "Digests", "write_digests"]
 

@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrover_lite.core.errors import DiskFull, JobError, ModelError
+from dlrover_lite.core.failpoints import needs_room
+from dlrover_lite.core.files.durable import sync_directory
+from dlrover_lite.core.progress import Steps, Tally, no_steps
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import DiskFull, JobError, ModelError
-from dlrover_lite.failpoints import needs_room
-from dlrover_lite.files import sync_directory
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.sources import copy_sources
 from dlrover_lite.models.tables import RowShape, TableRows, TableWriter, escape, table_writer
-from dlrover_lite.progress import Steps, Tally, no_steps
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import Model, Optimizer
 
@@ -111,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: Optimizers | None = None
     """Given for an export with their state; else None."""
     dense_blocks: TableEntry | None = None
-    """With optimizer state: the dense parameters once more, as blocks of one flat vector (``ps.layout``), with theirs."""
+    """With optimizer state: the dense parameters once more, as blocks of one flat vector (``tables.layout``), with theirs."""
 
 
 class _Table:
@@ -139,7 +139,7 @@ class _Table:
 
 
 def _state_parts(optimizer: Optimizer) -> int:
-    from dlrover_lite.ps.optimizer_state import STATE_PARTS
+    from dlrover_lite.tables.optimizer_state import STATE_PARTS
 
     return STATE_PARTS[optimizer.use]
 
@@ -196,7 +196,7 @@ class ExportWriter:
             self._tables[name] = _Table(TableEntry(name, file, shape.dim, scale, 0, shape.state_parts), writer)
 
     def _add_blocks(self, optimizer: Optimizer, format: Format) -> None:
-        from dlrover_lite.ps.layout import BLOCK, PARAMETERS
+        from dlrover_lite.tables.layout import BLOCK, PARAMETERS
 
         shape = RowShape(BLOCK, _state_parts(optimizer))
         writer = table_writer(self._partial / DENSE_BLOCKS, shape, format)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from dlrover_lite.errors import ModelError
-from dlrover_lite.files import UnsafeName, checked_name
+from dlrover_lite.core.errors import ModelError
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
+from dlrover_lite.core.files.regular import read_file
+from dlrover_lite.core.progress import Steps, no_steps
+from dlrover_lite.core.units import MIB
 from dlrover_lite.models.digests import EXPORT_AGAIN, Digests
 from dlrover_lite.models.export import DENSE_FILE, FORMAT_VERSION, MANIFEST_FILE, MODEL_DIRECTORY, Manifest
-from dlrover_lite.progress import Steps, no_steps
-from dlrover_lite.regular_files import read_file
-from dlrover_lite.units import MIB
 
 __all__ = ["ExportReader", "Say"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.fields import EmbeddingField
 
 __all__ = ["LinearAndDeep", "fields_of", "mlp", "require_columns"]

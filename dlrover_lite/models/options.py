@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dlrover_lite.errors import ModelError
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.recipe.model_options import (
     NON_NEGATIVE_INT,
     NON_NEGATIVE_NUMBER,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import check_model, loss_of
 from dlrover_lite.models.options import did_you_mean
 from dlrover_lite.models.user import load_user_class, split_use, user_code

@@ -14,10 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dlrover_lite.core.errors import DataError, ModelError
+from dlrover_lite.core.files.regular import check_regular
+from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.core.progress import Steps, no_steps
+from dlrover_lite.core.unknown_ids import unusual_ids, warnings_of
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.keys import keys_of
-from dlrover_lite.errors import DataError, ModelError
-from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.digests import EXPORT_AGAIN
 from dlrover_lite.models.export import DENSE_FILE, MANIFEST_FILE, Manifest, TableEntry
 from dlrover_lite.models.export_reader import ExportReader, Say
@@ -25,10 +28,7 @@ from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import read_table
 from dlrover_lite.models.user import user_code
-from dlrover_lite.progress import Steps, no_steps
 from dlrover_lite.recipe.id_kinds import IdKind, kinds_of_format, reconcile
-from dlrover_lite.regular_files import check_regular
-from dlrover_lite.unknown_ids import unusual_ids, warnings_of
 
 __all__ = [
     "EmbeddingTable",
@@ -74,7 +74,7 @@ class EmbeddingTable:
 
     def find(self, ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """float32 [n, dim] of ids uint64 [n], and whether the table holds each."""
-        from dlrover_lite.ps.hashing import initial_rows
+        from dlrover_lite.tables.hashing import initial_rows
 
         if not len(self.ids):
             found, at = np.zeros(len(ids), bool), np.zeros(len(ids), np.int64)

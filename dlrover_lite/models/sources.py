@@ -6,8 +6,8 @@ import ast
 import shutil
 from pathlib import Path
 
-from dlrover_lite.errors import ModelError
-from dlrover_lite.regular_files import MOST_SOURCE_BYTES, read_file
+from dlrover_lite.core.errors import ModelError
+from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, read_file
 
 __all__ = ["copy_sources"]
 

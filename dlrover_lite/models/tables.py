@@ -13,9 +13,9 @@ from typing import IO, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.core.errors import JobError, ModelError
+from dlrover_lite.core.files.regular import check_regular
 from dlrover_lite.models.digests import EXPORT_AGAIN
-from dlrover_lite.regular_files import check_regular
 
 __all__ = [
     "RowShape",

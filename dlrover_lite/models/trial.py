@@ -1,7 +1,7 @@
 """Trying a recipe's model on a few samples of its data, in a process of its own: ``python -m dlrover_lite.models.trial FD``.
 
 The recipe comes as JSON on stdin, what was found goes as JSON to the descriptor FD. The person's code may hang, exit or die: whoever
-started the process finds nothing there then, and says so (``jobs.trial``). Nothing heavy is imported before that process runs.
+started the process finds nothing there then, and says so (``client.trial``). Nothing heavy is imported before that process runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from dlrover_lite.errors import DataError, DlroverLiteError, ModelError
+from dlrover_lite.core.errors import DataError, DlroverLiteError, ModelError
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData, Recipe
 
 __all__ = ["Found", "TrialError", "main", "try_recipe"]

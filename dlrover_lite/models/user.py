@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dlrover_lite.errors import ModelError
+from dlrover_lite.core.errors import ModelError
+from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, check_regular
 from dlrover_lite.models.options import did_you_mean
-from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular
 
 __all__ = ["exit_error", "exits_as_errors", "load_user_class", "split_use", "user_code", "user_traceback"]
 

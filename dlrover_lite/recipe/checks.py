@@ -10,12 +10,14 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+from dlrover_lite.core.files.regular import MOST_SOURCE_BYTES, check_regular, read_file
+from dlrover_lite.core.problems import Place, nearest
+from dlrover_lite.core.units import Resources, format_bytes
 from dlrover_lite.recipe.census import census_problems
-from dlrover_lite.recipe.heads import Finding, examine
-from dlrover_lite.recipe.id_heads import look_at_files
+from dlrover_lite.recipe.file_preview import Finding, examine
 from dlrover_lite.recipe.id_kinds import reconcile
+from dlrover_lite.recipe.id_preview import look_at_files
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
-from dlrover_lite.recipe.problems import Place, nearest
 from dlrover_lite.recipe.schema import (
     CensusData,
     Checkpoint,
@@ -31,11 +33,9 @@ from dlrover_lite.recipe.schema import (
     Schedule,
     SyntheticData,
 )
+from dlrover_lite.recipe.schema_reader import Check, Given
 from dlrover_lite.recipe.source import List, Node, Section
-from dlrover_lite.recipe.walk import Check, Given
 from dlrover_lite.recipe.words import found
-from dlrover_lite.regular_files import MOST_SOURCE_BYTES, check_regular, read_file
-from dlrover_lite.units import Resources, format_bytes
 
 __all__ = ["BUILT_IN_MODELS", "ONLY_FOR", "section_checks"]
 

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dlrover_lite.bounds import Text
-from dlrover_lite.errors import DataError
+from dlrover_lite.core.bounds import Text
+from dlrover_lite.core.errors import DataError
 
 __all__ = [
     "CRITEO_COLUMNS",

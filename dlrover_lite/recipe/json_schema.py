@@ -10,7 +10,7 @@ import msgspec
 
 from dlrover_lite.recipe import schema
 from dlrover_lite.recipe.checks import BUILT_IN_MODELS
-from dlrover_lite.recipe.walk import NO, YES
+from dlrover_lite.recipe.schema_reader import NO, YES
 
 __all__ = ["field_descriptions", "json_schema"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
+from dlrover_lite.core.files.regular import FileTooLarge, NotRegularFile, read_file
+from dlrover_lite.core.problems import Place, Problems, nearest
+from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.recipe.checks import ONLY_FOR, section_checks
-from dlrover_lite.recipe.problems import Place, Problems, nearest
 from dlrover_lite.recipe.schema import Recipe, ResourceLimits
+from dlrover_lite.recipe.schema_reader import Walker
 from dlrover_lite.recipe.source import Node, Scalar, Section, apply_override, read_mapping, read_text
-from dlrover_lite.recipe.walk import Walker
 from dlrover_lite.recipe.words import found
-from dlrover_lite.regular_files import FileTooLarge, NotRegularFile, read_file
-from dlrover_lite.units import GIB, MIB, Resources
 
 __all__ = ["load_recipe", "parse_recipe", "place_of", "resolved_yaml"]
 

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.parser import Parser
 from ruamel.yaml.reader import ReaderError
 
-from dlrover_lite.recipe.problems import Place, Problems
+from dlrover_lite.core.problems import Place, Problems
 
 __all__ = ["List", "Node", "Scalar", "Section", "apply_override", "read_mapping", "read_text"]
 

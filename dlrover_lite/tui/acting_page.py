@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dlrover_lite.brain.plan import Plan, RolePlan, scaling_refusal
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.units import Resources, format_bytes, parse_memory
+from dlrover_lite.core.words import plural
+from dlrover_lite.protocol.plans import Plan, RolePlan, scaling_refusal
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
-from dlrover_lite.units import Resources, format_bytes, parse_memory
-from dlrover_lite.words import plural
 
 __all__ = [
     "SCALE_FIELDS",

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import NodeStatus
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.messages import NodeStatus
 
 __all__ = ["Actions", "Aim", "LocalActions", "Wanted", "why_not"]
 
@@ -195,7 +195,7 @@ class LocalActions:
                 return f"Decision {now.decision} for {row.id} is dropped: {rest}"
 
     def room(self, row: JobRow) -> Room:
-        from dlrover_lite.jobs.handle import this_machine
+        from dlrover_lite.client.handle import this_machine
 
         with self._handle(row) as handle:
             nodes, total = handle.status().nodes, handle.job.recipe.resources.total
@@ -227,7 +227,7 @@ class LocalActions:
     @contextmanager
     def _handle(self, row: JobRow) -> Iterator[JobHandle]:
         """Raises JobError for what only somebody else may do."""
-        from dlrover_lite.jobs.handle import JobHandle
+        from dlrover_lite.client.handle import JobHandle
         from dlrover_lite.jobs.store import Job
 
         try:

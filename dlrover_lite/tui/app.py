@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App
@@ -17,12 +17,13 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.actions import Actions
 from dlrover_lite.tui.explanation_page import lines_of
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.model import Explanation, JobDetail, JobRow, JobsView
 from dlrover_lite.tui.screens.acting import ActingPage
+from dlrover_lite.tui.screens.application import Application, Severity
 from dlrover_lite.tui.screens.decisions import DecisionsScreen
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.screens.job import JobScreen
@@ -37,7 +38,6 @@ from dlrover_lite.tui.text import Line, line
 __all__ = ["TuiApp"]
 
 DARK, LIGHT = "textual-dark", "textual-light"
-Severity = Literal["information", "warning", "error"]
 R = TypeVar("R")
 _COPIED_WIDTH = 100
 """Characters of the lines of an explanation that is copied."""
@@ -363,3 +363,9 @@ class TuiApp(App[None]):
 
 def _raise(bug: BaseException) -> None:
     raise bug
+
+
+if TYPE_CHECKING:
+
+    def _as_its_screens_know_it(app: TuiApp) -> Application:
+        return app

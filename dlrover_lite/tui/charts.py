@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dlrover_lite.core.words import compact
 from dlrover_lite.tui.text import EMPTY, Line, Span, Tone, line
-from dlrover_lite.words import compact
 
 __all__ = [
     "BRAILLE",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 
 __all__ = ["ACTING", "COMMANDS", "OF_REPLAYS", "Command", "complete", "job_named", "parse"]
 

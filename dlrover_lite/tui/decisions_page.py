@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.core.words import at_time, compact, short_duration
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.job_page import mark_of
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.table import Column, Order, Table
 from dlrover_lite.tui.text import Line, Span, line, wrapped
-from dlrover_lite.words import at_time, compact, short_duration
 
 __all__ = ["decisions_table", "describe", "headline"]
 

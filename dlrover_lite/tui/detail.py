@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.unknown_ids import unknown_text, warnings_of
 from dlrover_lite.tui.fold import LocalNode, LocalStatus
 from dlrover_lite.tui.model import Cut, Cuts, Evaluated, Look, NodeRow, PsStrip, Shards
-from dlrover_lite.units import format_bytes
-from dlrover_lite.unknown_ids import unknown_text, warnings_of
 
 if TYPE_CHECKING:
     from dlrover_lite.brain.store.news import NodeNews
-    from dlrover_lite.wire.messages import NodeStatus, SlotsReport, Status, Topology
+    from dlrover_lite.protocol.messages import NodeStatus, SlotsReport, Status, Topology
 
 __all__ = ["NodesFold", "cuts_of", "evaluated_of", "moves_end_in", "shards_of", "status_of_master", "strips_of"]
 

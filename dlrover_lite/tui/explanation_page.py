@@ -3,16 +3,16 @@ rests on: what was known, nodes beside each other, memory as it was foreseen, th
 
 from __future__ import annotations
 
-from dlrover_lite.brain import explained_words as words
-from dlrover_lite.brain.shown import Explained, MemoryCurve, ModelShown
+from dlrover_lite.brain.explain import explanation_text
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve, ModelShown
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import compact, duration
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import Point, scatter
 from dlrover_lite.tui.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.model import Explanation, WeighedPlan
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, clean, line, wrapped
-from dlrover_lite.units import format_bytes
-from dlrover_lite.words import compact, duration
 
 __all__ = ["lines_of"]
 
@@ -112,19 +112,19 @@ def _like(shown: Explained, width: int) -> list[Line]:
     if not shown.like:
         return []
     head = line(("Past jobs that it was made from", "title"), ("  distance 0: the same, 1: nothing alike", "dim"))
-    return [head, *_rows(words.likes(shown.like), width)]
+    return [head, *_rows(explanation_text.likes(shown.like), width)]
 
 
 def _peers(shown: Explained, width: int) -> list[Line]:
     if not shown.peers:
         return []
-    head = line((words.peers_title(shown), "title"), ("  *", "warn"), " the one that it is about")
-    return [head, *_rows(words.peers(shown), width)]
+    head = line((explanation_text.peers_title(shown), "title"), ("  *", "warn"), " the one that it is about")
+    return [head, *_rows(explanation_text.peers(shown), width)]
 
 
 def _memory(curve: MemoryCurve, width: int) -> list[Line]:
     """In words, and as a curve."""
-    head = [line(("Memory, as it was foreseen", "title")), *wrapped(words.memory(curve), width)]
+    head = [line(("Memory, as it was foreseen", "title")), *wrapped(explanation_text.memory(curve), width)]
     low, high = span_of(curve)
     seconds = high - low < 600
     ends = phrases.clock(low, seconds=seconds), phrases.clock(high, seconds=seconds)
@@ -142,13 +142,13 @@ def _model(one: ModelShown, width: int) -> list[list[Line]]:
             for point in sorted(one.points, key=lambda point: not point.inside)
         ]
         blocks.append([head, legend, *scatter(points, min(width, _WIDEST_FIT), _HEIGHT, diagonal=True)])
-        blocks.append(_rows(words.measured(one), width))
-    about = [part for text in (*words.model(one), f"{one.formula}.") for part in wrapped(text, width)]
+        blocks.append(_rows(explanation_text.measured(one), width))
+    about = [part for text in (*explanation_text.model(one), f"{one.formula}.") for part in wrapped(text, width)]
     blocks.append([line(("The model", "title")), *about])
     if one.limits:
-        blocks.append([line((f"What limits {one.plan}", "title")), *_rows(words.limits(one), width)])
+        blocks.append([line((f"What limits {one.plan}", "title")), *_rows(explanation_text.limits(one), width)])
     if one.coefficients:
-        blocks.append([line(("Its costs", "title")), *_rows(words.costs(one), width)])
+        blocks.append([line(("Its costs", "title")), *_rows(explanation_text.costs(one), width)])
     return blocks
 
 
@@ -157,7 +157,7 @@ _GIVES_WAY = {"80% BAND": 9, "INTERVALS": 8, "HELD BACK": 7, "CORES": 6}
 _LEAST_TEXT = 16
 
 
-def _rows(rows: words.Rows, width: int) -> list[Line]:
+def _rows(rows: explanation_text.Rows, width: int) -> list[Line]:
     """A table that fits; its last column is cut where it is text."""
 
     def column(at: int) -> Column[tuple[str, ...]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 
 __all__ = ["Feed"]
 

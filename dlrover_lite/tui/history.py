@@ -9,11 +9,10 @@ from typing import IO
 
 import msgspec
 
-from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used
 from dlrover_lite.brain.store.watch_job import choice_of
-from dlrover_lite.expected_end import (
+from dlrover_lite.core.expected_end import (
     ExpectedEnd,
     PlanIntervals,
     PlanShape,
@@ -21,6 +20,7 @@ from dlrover_lite.expected_end import (
     TrainedInterval,
     expected_end,
 )
+from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.tui.fold import JobsFold, LocalNode, LocalStatus
 from dlrover_lite.tui.model import OVER, Explanation, JobDetail, JobsView, NodeRow, Rate
 from dlrover_lite.tui.recorded import Explain, Recording

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median_low
 
-from dlrover_lite.brain import explained_words
-from dlrover_lite.brain.shown import MemoryCurve
+from dlrover_lite.brain.explain import explanation_text
+from dlrover_lite.brain.explain.explanation_data import MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.core.words import compact, count, duration, metric, plural
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import Mark, Measured, bar, curve, sparkline, strip
 from dlrover_lite.tui.memory_chart import memory_chart, span_of
 from dlrover_lite.tui.model import Cuts, Evaluated, JobDetail, NodeRow, PsStrip, Rate, Shards
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, Tone, cut, length, line, padded, wrapped
-from dlrover_lite.units import format_bytes
-from dlrover_lite.words import compact, count, duration, metric, plural
 
 __all__ = ["ACTING", "chart", "describe_node", "facts", "headline", "mark_of", "memory", "nodes_table"]
 
@@ -219,7 +219,7 @@ def _ahead(curve: MemoryCurve | None, width: int) -> list[Line]:
     if curve is None:
         return []
     tone: Tone = "warn" if curve.full_at is not None else "plain"
-    return [line(_name("memory"), (cut(explained_words.memory(curve), width - _LABEL), tone))]
+    return [line(_name("memory"), (cut(explanation_text.memory(curve), width - _LABEL), tone))]
 
 
 def memory(detail: JobDetail, width: int, height: int) -> list[Line]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dlrover_lite.core.words import at_time
 from dlrover_lite.tui import phrases
 from dlrover_lite.tui.charts import bar, sparkline
 from dlrover_lite.tui.model import JobRow, JobsView
 from dlrover_lite.tui.table import Column, Table
 from dlrover_lite.tui.text import Line, Span, line, wrapped
-from dlrover_lite.words import at_time
 
 __all__ = ["describe", "headline", "jobs_table", "nothing_yet"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.daemon import look_at
 from dlrover_lite.brain.store.news import JobNews
 from dlrover_lite.brain.store.watch import Watch
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.brain_files import BrainFiles
+from dlrover_lite.brain_server.daemon import look_at
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
 from dlrover_lite.tui.fold import JobsFold, LocalStatus
 from dlrover_lite.tui.live_job import LiveJob, owner_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlrover_lite.brain.explain import explain, lines_of
-from dlrover_lite.brain.explained import read
+from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.explanation import read
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.tui.model import Explanation, WeighedPlan

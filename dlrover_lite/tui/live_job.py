@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlrover_lite.brain.store.news import Chosen, DecisionNews, JobNews, WatchedJobs
 from dlrover_lite.brain.store.watch_job import JobWatch
-from dlrover_lite.errors import DlroverLiteError, JobError
+from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.tui.detail import (
     NodesFold,
     cuts_of,
@@ -24,8 +24,8 @@ from dlrover_lite.tui.live_memory import LiveMemory
 from dlrover_lite.tui.model import Autoscaling, JobDetail, Problem, PsStrip, Rate
 
 if TYPE_CHECKING:
-    from dlrover_lite.jobs.handle import JobHandle
-    from dlrover_lite.wire.messages import AutoscaleStatus, Status
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.protocol.messages import AutoscaleStatus, Status
 
 __all__ = ["LiveJob", "owner_of"]
 
@@ -167,7 +167,7 @@ class LiveJob:
 
     def _its_handle(self, news: JobNews) -> JobHandle:
         if self._handle is None:
-            from dlrover_lite.jobs.handle import JobHandle
+            from dlrover_lite.client.handle import JobHandle
             from dlrover_lite.jobs.store import Job
 
             self._handle = JobHandle(Job(Path(news.directory)))

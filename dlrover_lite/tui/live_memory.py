@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dlrover_lite.brain.shown import MemoryCurve, Used
+from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
 from dlrover_lite.brain.store.watch import Reader
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.demand import Demand
-    from dlrover_lite.brain.profiles import Level
+    from dlrover_lite.protocol.demands import Demand
+    from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["LiveMemory"]
 
@@ -93,8 +93,8 @@ class LiveMemory(Reader):
         return b"null"
 
     def _take(self, stored: list[str], asked: bytes) -> None:
-        from dlrover_lite.brain.demand import Demand
-        from dlrover_lite.brain.profiles import Level, Profile
+        from dlrover_lite.protocol.demands import Demand
+        from dlrover_lite.protocol.profiles import Level, Profile
 
         with suppress(msgspec.MsgspecError):
             self._demand = msgspec.json.decode(asked, type=Demand | None) or self._demand
@@ -110,8 +110,8 @@ class LiveMemory(Reader):
     def _foresee(self) -> None:
         if not self._levels:
             return
-        from dlrover_lite.brain.demand import Demand
-        from dlrover_lite.brain.outlook import outlook
-        from dlrover_lite.units import Resources
+        from dlrover_lite.brain.explain.memory_outlook import outlook
+        from dlrover_lite.core.units import Resources
+        from dlrover_lite.protocol.demands import Demand
 
         self._curve = outlook(self._levels, self._demand or Demand(capacity=Resources(0.0, 0)), self._limits)

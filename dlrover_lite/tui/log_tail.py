@@ -6,7 +6,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 
 __all__ = ["LogTail"]
 

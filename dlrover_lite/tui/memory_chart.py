@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from dlrover_lite.brain.shown import MemoryCurve, Used
+from dlrover_lite.brain.explain.explanation_data import MemoryCurve, Used
+from dlrover_lite.core.units import GIB, MIB, format_bytes
 from dlrover_lite.tui.charts import BRAILLE, DOTS, LABEL, ends_line, round_up
 from dlrover_lite.tui.text import Line, Span, Tone, cut, line, padded
-from dlrover_lite.units import GIB, MIB, format_bytes
 
 __all__ = ["memory_chart"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from dlrover_lite.brain.shown import Explained, MemoryCurve
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryCurve
 from dlrover_lite.brain.store.news import Chosen
-from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.core.expected_end import ExpectedEnd
 
 __all__ = [
     "OVER",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import GIB, format_bytes
+from dlrover_lite.core.words import compact, give_or_take, next_look, pause
 from dlrover_lite.tui.model import Cut, JobRow, Look
 from dlrover_lite.tui.text import Line, Span, Tone, line
-from dlrover_lite.units import GIB, format_bytes
-from dlrover_lite.words import compact, give_or_take, next_look, pause
 
 __all__ = ["clock", "cores_of", "cost_of", "ends", "held_up", "look", "memory_of", "number", "percent", "state"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from dlrover_lite.errors import UsageError
-from dlrover_lite.words import plural
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import plural
 
 __all__ = ["SPEEDS", "Mark", "Now", "Player", "span_of"]
 

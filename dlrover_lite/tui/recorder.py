@@ -12,8 +12,8 @@ from typing import IO
 
 import msgspec
 
-from dlrover_lite import __version__
-from dlrover_lite.errors import DlroverLiteError, HistoryError
+from dlrover_lite.core.errors import DlroverLiteError, HistoryError
+from dlrover_lite.core.version import __version__
 from dlrover_lite.tui.frames import EXPLANATIONS, FORMAT, ROWS, Decided, Explained, Frame, Head, Look, look
 from dlrover_lite.tui.job_page import ACTING, mark_of
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, Problem

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from textual.binding import Binding
 from textual.widget import Widget
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.commands import OF_REPLAYS
 from dlrover_lite.tui.keys import REPLAY

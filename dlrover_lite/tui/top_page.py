@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dlrover_lite.core.words import compact, plural
 from dlrover_lite.tui import job_page
 from dlrover_lite.tui.charts import sparkline
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.text import EMPTY, Line, Span, line, padded
-from dlrover_lite.words import compact, plural
 
 __all__ = ["screenful"]
 

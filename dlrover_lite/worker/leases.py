@@ -12,13 +12,11 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dlrover_lite.errors import DeadlineExceeded, JobError
-from dlrover_lite.failpoints import failpoint
-from dlrover_lite.intervals import IntervalSet
-from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Failure, Later, Reply
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import DeadlineExceeded, JobError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.intervals import IntervalSet
+from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.protocol.messages import (
     Ack,
     Export,
     Finished,
@@ -29,6 +27,8 @@ from dlrover_lite.wire.messages import (
     Wait,
     WorkReport,
 )
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.frames import Failure, Later, Reply
 
 __all__ = ["HeldLease", "LeaseBook", "Work"]
 

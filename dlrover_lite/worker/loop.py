@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dlrover_lite.bounds import clipped
+from dlrover_lite.core.bounds import clipped
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.failpoints import failpoint
 from dlrover_lite.data.base import Batch, Dataset
 from dlrover_lite.data.order import EpochOrder
-from dlrover_lite.errors import DlroverLiteError
-from dlrover_lite.failpoints import failpoint
 from dlrover_lite.models.user import exit_error, user_traceback
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.worker.compute import ComputeThread
-from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
+from dlrover_lite.worker.log_lines import Journal
+from dlrover_lite.worker.parameters.requests import MinibatchKeys, PushTicket
 from dlrover_lite.worker.schedule import learning_rate_factor
-from dlrover_lite.worker.tickets import MinibatchKeys, PushTicket
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer, minibatch_seed
 
 __all__ = ["UNPIPELINED_MINIBATCHES", "TrainingLoop"]

@@ -12,11 +12,8 @@ from typing import Any
 import torch
 import zmq
 
-from dlrover_lite.backends.base import NodeSpec
-from dlrover_lite.bounds import clipped
-from dlrover_lite.data.base import Dataset, Schema
-from dlrover_lite.data.open import open_data
-from dlrover_lite.errors import (
+from dlrover_lite.core.bounds import clipped
+from dlrover_lite.core.errors import (
     DataError,
     DeadlineExceeded,
     DiskFull,
@@ -25,13 +22,13 @@ from dlrover_lite.errors import (
     ModelError,
     RecipeError,
 )
+from dlrover_lite.data.base import Dataset, Schema
+from dlrover_lite.data.open import open_data
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.matmul import use_onednn
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.user import exits_as_errors
-from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     Export,
     ExportFailed,
     Hello,
@@ -42,13 +39,16 @@ from dlrover_lite.wire.messages import (
     Wait,
     Welcome,
 )
-from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.exporting import export
-from dlrover_lite.worker.journal import Journal
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.transport.client import Client
+from dlrover_lite.worker.export.export_model import export
+from dlrover_lite.worker.heartbeat import Pulse
 from dlrover_lite.worker.leases import LeaseBook
+from dlrover_lite.worker.log_lines import Journal
 from dlrover_lite.worker.loop import TrainingLoop
-from dlrover_lite.worker.pulse import Pulse
+from dlrover_lite.worker.parameters.client import PsClient
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
 from dlrover_lite.worker.trainer import Trainer
 
 __all__ = ["main"]

@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Batch
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import loss_of
+from dlrover_lite.protocol.messages import UnknownIds
+from dlrover_lite.protocol.ps_messages import Configure
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import UnknownIds
-from dlrover_lite.wire.ps_messages import Configure
-from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.dense import DensePlacement, FlatParameters
-from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.tickets import MinibatchKeys, PullTicket, PushTicket
+from dlrover_lite.worker.parameters.client import PsClient
+from dlrover_lite.worker.parameters.dense import DensePlacement, FlatParameters
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
+from dlrover_lite.worker.parameters.requests import MinibatchKeys, PullTicket, PushTicket
 
 __all__ = ["Gradients", "Prepared", "Trainer", "minibatch_seed"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.base import Backend, NodeEvent, NodeSpec, Role, Usage
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.protocol.nodes import Backend, NodeEvent, NodeSpec, Role, Usage
 from tests.backends.support import PATIENCE_SECONDS, until
 
 GIVEN_BACK = MIB // 4

@@ -35,9 +35,9 @@ def main(what: str, *arguments: str) -> int:
 def _launch(job: Job, count: int) -> None:
     import zmq
 
-    from dlrover_lite.backends.base import NodeSpec
     from dlrover_lite.backends.local.client import LocalBackend
-    from dlrover_lite.units import Resources
+    from dlrover_lite.core.units import Resources
+    from dlrover_lite.protocol.nodes import NodeSpec
 
     with zmq.Context() as context:
         backend = LocalBackend(job.record().keeper_endpoint, context=context)

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from dlrover_lite.backends.base import NodeSpec
-from dlrover_lite.ps.kept_memory import open_memory
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.ps.memory.node_memory_client import open_memory
 
 _STEP = 1 << 22
 _KEPT_FILES = 3

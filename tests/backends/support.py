@@ -12,7 +12,7 @@ import psutil
 
 from dlrover_lite.backends.local.limits.mounts import hierarchies
 from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.jobs.handle import JobHandle, launch
+from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.recipe.schema import Model, Recipe, SyntheticData
 

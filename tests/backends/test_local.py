@@ -13,14 +13,14 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.backends.local.limits.base import Limits
 from dlrover_lite.backends.local.limits.choose import choose
-from dlrover_lite.errors import BackendError, JobError
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits
-from dlrover_lite.units import Resources
 from tests.backends.contract import BackendContract, Scripted
 from tests.backends.support import PATIENCE_SECONDS, assert_nothing_runs, cgroups_of, start, until
 
@@ -311,7 +311,7 @@ def _descendants(handle: JobHandle) -> list[Any]:
 
 
 def test_the_recipes_ceiling_limits_the_capacity(context: zmq.Context[Any]) -> None:
-    from dlrover_lite.jobs.handle import launch
+    from dlrover_lite.client.handle import launch
     from tests.backends.support import options, recipe
 
     limits = ResourceLimits(total=JobCeiling(0.5, 1 << 24))

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.adviser import Adviser, Arrival
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.demand import Demand, Done, Standing, StandingNode
-from dlrover_lite.brain.features import JobFeatures
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.registered import candidate
+from dlrover_lite.brain.advisor import Adviser, Arrival
+from dlrover_lite.brain.job_tracker import candidate
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, profile_record
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.simulated import START, Job
 
 FEATURES = JobFeatures(model="wide_deep", tables=26, dims=416, batch_size=512, rows=20_000_000, optimizer="adagrad")

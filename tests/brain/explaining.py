@@ -8,27 +8,27 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision, decide, with_index
-from dlrover_lite.brain.demand import Standing
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.explain import explain, lines_of
-from dlrover_lite.brain.explained import explained
-from dlrover_lite.brain.explained_facts import facts_of_round, facts_of_treatment
-from dlrover_lite.brain.explained_model import model_shown
-from dlrover_lite.brain.explained_words import costs, likes, limits, measured, memory, model, peers, text_of
-from dlrover_lite.brain.fitted_model import load_model
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.observed import observed_view
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.prescale import initial_view
-from dlrover_lite.brain.profiles import Level, Profile, TableUse
-from dlrover_lite.brain.registered import Numbered, RegisteredJob
-from dlrover_lite.brain.settings import FORMS
-from dlrover_lite.brain.shown import Explained, Like, MemoryAhead, MemoryCurve, ModelShown, Used
-from dlrover_lite.brain.treatment import HealInputs, NodeEnd, Replace, Treatment
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.explain.explanation import explained
+from dlrover_lite.brain.explain.explanation_data import Explained, Like, MemoryAhead, MemoryCurve, ModelShown, Used
+from dlrover_lite.brain.explain.explanation_text import costs, likes, limits, measured, memory, model, peers, text_of
+from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
+from dlrover_lite.brain.explain.model_fit import model_shown
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeEnd, Replace, Treatment
+from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob
+from dlrover_lite.brain.models.fitted_model import load_model
+from dlrover_lite.brain.models.throughput_forms import FORMS
+from dlrover_lite.brain.planning.decision import Decision, decide, with_index
+from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.planning.observed_job import observed_view
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.prescale import initial_view
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.demands import Standing
+from dlrover_lite.protocol.profiles import Level, Profile, TableUse
 from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of
 from tests.brain.models import data
 from tests.brain.models import load as load_sides

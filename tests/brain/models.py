@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain import pareto
-from dlrover_lite.brain.job_view import JobView, ModelData
-from dlrover_lite.brain.lattice import Bounds
+from dlrover_lite.brain.planning import pareto
+from dlrover_lite.brain.planning.job_view import JobView, ModelData
+from dlrover_lite.brain.planning.plan_grid import Bounds
 
 
 class Sides(msgspec.Struct, frozen=True, kw_only=True):

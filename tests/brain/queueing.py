@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dlrover_lite.brain.profiles import Observation
+from dlrover_lite.protocol.profiles import Observation
 
 _PERIOD = 0.1
 _NOTHING = 1e-9

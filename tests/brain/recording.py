@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.decision import Decision, decide
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.prescale import StartInputs, initial_plan
-from dlrover_lite.brain.treatment import HealInputs
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs
+from dlrover_lite.brain.planning.decision import Decision, decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.prescale import StartInputs, initial_plan
 
 DIRECTORY = Path(__file__).parent / "histories"
 _DIGITS = 7

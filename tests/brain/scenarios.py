@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.job_view import JobView, ModelData, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Bounds, Candidate, MemoryNeed, even_sizes
-from dlrover_lite.brain.observed import observed_view
-from dlrover_lite.brain.prescale import PastJob, PastMemory, StartInputs
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.similarity import JobFeatures
-from dlrover_lite.brain.throughput import fit
-from dlrover_lite.brain.treatment import Comeback, HealInputs, HealthPolicy, NodeEnd, Treatment
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.healing.mitigation import Comeback, HealInputs, HealthPolicy, NodeEnd, Treatment
+from dlrover_lite.brain.models.similarity import JobFeatures
+from dlrover_lite.brain.models.throughput import fit
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.job_view import JobView, ModelData, Policy, RoundInputs
+from dlrover_lite.brain.planning.observed_job import observed_view
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, MemoryNeed, even_sizes
+from dlrover_lite.brain.planning.prescale import PastJob, PastMemory, StartInputs
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.profiles import Profile
 from tests.brain.queueing import PLANS, Costs, observations
 from tests.brain.recording import Heal, Initial, Scale, Step, decided, recorded
 from tests.brain.simulated import START, Job

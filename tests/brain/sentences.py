@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from dlrover_lite.brain.decision import decide
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.options import options_of
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.reasons import Reasons
-from dlrover_lite.brain.settle import Settled, Verdict
-from dlrover_lite.brain.treatment import HealInputs, Replace, Treatment
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.explain.reasons import Reasons
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, Replace, Treatment
+from dlrover_lite.brain.planning.change_policy import Settled, Verdict
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.core.units import GIB, MIB, Resources
 from tests.brain.explaining import explanations, of_step
 from tests.brain.models import data
 from tests.brain.models import load as load_sides

@@ -7,15 +7,15 @@ import itertools
 import msgspec
 import zmq
 
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
-from dlrover_lite.brain.service import Ended, Service
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import NodeEvent
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.brain_messages import Advice, BrainReplies, BrainRequests, RegisterJob
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.server import Server
+from dlrover_lite.brain_server.service import Ended, Service
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.brain_messages import Advice, BrainReplies, BrainRequests, RegisterJob
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
+from dlrover_lite.protocol.records import NodeRecord
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.server import Server
 
 PATIENCE = 20.0
 _numbers = itertools.count()
@@ -91,5 +91,5 @@ def profile(at: float, job: str = "ads-1", samples: int = 1000) -> Profile:
     )
 
 
-def event(what: str, at: float, job: str = "ads-1", node: str = "ps-0", reason: str = "") -> NodeEvent:
-    return NodeEvent(job=job, at=at, node=node, event=what, reason=reason)  # type: ignore[arg-type]
+def event(what: str, at: float, job: str = "ads-1", node: str = "ps-0", reason: str = "") -> NodeRecord:
+    return NodeRecord(job=job, at=at, node=node, event=what, reason=reason)  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.memory_model import index_bytes
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
-from dlrover_lite.brain.treatment import NodeNow
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.healing.mitigation import NodeNow
+from dlrover_lite.brain.models.memory_model import index_bytes
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 from tests.brain import queueing
 from tests.brain.queueing import Costs, Plan
 

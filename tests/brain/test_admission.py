@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.admission import Need, admit
-from dlrover_lite.brain.job_view import JobView, Policy
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.units import Resources
+from dlrover_lite.brain.planning.admission import Need, admit
+from dlrover_lite.brain.planning.job_view import JobView, Policy
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.units import Resources
 from tests.brain.models import view
 
 POLICY = Policy(reserve_after_seconds=1e9)

@@ -12,16 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.adviser import readable
-from dlrover_lite.brain.demand import StandingNode
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.memory_model import worker_limit
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.brain.advisor import readable
+from dlrover_lite.brain.models.memory_model import worker_limit
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import preferences, queries
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, PlanRecord
-from dlrover_lite.errors import HistoryError
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.store.records import FitRecord, JobEntry
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.demands import StandingNode
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.records import PlanRecord
 from tests.brain.advised import FEATURES, Office, demand, done, nodes_of, plan_of, role
 from tests.brain.queueing import Costs
 from tests.brain.service_rig import profile

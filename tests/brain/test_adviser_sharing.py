@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.adviser import Adviser, Arrival
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.demand import Demand, Done, Standing, StandingNode
-from dlrover_lite.brain.features import JobFeatures
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.registered import candidate
+from dlrover_lite.brain.advisor import Adviser, Arrival
+from dlrover_lite.brain.job_tracker import candidate
+from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.store import preferences
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.queueing import Costs
 from tests.brain.simulated import START, Job
 

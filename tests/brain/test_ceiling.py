@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.explain import explain
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.treatment import HealInputs, Tell
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, Tell
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.core.units import GIB, MIB, Resources
 from tests.brain.simulated import Job
 from tests.brain.test_spare_rules import inputs_of, job_of
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import Decision, decide, replay, with_index
 from dlrover_lite.brain.effect import doubt_after, judge
-from dlrover_lite.brain.explain import explain, lines_of
-from dlrover_lite.brain.job_view import RoundInputs, index_of
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.errors import JobError, UsageError
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.planning.decision import Decision, decide, replay, with_index
+from dlrover_lite.brain.planning.job_view import RoundInputs, index_of
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.errors import JobError, UsageError
+from dlrover_lite.core.units import GIB, Resources
 from tests.brain.models import data, load, view
 from tests.brain.test_greedy import capacities, jobs
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.brain.demand import Demand, autoscale_of, demand_of, fixed, within
-from dlrover_lite.brain.plan import RolePlan
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Demand, autoscale_of, demand_of, fixed, within
+from dlrover_lite.protocol.plans import RolePlan
 from dlrover_lite.recipe.schema import Export, Model, Recipe, ResourceLimits, RoleResources, SyntheticData, Training
-from dlrover_lite.units import GIB, Resources
 
 MACHINE = Resources(8.0, 16 * GIB)
 ONE = RoleResources(count=2, cores=0.5, memory=GIB)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import Decision, Predicted
-from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.effect import Effect, cost_of_change, doubt_after, judge
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.errors import UsageError
+from dlrover_lite.brain.planning.decision import Decision, Predicted
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.protocol.demands import Done
 
 
 def decision(throughput: Band | None) -> Decision:

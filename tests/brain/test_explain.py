@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.decision import Decision, decide
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.explain import explain, lines_of
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.lattice import Candidate, MemoryBand, MemoryNeed
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.treatment import Resize, Treatment
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain, lines_of
+from dlrover_lite.brain.healing.mitigation import Resize, Treatment
+from dlrover_lite.brain.planning.decision import Decision, decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryBand, MemoryNeed
+from dlrover_lite.core.units import GIB, MIB, Resources
 from tests.brain.models import data, load, view
 
 NOW = Candidate(1, 1, 0.5, 0.25)

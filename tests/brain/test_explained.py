@@ -9,19 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.decision import Decision, decide
-from dlrover_lite.brain.explained import explained, read
-from dlrover_lite.brain.explained_words import memory, text_of
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.job_view import JobView, RoundInputs
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.brain.shown import Explained, MemoryAhead, MemoryCurve, Used
+from dlrover_lite.brain.explain.explanation import explained, read
+from dlrover_lite.brain.explain.explanation_data import Explained, MemoryAhead, MemoryCurve, Used
+from dlrover_lite.brain.explain.explanation_text import memory, text_of
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs
+from dlrover_lite.brain.planning.decision import Decision, decide
+from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, profile_record
-from dlrover_lite.brain.treatment import HealInputs
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.store.records import JobEntry, profile_record
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.protocol.records import NodeRecord
 from tests.brain.advised import FEATURES, demand
 from tests.brain.scenarios import base_view, running
 from tests.brain.simulated import START, Job
@@ -39,7 +40,7 @@ class Measured:
         self.job = Job(ONE, host_cores=8.0)
         first = self.job.windows(4)
         self.job.plan = TWO
-        from dlrover_lite.brain.observed import observed_view
+        from dlrover_lite.brain.planning.observed_job import observed_view
 
         self.profiles: tuple[Profile, ...] = (*first, *self.job.windows(5))
         self.view: JobView = observed_view(base_view("job"), self.profiles, free_cores=8.0, total_samples=4e7)
@@ -188,12 +189,12 @@ def kept(store: ConfigStore, measured: Measured, **fields: Any) -> Explained:
     decision = msgspec.structs.replace(measured.decision, **fields)
     features = {**msgspec.to_builtins(FEATURES), "demand": msgspec.to_builtins(demand())}
     store.put_job(JobEntry(id="job", name="ads", state="running", created_at=START, features=features))
-    store.add_node_event(NodeEvent(job="job", at=START, node="ps-0", event="launched", data={"memory": GIB}))
+    store.add_node_event(NodeRecord(job="job", at=START, node="ps-0", event="launched", data={"memory": GIB}))
     for profile in measured.profiles:
         store.add_profile(profile_record(profile))
     later = msgspec.structs.replace(measured.profiles[-1], at=decision.at + 5)
     store.add_profile(profile_record(later))
-    from dlrover_lite.brain.decision import Round
+    from dlrover_lite.brain.planning.decision import Round
 
     store.add_round(Round(measured.inputs, (decision,), Resources(1.0, GIB)), ["job"])
     store.commit()

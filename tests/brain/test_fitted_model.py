@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.brain.fitted_model import Bottleneck, load_model, model_data
-from dlrover_lite.brain.job_view import ModelData
-from dlrover_lite.brain.lattice import Bounds, even_sizes, lattice_of
-from dlrover_lite.brain.pareto import SeparableModel, exact_front
-from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
-from dlrover_lite.brain.throughput import Prior, fit
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.brain.models.fitted_model import Bottleneck, load_model, model_data
+from dlrover_lite.brain.models.throughput import Prior, fit
+from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.planning.job_view import ModelData
+from dlrover_lite.brain.planning.pareto import SeparableModel, exact_front
+from dlrover_lite.brain.planning.plan_grid import Bounds, even_sizes, lattice_of
+from dlrover_lite.core.errors import HistoryError
 
 COSTS = {
     "worker_sample": 1e-5, "worker_minibatch": 1e-3, "worker_request": 1e-3, "ps_sample": 4e-6, "ps_request": 5e-4,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dlrover_lite.brain.demand import TableFacts
-from dlrover_lite.brain.forecast import TableCurve, forecast, memory_band, need_of
-from dlrover_lite.brain.memory_model import index_bytes, row_bytes
-from dlrover_lite.brain.profiles import Profile, PsUse, TableUse
-from dlrover_lite.units import MIB
+from dlrover_lite.brain.models.memory_forecast import TableCurve, forecast, memory_band, need_of
+from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
+from dlrover_lite.core.units import MIB
+from dlrover_lite.protocol.demands import TableFacts
+from dlrover_lite.protocol.profiles import Profile, PsUse, TableUse
 
 BASE = 80 * MIB
 TABLES = {"users": (16, 3.0, 0.9, 0.75), "pages": (4, 50.0, 0.5, 0.25)}

@@ -10,9 +10,9 @@ import pytest
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
-from dlrover_lite.errors import HistoryError
-from dlrover_lite.wire.brain_messages import UNWRITTEN, BrainAck, BrainStatusRequest, EndJob, Report
-from dlrover_lite.wire.frames import Failure
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.brain_messages import UNWRITTEN, BrainAck, BrainStatusRequest, EndJob, Report
+from dlrover_lite.transport.frames import Failure
 from tests.brain.advised import Office
 from tests.brain.service_rig import Rig, profile, registration
 from tests.brain.simulated import Costs

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.greedy import Walk, fewest_nodes, stairs_of
-from dlrover_lite.brain.job_view import JobView, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.options import Options, options_of
-from dlrover_lite.brain.pareto import Points
-from dlrover_lite.units import Resources
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.greedy import Walk, fewest_nodes, stairs_of
+from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.planning.pareto import Points
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.plan_values import Options, options_of
+from dlrover_lite.core.units import Resources
 from tests.brain.models import data, load, view
 
 models = st.builds(

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.explain import explain
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
-from dlrover_lite.brain.treatment import (
+from dlrover_lite.brain.explain.decision_text import explain
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import (
     AddPs,
     Comeback,
     GiveUp,
@@ -28,7 +26,9 @@ from dlrover_lite.brain.treatment import (
     SmallerShards,
     Tell,
 )
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 
 POLICY = HealthPolicy(comebacks={"Killed": Comeback(3), "OOMKilled": Comeback(2, 1.5), "UserError": Comeback(0)})
 ROWS = 1_000_000

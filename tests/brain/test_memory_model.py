@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.memory_model import (
+from dlrover_lite.brain.models.memory_model import (
     PsMemory,
     TableMemory,
     at_most_bytes,
@@ -24,8 +24,8 @@ from dlrover_lite.brain.memory_model import (
     peak_bytes,
     row_bytes,
 )
-from dlrover_lite.brain.table_rows import Growth, RowFit, fit_rows, quantile_rows
-from dlrover_lite.units import MIB
+from dlrover_lite.brain.models.table_rows import Growth, RowFit, fit_rows, quantile_rows
+from dlrover_lite.core.units import MIB
 
 SAMPLES = 200_000
 
@@ -231,9 +231,9 @@ def test_no_rows_no_curve() -> None:
 def test_rows_and_index_take_what_the_server_says() -> None:
     """Against the real tables: what they say that they take while they grow is never more than the model's, but for rows that have memory
     ahead, nor is the model's much more than that."""
-    from dlrover_lite.ps.table import TableGroup
+    from dlrover_lite.protocol.ps_messages import TableSpec
+    from dlrover_lite.ps.tables.table import TableGroup
     from dlrover_lite.recipe.schema import Optimizer
-    from dlrover_lite.wire.ps_messages import TableSpec
 
     group = TableGroup([TableSpec("t", 8, 0.1)], Optimizer(use="adagrad"), seed=1)
     assert group.row_bytes == row_bytes(8, 1)
@@ -272,9 +272,9 @@ def test_no_forecast_is_above_what_is_needed_at_most(dim: int, parts: int, rows:
 
 @pytest.mark.parametrize(("use", "parts"), [("sgd", 0), ("adagrad", 1), ("adam", 2), ("ftrl", 2)])
 def test_a_row_takes_what_each_optimizer_needs(use: Any, parts: int) -> None:
-    from dlrover_lite.ps.table import TableGroup
+    from dlrover_lite.protocol.ps_messages import TableSpec
+    from dlrover_lite.ps.tables.table import TableGroup
     from dlrover_lite.recipe.schema import Optimizer
-    from dlrover_lite.wire.ps_messages import TableSpec
 
     group = TableGroup([TableSpec("t", 16, 0.1)], Optimizer(use=use), seed=1)
     assert group.row_bytes == row_bytes(16, parts) - (4 if use == "ftrl" else 0)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.lattice import Bounds, Candidate, Lattice, MemoryNeed, even_sizes, lattice_of
-from dlrover_lite.brain.pareto import SeparableModel, exact_front
-from dlrover_lite.errors import UsageError
+from dlrover_lite.brain.planning.pareto import SeparableModel, exact_front
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, Lattice, MemoryNeed, even_sizes, lattice_of
+from dlrover_lite.core.errors import UsageError
 from tests.brain.models import SMALL, Bumpy, Sides
 
 sizes = st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.5, 1.0, 1.5]), min_size=1, max_size=3, unique=True).map(tuple)

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.past import past_jobs, remember
-from dlrover_lite.brain.registered import RegisteredJob
+from dlrover_lite.brain.job_history import past_jobs, remember
+from dlrover_lite.brain.job_tracker import RegisteredJob
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import FitRecord, JobEntry
-from dlrover_lite.units import MIB
+from dlrover_lite.core.units import MIB
+from dlrover_lite.protocol.outcomes import JobOutcome
 from tests.brain.advised import FEATURES, demand
 from tests.brain.simulated import START, Job
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.fitted_model import load_model
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
-from dlrover_lite.brain.observed import candidate_of, observed_view
-from dlrover_lite.brain.prescale import PastJob, StartInputs, initial_plan, initial_view
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.models.fitted_model import load_model
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.observed_job import candidate_of, observed_view
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, even_sizes
+from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_plan, initial_view
+from dlrover_lite.core.units import GIB, MIB, Resources
 from tests.brain.queueing import Costs
 from tests.brain.scenarios import FEATURES, base_view, past, replace_features, starting
 from tests.brain.simulated import START, Job

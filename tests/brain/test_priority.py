@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.admission import Need, admit
-from dlrover_lite.brain.change_policy import restrained
-from dlrover_lite.brain.decision import Decision, Round, decide
-from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Candidate, MemoryNeed
-from dlrover_lite.brain.options import options_of
-from dlrover_lite.units import Resources
+from dlrover_lite.brain.planning.admission import Need, admit
+from dlrover_lite.brain.planning.allowed_changes import restrained
+from dlrover_lite.brain.planning.decision import Decision, Round, decide
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
+from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.core.units import Resources
 from tests.brain.models import data, load, view
 
 POLICY = Policy()

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dlrover_lite.brain.job_view import Policy
+from dlrover_lite.brain.planning.job_view import Policy
 from tests.brain.recording import DIRECTORY, Scale, changes, differences, load, main, save
 from tests.brain.scenarios import SCENARIOS
 

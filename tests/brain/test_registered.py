@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.decision import Decision
-from dlrover_lite.brain.demand import Demand, Standing, StandingNode
-from dlrover_lite.brain.lattice import Candidate, Lattice
-from dlrover_lite.brain.memory_model import worker_limit
-from dlrover_lite.brain.plan import Plan
-from dlrover_lite.brain.registered import (
+from dlrover_lite.brain.job_tracker import (
     MOST_PROFILES,
     SCALE_SECONDS,
     Numbered,
@@ -23,7 +18,12 @@ from dlrover_lite.brain.registered import (
     candidate,
     heal_inputs,
 )
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.models.memory_model import worker_limit
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.plan_grid import Candidate, Lattice
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.demands import Demand, Standing, StandingNode
+from dlrover_lite.protocol.plans import Plan
 from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of, role
 from tests.brain.simulated import START, Job
 

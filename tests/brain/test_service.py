@@ -7,16 +7,13 @@ import math
 import msgspec
 import pytest
 
-from dlrover_lite.brain.demand import Demand
-from dlrover_lite.brain.outcome import JobOutcome, outcome_of
-from dlrover_lite.brain.plan import RolePlan
-from dlrover_lite.brain.service import SILENT_SECONDS, Ended
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, PlanRecord, profile_of
-from dlrover_lite.units import Resources
-from dlrover_lite.wire import brain_messages
-from dlrover_lite.wire.brain_messages import (
+from dlrover_lite.brain.store.records import JobEntry, profile_of
+from dlrover_lite.brain_server.service import SILENT_SECONDS, Ended
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol import brain_messages
+from dlrover_lite.protocol.brain_messages import (
     Advice,
     BrainAck,
     BrainHello,
@@ -27,7 +24,11 @@ from dlrover_lite.wire.brain_messages import (
     Report,
     StopBrain,
 )
-from dlrover_lite.wire.frames import NOT_UNDERSTOOD, Failure
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.outcomes import JobOutcome, outcome_of
+from dlrover_lite.protocol.plans import RolePlan
+from dlrover_lite.protocol.records import PlanRecord
+from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure
 from tests.brain.service_rig import PATIENCE, PLAN, Rig, event, profile, registration
 
 

@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.brain.decision import Decision, decide
-from dlrover_lite.brain.fitted_model import load_model, model_data
-from dlrover_lite.brain.job_view import JobView, LastChange, Policy, RoundInputs
-from dlrover_lite.brain.lattice import Bounds, Candidate, even_sizes
-from dlrover_lite.brain.options import options_of
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.throughput import fit
-from dlrover_lite.units import Resources
+from dlrover_lite.brain.models.fitted_model import load_model, model_data
+from dlrover_lite.brain.models.throughput import fit
+from dlrover_lite.brain.planning.decision import Decision, decide
+from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate, even_sizes
+from dlrover_lite.brain.planning.plan_values import options_of
+from dlrover_lite.core.units import Resources
 from tests.brain import queueing
 from tests.brain.models import data, load, view
 from tests.brain.queueing import Costs, observations

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.settings import Engine
-from dlrover_lite.brain.similarity import JobFeatures, Neighbour, distance, neighbours, pooled_prior, smoothed_plan
-from dlrover_lite.brain.throughput import Fit
+from dlrover_lite.brain.models.similarity import (
+    JobFeatures,
+    Neighbour,
+    distance,
+    neighbours,
+    pooled_prior,
+    smoothed_plan,
+)
+from dlrover_lite.brain.models.throughput import Fit
+from dlrover_lite.brain.models.throughput_forms import Engine
 
 JOB = JobFeatures("dcn", 26, 416, 1024, 10**7, "adagrad", "ada", "ctr-daily")
 COSTS = {

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Replace, Resize, Treatment
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Replace, Resize, Treatment
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 
 class Ps(NamedTuple):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.profiles import Profile, PsUse, WorkerUse
-from dlrover_lite.brain.slowing import Slowing, slowing
-from dlrover_lite.brain.treatment import HealthPolicy
+from dlrover_lite.brain.healing.mitigation import HealthPolicy
+from dlrover_lite.brain.healing.slowdown import Slowing, slowing
+from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 POLICY = HealthPolicy()
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.explain import explain
-from dlrover_lite.brain.health import heal
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.memory_model import worker_limit
-from dlrover_lite.brain.profiles import Level
-from dlrover_lite.brain.treatment import HealInputs, HealthPolicy, NodeNow, Resize, Treatment
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.brain.explain.decision_text import explain
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, HealthPolicy, NodeNow, Resize, Treatment
+from dlrover_lite.brain.models.memory_model import worker_limit
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.profiles import Level
 from tests.brain.simulated import Job
 
 USED = 200 * MIB

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.brain.decision import decide, replay
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.errors import HistoryError, UsageError
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.brain.planning.decision import decide, replay
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.core.errors import HistoryError, UsageError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.brain.models import load, view
 
 pytest.importorskip("sqlite_utils")
@@ -27,8 +27,9 @@ pytest.importorskip("sqlite_utils")
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.prune import Keep, prune
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import migrations
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 DAY = 86400.0
 
@@ -65,7 +66,7 @@ def test_everything_comes_back_as_it_was(store):
     job = a_job(features={"tables": 26, "dims": [16]}, model="dcn", owner="me", started_at=1.5)
     plan = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.0, GIB)))
     profiles = [a_profile(job.id, 10.0 * at, data={"cpu": [0.5, at]}) for at in range(3)]
-    event = NodeEvent(job=job.id, at=3.0, node="worker-1", event="ended", reason="OOMKilled", data={"code": -9})
+    event = NodeRecord(job=job.id, at=3.0, node="worker-1", event="ended", reason="OOMKilled", data={"code": -9})
     fits = [FitRecord(job=job.id, at=at, kind="bottleneck", error=0.02, windows=9, data={"x": at}) for at in (1.0, 2.0)]
     store.put_job(job)
     for profile in profiles:

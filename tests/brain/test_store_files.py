@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlite_utils import Database
 
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store import preferences, queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.prune import Keep, prune, sizes
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations
-from dlrover_lite.errors import HistoryError, RowRefused, UsageError
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.core.errors import HistoryError, RowRefused, UsageError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 PLAN = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(2, Resources(1.0, GIB)))
 
@@ -38,8 +39,8 @@ def a_profile(at, job="ads-0", **data) -> ProfileRecord:
     return ProfileRecord(job=job, at=at, seconds=1.0, samples_per_second=1.0, workers=1, servers=1, data=data)
 
 
-def an_event(what, at, node="ps-0", job="ads-0") -> NodeEvent:
-    return NodeEvent(job=job, at=at, node=node, event=what)
+def an_event(what, at, node="ps-0", job="ads-0") -> NodeRecord:
+    return NodeRecord(job=job, at=at, node=node, event=what)
 
 
 def fill(path: Path, profiles: int = 600) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.outcome import JobOutcome
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import FitRecord, JobEntry
-from dlrover_lite.brain.thinking import Thinking
-from dlrover_lite.wire.brain_messages import EndJob, RegisterJob, Report
+from dlrover_lite.brain_server.decision_thread import Thinking
+from dlrover_lite.protocol.brain_messages import EndJob, RegisterJob, Report
+from dlrover_lite.protocol.outcomes import JobOutcome
 from tests.backends.support import until
 from tests.brain.advised import FEATURES, demand
 from tests.brain.service_rig import registration

@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.demand import Demand
-from dlrover_lite.brain.features import JobFeatures
-from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store import preferences
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, PlanRecord
-from dlrover_lite.brain.thinking import Thinking
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.brain_messages import RegisterJob
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.brain_server.decision_thread import Thinking
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.brain_messages import RegisterJob
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.records import PlanRecord
 from tests.backends.support import until
 
 FEATURES = msgspec.to_builtins(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.profiles import Observation
-from dlrover_lite.brain.settings import Setting
-from dlrover_lite.brain.throttling import USUAL_CORES, throttle_cores, unthrottled
-from dlrover_lite.brain.throughput import fit, predict
+from dlrover_lite.brain.models.throttling import USUAL_CORES, throttle_cores, unthrottled
+from dlrover_lite.brain.models.throughput import fit, predict
+from dlrover_lite.brain.models.throughput_forms import Setting
+from dlrover_lite.protocol.profiles import Observation
 
 WORK, SERVED = 0.08, 0.003
 """CPU seconds of a minibatch, for a worker that nobody stops and for all PS."""

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.nnls import nnls
-from dlrover_lite.brain.profiles import HostUse, Observation, Profile, PsUse, WorkerUse, host_speeds, observe
-from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK, Engine, Form, Setting
-from dlrover_lite.brain.throughput import Fit, Prior, fit, predict, times
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.brain.models.nnls import nnls
+from dlrover_lite.brain.models.throughput import Fit, Prior, fit, predict, times
+from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK, Engine, Form, Setting
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.protocol.profiles import HostUse, Observation, Profile, PsUse, WorkerUse, host_speeds, observe
 from tests.brain.queueing import PLANS, Costs, Plan, observations, replace, simulate
 
 COSTS = Costs()

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.news import WatchedJob, WatchedJobs
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.watch import RATES, Watch
 from dlrover_lite.brain.store.watch_job import JobWatch
-from dlrover_lite.errors import HistoryError
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from tests.brain.models import load, view
 
 PLAN = Plan(RolePlan(1, Resources(0.5, GIB)), RolePlan(2, Resources(1.0, GIB)))
@@ -39,7 +40,7 @@ def _profile(job: str, at: float) -> ProfileRecord:
     return ProfileRecord(job=job, at=at, seconds=10.0, samples_per_second=at * 2, workers=2, servers=1)
 
 
-def _commit(path: Path, *what: JobEntry | ProfileRecord | PlanRecord | NodeEvent) -> None:
+def _commit(path: Path, *what: JobEntry | ProfileRecord | PlanRecord | NodeRecord) -> None:
     with ConfigStore(path) as store:
         for one in what:
             match one:
@@ -49,7 +50,7 @@ def _commit(path: Path, *what: JobEntry | ProfileRecord | PlanRecord | NodeEvent
                     store.add_profile(one)
                 case PlanRecord():
                     store.add_plan(one)
-                case NodeEvent():
+                case NodeRecord():
                     store.add_node_event(one)
         store.commit()
 
@@ -158,8 +159,8 @@ def test_a_job_is_told_in_detail(path: Path) -> None:
         _profile("one", 10.0),
         _profile("two", 10.0),
         PlanRecord(job="one", at=2.0, kind="granted", plan=PLAN),
-        NodeEvent(job="one", at=3.0, node="worker-2", event="launched", data={"follows": "worker-0"}),
-        NodeEvent(job="two", at=3.0, node="worker-0", event="up"),
+        NodeRecord(job="one", at=3.0, node="worker-2", event="launched", data={"follows": "worker-0"}),
+        NodeRecord(job="two", at=3.0, node="worker-0", event="up"),
     )
     watch = JobWatch(path, "one")
     first = watch.look()

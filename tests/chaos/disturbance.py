@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psutil
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 from tests.chaos.scenarios import move_some
 from tests.chaos.support import ChaosJob, processes
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dlrover_lite.failpoints import POINTS
+from dlrover_lite.core.failpoints import POINTS
 
 __all__ = ["FaultCount"]
 

@@ -6,15 +6,15 @@ import sys
 
 import msgspec
 
-from dlrover_lite.master import __main__ as master
-from dlrover_lite.master import generations
-from dlrover_lite.master.relaunch import POLICIES
+from dlrover_lite.master.checkpoints import restore
+from dlrover_lite.master.nodes.relaunch import POLICIES
+from dlrover_lite.master_process import __main__ as master
 
 for reason, policy in POLICIES.items():
     if policy.budget:
         POLICIES[reason] = msgspec.structs.replace(policy, budget=10_000, longest_delay_seconds=0.02)
 master.SLOW_START_MINIBATCHES = 0
-generations.MOST = 10_000
+restore.MOST = 10_000
 
 if __name__ == "__main__":
     sys.exit(master.main(sys.argv[1:]))

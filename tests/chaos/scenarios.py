@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from dlrover_lite import slots
-from dlrover_lite.errors import DlroverLiteError
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import DlroverLiteError
 from tests.chaos.support import ChaosJob, processes, recipe, start
 
 __all__ = ["SCENARIOS", "Scenario"]

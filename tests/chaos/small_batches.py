@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlrover_lite.backends.base import NodeSpec
-from dlrover_lite.ps import batches
-from dlrover_lite.ps import main as ps
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.ps.migration import batches
+from dlrover_lite.ps.server import main as ps
 
 BATCH_BYTES = 4096
 

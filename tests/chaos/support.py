@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.jobs import census
-from dlrover_lite.jobs.handle import JobHandle, launch, this_machine
+from dlrover_lite.client import census
+from dlrover_lite.client.handle import JobHandle, launch, this_machine
+from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Result
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
-from dlrover_lite.units import Resources
 from tests.backends.support import assert_nothing_runs
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 HASTY_MASTER = str(Path(__file__).parent / "hasty_master.py")
 BATCH_SIZE = 64
@@ -142,7 +142,7 @@ def start(
     restarts: int = 10_000,
     hasty: bool = True,
     pause_seconds: float = 0.0,
-    servers: str = "dlrover_lite.ps.main:main",
+    servers: str = "dlrover_lite.ps.server.main:main",
     slowed: Mapping[str, float] | None = None,
 ) -> ChaosJob:
     """``points``: where a process is to be killed, or with ``pause_seconds`` stopped for so long, once each. Workers take ``slow_seconds``

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.wire.messages import Status
+from dlrover_lite.protocol.messages import Status
 from tests.backends.support import until
 from tests.chaos.support import ChaosJob, processes, recipe, start
-from tests.spine.support import until_trained
+from tests.end_to_end.support import until_trained
 
 HALF = 2048
 SERVERS = "tests.chaos.small_batches:main"

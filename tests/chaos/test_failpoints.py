@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite import failpoints
-from dlrover_lite.failpoints import POINTS
-from dlrover_lite.ps.journal import STEPS
+from dlrover_lite.core import failpoints
+from dlrover_lite.core.failpoints import POINTS
+from dlrover_lite.ps.journal.journal import STEPS
 from tests.chaos.extent import LONG, OPTIMIZERS
 from tests.chaos.scenarios import SCENARIOS
 
@@ -23,7 +23,7 @@ NEEDS = {
     "ps.attach.marked": ["ps.push.group"],
 }
 """Points that are passed only after a death at another one."""
-PACKAGE = Path(failpoints.__file__).parent
+PACKAGE = Path(failpoints.__file__).parents[1]
 
 
 def in_the_source() -> Iterator[str]:

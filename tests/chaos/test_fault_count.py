@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.failpoints import POINTS
-from tests.house.sources import ROOT
+from dlrover_lite.core.failpoints import POINTS
+from tests.repository.sources import ROOT
 
 INNER = """
 import pytest

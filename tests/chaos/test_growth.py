@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlrover_lite.units import GIB
+from dlrover_lite.core.units import GIB
 from tests.chaos.disturbance import Disturbance
 from tests.chaos.extent import LONG, SEEDS
 from tests.chaos.support import recipe, start
-from tests.spine.support import until_trained
+from tests.end_to_end.support import until_trained
 
 SIZE_GIB = float(os.environ.get("CHAOS_GIB", "4"))
 DIM, BATCH_SIZE = 256, 512

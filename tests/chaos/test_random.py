@@ -13,7 +13,7 @@ from dlrover_lite.jobs.store import Result
 from tests.chaos.disturbance import Disturbance
 from tests.chaos.extent import LONG, OPTIMIZERS, SECONDS, SEEDS
 from tests.chaos.support import BATCH_SIZE, recipe, start
-from tests.spine.support import until_trained
+from tests.end_to_end.support import until_trained
 
 SYNTHETIC = {"format": "synthetic", "samples": 90_000, "eval_samples": 30_000, "ids_per_field": 1_000, "seed": 1}
 MOST_LOST = 0.005

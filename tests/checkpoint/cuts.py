@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import Block, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Applied, Consumed, Manifest, Marks, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.records import mixed, pack_rows, table_salt
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.records import mixed, pack_rows, table_salt
-from dlrover_lite.rows import RowData
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 
 TABLES = [["user", "item"], ["city"]]
 """Of each group."""

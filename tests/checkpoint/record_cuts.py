@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.ps.layout import groups_of
-from dlrover_lite.ps.optimizer_state import STATE_PARTS
-from dlrover_lite.records import pack_rows, slots_of, table_salt
-from dlrover_lite.rows import RowData
-from dlrover_lite.wire.ps_messages import Configure
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.records import pack_rows, slots_of, table_salt
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.protocol.ps_messages import Configure
+from dlrover_lite.tables.layout import groups_of
+from dlrover_lite.tables.optimizer_state import STATE_PARTS
 
 Key = tuple[int, int, int]
 """Group, table, id."""

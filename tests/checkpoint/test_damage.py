@@ -14,7 +14,7 @@ from dlrover_lite.checkpoint.layout import HEAD, TAIL, Codec
 from dlrover_lite.checkpoint.manifest import MANIFEST, pack_manifest, read_manifest
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign, JobError
+from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, JobError
 from tests.checkpoint.cuts import State, expected, keys, state_of, write_cut
 
 OLD = dict.fromkeys(keys(120), 1)

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.layout import ALIGNMENT, LARGE_BYTES, Block, GroupShape
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, JobError
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.records import pack_rows, table_salt
-from dlrover_lite.rows import RowData
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, JobError
+from dlrover_lite.core.records import pack_rows, table_salt
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.tables.layout import slots_of
 from tests.checkpoint.cuts import manifest_of
 
 TABLES = ["user", "city"]

@@ -15,7 +15,7 @@ import pytest
 
 from dlrover_lite.checkpoint.manifest import MANIFEST
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 from tests.checkpoint.cuts import SHAPES, expected, halves, keys, manifest_of, rows_of, state_of, write_cut
 from tests.file_calls import recorded
 

@@ -17,9 +17,9 @@ from dlrover_lite.checkpoint import newest_rows
 from dlrover_lite.checkpoint.newest_rows import NewestRows
 from dlrover_lite.checkpoint.part_reader import PartReader
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged
+from dlrover_lite.core.errors import CheckpointDamaged
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 from tests.checkpoint.record_cuts import Key, found_in, row_of, shapes_of, write_cut
 
 CONFIGURATION = Configure(

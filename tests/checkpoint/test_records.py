@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import records
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint import buckets, part_writer
 from dlrover_lite.checkpoint.layout import ENTRY_BYTES_1, HEAD, TAIL, Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import MANIFEST, Manifest, pack_manifest
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, CheckpointForeign
-from dlrover_lite.ps.hashing import mix64
-from dlrover_lite.ps.layout import hashes_of, slots_of
-from dlrover_lite.records import RecordShape, mixed, pack_rows, table_salt, unpack_rows
-from dlrover_lite.rows import RowData
+from dlrover_lite.core import records
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign
+from dlrover_lite.core.records import RecordShape, mixed, pack_rows, table_salt, unpack_rows
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.tables.hashing import mix64
+from dlrover_lite.tables.layout import hashes_of, slots_of
 from tests.checkpoint.cuts import (
     BLOCK_BYTES,
     SALTS,

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import Codec, GroupShape
 from dlrover_lite.checkpoint.manifest import configure
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import JobError
-from dlrover_lite.records import pack_rows, table_salt
-from dlrover_lite.rows import RowData
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.records import pack_rows, table_salt
+from dlrover_lite.core.rows import RowData
 from tests.checkpoint.cuts import (
     CONFIGURATION,
     SHAPES,

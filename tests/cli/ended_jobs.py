@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Job, Result, create_job
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.progress import Evaluations, Progress
-from dlrover_lite.master.recovery import facts_for
-from dlrover_lite.master.shard_plan import look_at_data
-from dlrover_lite.master.shards import ShardService
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.master.checkpoints.restored_ledger import facts_for
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.progress import Evaluations, Progress
+from dlrover_lite.master.work.shard_plan import look_at_data
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.tables.layout import BLOCK
 from tests.ps.engine_cuts import write_cut
 
 SMALL = {
@@ -48,7 +48,7 @@ def ended_job(recipe: Recipe, state: Any = "stopped") -> Job:
 
 def cut_of(job: Job, cut: int = 1) -> Engine:
     """A cut after 3 minibatches, and the engine with what is in it."""
-    from dlrover_lite.worker.declared import declare
+    from dlrover_lite.worker.parameters.dry_configuration import declare
 
     declared = declare(job.recipe)
     engine = Engine(owned=ALL_SLOTS)

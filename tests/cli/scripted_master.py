@@ -14,20 +14,20 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from dlrover_lite.jobs import statuses
-from dlrover_lite.jobs.processes import identify
-from dlrover_lite.jobs.runtime import MASTER_SOCKET
+from dlrover_lite.core.processes import identify
+from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job, create_job
-from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     MasterRequests,
     NodeStatus,
     Status,
     StatusRequest,
     StopRequest,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
+from dlrover_lite.transport.endpoints import MASTER_SOCKET
+from dlrover_lite.transport.frames import Failure
+from dlrover_lite.transport.server import Server
 
 __all__ = ["make_job", "running_job", "status_of"]
 
@@ -50,7 +50,7 @@ def make_job(name: str = "told", *, fixed: bool = True) -> Job:
 
 
 def status_of(job: Job, **changes: object) -> Status:
-    known = statuses.starting(job)
+    known = final_status.starting(job)
     settings = {"state": "training", "nodes": NODES, "elapsed_seconds": 10.0, **changes}
     return msgspec.structs.replace(known, **settings)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.planning.plan_grid import Candidate
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.settings import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.models.throughput_forms import ADDITIVE, BOTTLENECK
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from tests.brain.simulated import Job
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 Module = Callable[[str], ModuleType]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.census import check
+from dlrover_lite.client.census import check
 from dlrover_lite.jobs.store import Job, Result, create_job
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import Recipe

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.checkpoint_words import checkpoint_lines, newest_text, open_problem, problem_text
-from dlrover_lite.jobs.handle import JobHandle
-from dlrover_lite.jobs.progress_line import progress_text
+from dlrover_lite.client.checkpoint_words import checkpoint_lines, newest_text, open_problem, problem_text
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.client.progress_line import progress_text
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     CheckpointProblem,
     CheckpointPromise,
     CheckpointRequest,
@@ -27,6 +26,7 @@ from dlrover_lite.wire.messages import (
     Status,
     to_builtins,
 )
+from dlrover_lite.transport.frames import Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from dlrover_lite.checkpoint.layout import ALIGNMENT
-from dlrover_lite.checkpoint.locate import locate, store_of
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.statuses import starting
+from dlrover_lite.jobs.checkpoint_location import locate, store_of
+from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job, create_job
+from dlrover_lite.protocol.messages import CheckpointsStatus, CheckpointStall, to_builtins
 from dlrover_lite.recipe.load import parse_recipe
-from dlrover_lite.wire.messages import CheckpointsStatus, CheckpointStall, to_builtins
 from tests.checkpoint.cuts import keys, write_cut
 from tests.cli import documented
 

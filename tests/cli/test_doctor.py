@@ -13,16 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlrover_lite.backends.base import Enforcement
-from dlrover_lite.backends.local import linux
+from dlrover_lite.backends.local import doctor, linux
+from dlrover_lite.backends.local.doctor import Check
+from dlrover_lite.backends.local.leftovers import sweep
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
 from dlrover_lite.cli import doctor as command
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs import doctor
-from dlrover_lite.jobs.doctor import Check
-from dlrover_lite.jobs.store import sweep
-from dlrover_lite.kernel_files import seal
-from dlrover_lite.units import GIB, MIB
+from dlrover_lite.core.kernels.files import seal
+from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.protocol.nodes import Enforcement
 from tests.cli.documented import check
 
 Capture = pytest.CaptureFixture[str]
@@ -211,7 +210,7 @@ def test_kernels_that_are_there_and_that_are_not(home: Path) -> None:
 def test_paths_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.runtime().level == "ok"
     monkeypatch.setattr(doctor, "MAX_SOCKET_NAME_BYTES", 32)
-    monkeypatch.setattr("dlrover_lite.jobs.runtime.MAX_SOCKET_PATH_BYTES", 10)
+    monkeypatch.setattr("dlrover_lite.backends.local.runtime_directories.MAX_SOCKET_PATH_BYTES", 10)
     found = doctor.runtime()
     assert found.level == "problem" and "too long a path" in found.text and "XDG_RUNTIME_DIR" in found.hint
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from dlrover_lite.checkpoint.locate import destination
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import endings, handle, resuming
+from dlrover_lite.client import handle, resuming
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs import endings
+from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.store import Beginning, Job
 from tests.cli.ended_jobs import cut_of, ended_job, recipe_of
 
@@ -63,10 +64,13 @@ def commands(text: str) -> list[list[str]]:
 def recorded(job: Job, number: int) -> None:
     """As the master wrote its status last."""
     newest = {"number": number, "at": 1.0, "samples": 192, "rows": 1, "bytes": 1, "seconds": 1.0}
-    from dlrover_lite.jobs import statuses
+    from dlrover_lite.jobs import final_status
 
     job.write_status(
-        {**statuses._blank(job.id), "checkpoints": {"newest": newest, "under_way": None, "problem": None, "stalls": []}}
+        {
+            **final_status._blank(job.id),
+            "checkpoints": {"newest": newest, "under_way": None, "problem": None, "stalls": []},
+        }
     )
 
 

@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.decision import Decision, Round
-from dlrover_lite.brain.lattice import Candidate, MemoryBand
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain.planning.decision import Decision, Round
+from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryBand
 from dlrover_lite.brain.store import queries
-from dlrover_lite.brain.treatment import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.cli.main import main
-from dlrover_lite.expected_end import ExpectedEnd
-from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.handle import JobHandle
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import Ack, AutoscaleRequest, AutoscaleStatus
-from dlrover_lite.words import at_time
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.core.words import at_time
+from dlrover_lite.protocol.messages import Ack, AutoscaleRequest, AutoscaleStatus
+from dlrover_lite.transport.frames import Failure
 from tests.brain.advised import Office, done
 from tests.cli.documented import check
 from tests.cli.scripted_master import running_job, status_of

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.checkpoint.locate import locate
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import resuming
+from dlrover_lite.client import resuming
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.jobs.store import create_job
 from dlrover_lite.models.serving import load_model
 from dlrover_lite.recipe.load import resolved_yaml
@@ -174,7 +174,7 @@ def test_its_parameters_are_trained_further_otherwise(
     run: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: list[str], anew: int
 ) -> None:
     """What differs is said, and which state doesn't fit; without --only-parameters it is refused, with that as the way out."""
-    from dlrover_lite.jobs import handle
+    from dlrover_lite.client import handle
 
     begun: list[Any] = []
 
@@ -202,7 +202,7 @@ def test_counts_that_begin_at_0_are_said(
     run: Any, monkeypatch: pytest.MonkeyPatch, option: list[str], before: str
 ) -> None:
     """Where the job is to export counts of updates, and the checkpoint has none."""
-    from dlrover_lite.jobs import handle
+    from dlrover_lite.client import handle
 
     def launch(*_: Any, **__: Any) -> None:
         raise JobError("it was to be started")

@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.decision import Decision, Round
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.planning.decision import Decision, Round
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord
+from dlrover_lite.brain.store.records import JobEntry
+from dlrover_lite.brain_server import brain_process
+from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs import brains
-from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.units import GIB, MIB, Resources
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.units import GIB, MIB, Resources
-from dlrover_lite.wire.messages import to_builtins
+from dlrover_lite.protocol.messages import to_builtins
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, start, write_recipe
 from tests.cli.documented import check
@@ -40,7 +41,7 @@ LARGE = Plan(ps=RolePlan(1, Resources(0.5, GIB)), worker=RolePlan(3, Resources(0
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
-    brains.stop(kill=True)
+    brain_process.stop(kill=True)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def past(home: Path) -> None:
             (1.0, "launched", "", size),
             (50.0, "ended", "OOMKilled", {"detail": "over 1 GiB"}),
         ):
-            event = NodeEvent(job="ads-1", at=1e9 + at, node="worker-0", event=what, reason=reason, data=data)  # type: ignore[arg-type]
+            event = NodeRecord(job="ads-1", at=1e9 + at, node="worker-0", event=what, reason=reason, data=data)  # type: ignore[arg-type]
             store.add_node_event(event)
         store.commit()
         decision = Decision(job="ads-1", at=1e9 + 30, action="change", plan=LARGE, reason="it changes to more workers")
@@ -212,7 +213,7 @@ def test_a_job_goes_on_while_its_brain_is_killed(
     assert done.returncode == 0, said
     job = JobHandle.find(out.strip())
     try:
-        now = brains.ask_status()
+        now = brain_process.ask_status()
         assert now is not None and f"started the brain (pid {now.pid}, idle exit after 15 min)" in said.splitlines()
         until(lambda: job.status().samples > 0, "some samples", 60.0)
         value = as_json(["brain", "status"], capsys)
@@ -222,7 +223,7 @@ def test_a_job_goes_on_while_its_brain_is_killed(
         before = job.status().samples
         until(lambda: has_told(job, "the brain is lost"), "a word about the loss")
         until(lambda: job.status().samples > before, "more samples")
-        brains.ensure()
+        brain_process.ensure()
         until(lambda: has_told(job, "the brain is there"), "a word about the new one", 60.0)
         assert main(["brain", "stop"]) == 0
         capsys.readouterr()
@@ -235,8 +236,8 @@ def test_a_job_goes_on_while_its_brain_is_killed(
 
 def test_numbers_of_a_band_are_kept(past: None, capsys: Capture) -> None:
     """What a decision predicted and brought is part of its object."""
-    from dlrover_lite.brain.decision import Predicted
     from dlrover_lite.brain.effect import judge
+    from dlrover_lite.brain.planning.decision import Predicted
 
     with ConfigStore(BrainFiles().database) as store:
         predicted = Predicted(

@@ -11,22 +11,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from dlrover_lite.brain.plan import initial_plan
-from dlrover_lite.checkpoint.locate import locate
 from dlrover_lite.checkpoint.manifest import known_id_kinds
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import DataError
-from dlrover_lite.jobs import resuming
+from dlrover_lite.client import resuming
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.checkpoint_location import locate
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.master.generations import begin_generation
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.shard_plan import look_at_data
-from dlrover_lite.master.shards import ShardService
-from dlrover_lite.master.story import StoryLog
+from dlrover_lite.master.checkpoints.restore import begin_generation
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shard_plan import look_at_data
+from dlrover_lite.master.work.shards import ShardService
 from dlrover_lite.models.serving import read_manifest
+from dlrover_lite.protocol.plans import initial_plan
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.units import Resources
 from tests.cli.ended_jobs import cut_of, ended_job
 
 pa = pytest.importorskip("pyarrow")

@@ -15,7 +15,7 @@ from dlrover_lite import __version__
 from dlrover_lite.cli import main as frame
 from dlrover_lite.cli import reference
 from dlrover_lite.cli.groups import CommandGroup, LazyCommand
-from dlrover_lite.errors import JobError, ModelError
+from dlrover_lite.core.errors import JobError, ModelError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "numba", "zmq", "msgspec", "ruamel", "rich", "psutil", "platformdirs", "pyarrow")

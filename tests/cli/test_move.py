@@ -12,15 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
 from dlrover_lite.cli.main import main
 from dlrover_lite.cli.waiting import under_way
-from dlrover_lite.errors import JobError, UsageError
-from dlrover_lite.jobs.handle import JobHandle
-from dlrover_lite.jobs.progress_line import progress_text
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.client.progress_line import progress_text
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     CancelMovesRequest,
     DrainRequest,
     KillRequest,
@@ -33,6 +32,7 @@ from dlrover_lite.wire.messages import (
     TopologyRequest,
     to_builtins,
 )
+from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, TableUse, WorkerUse
 from dlrover_lite.cli.main import main
 from dlrover_lite.jobs.profiles import FILE, Gap, ProfileLog
 from dlrover_lite.jobs.store import Job
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, TableUse, WorkerUse
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job
 

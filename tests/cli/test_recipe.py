@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.cli.main import main
+from dlrover_lite.core.units import Resources
 from dlrover_lite.models.trial import Found
 from dlrover_lite.recipe.load import load_recipe
-from dlrover_lite.units import Resources
 from tests.cli.conftest import PATIENCE_SECONDS, start
 
 Capture = pytest.CaptureFixture[str]
@@ -39,7 +39,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the seconds that a process with torch takes."""
     found = Found(lines=9, samples=8, dense_parameters=7, embedding_values=8)
-    monkeypatch.setattr("dlrover_lite.jobs.trial.try_recipe", lambda *_: found)
+    monkeypatch.setattr("dlrover_lite.client.trial.try_recipe", lambda *_: found)
 
 
 def test_validate_says_what_will_happen(directory: Path, capsys: Capture) -> None:
@@ -91,7 +91,7 @@ def test_validate_and_plan_have_one_answer(
     roles: str, directory: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cores and memory of what a job would begin with."""
-    monkeypatch.setattr("dlrover_lite.jobs.trial.try_recipe", lambda *_: Found(samples=900))
+    monkeypatch.setattr("dlrover_lite.client.trial.try_recipe", lambda *_: Found(samples=900))
     (directory / "day.tsv").write_text(CRITEO_LINE * 1000)
     arguments = ["job.yaml", "--json", "--set", f"resources={roles}"]
     assert main(["validate", *arguments]) == 0

@@ -13,12 +13,12 @@ import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.cli.waiting import under_way
-from dlrover_lite.errors import UsageError
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.units import MIB
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.units import MIB
-from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import NodeStatus, ResizeRequest, Scaled, Status
+from dlrover_lite.protocol.messages import NodeStatus, ResizeRequest, Scaled, Status
+from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

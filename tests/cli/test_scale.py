@@ -12,16 +12,16 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.errors import JobError, UsageError
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Result
-from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     Scaled,
     ScaleRequest,
     Status,
     to_builtins,
 )
+from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.jobs.store import Result
-from dlrover_lite.wire.messages import HotSlot, MoveStatus, PsSlots, SlotsReport, SlotsRequest
+from dlrover_lite.protocol.messages import HotSlot, MoveStatus, PsSlots, SlotsReport, SlotsRequest
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.expected_end import ExpectedEnd
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import MIB, format_bytes
+from dlrover_lite.core.words import at_time
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.units import MIB, format_bytes
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
-from dlrover_lite.words import at_time
+from dlrover_lite.protocol.messages import ExportStatus, NextLook, RestoreStatus, Status, to_builtins
+from dlrover_lite.transport.frames import Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 

@@ -12,17 +12,17 @@ import pytest
 
 from dlrover_lite.cli.main import main
 from dlrover_lite.cli.story import timeline
-from dlrover_lite.errors import UsageError
-from dlrover_lite.jobs import stories
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.jobs import events
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     Story,
     StoryEntry,
     StoryRequest,
     to_builtins,
 )
+from dlrover_lite.transport.frames import UNUSABLE, Failure
 from tests.cli.documented import check
 from tests.cli.scripted_master import make_job, running_job, status_of
 
@@ -52,7 +52,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def ended(home: Path) -> Job:
     job = make_job()
     job.write_record(msgspec.structs.replace(job.record(), started_at=BEGAN))
-    stories.append(job.directory, ENTRIES)
+    events.append(job.directory, ENTRIES)
     job.write_result(Result("failed", BEGAN + 90_001, "no more memory", status=to_builtins(status_of(job))))
     return job
 
@@ -111,7 +111,7 @@ def test_a_job_alone_is_taken_for_one(ended: Job, capsys: Capture) -> None:
 
 
 def test_a_torn_last_line_is_told_beside(ended: Job, capsys: Capture) -> None:
-    with (ended.directory / stories.FILE).open("ab") as file:
+    with (ended.directory / events.FILE).open("ab") as file:
         file.write(b'{"at": 18000')
     assert main(["story", "--json"]) == 0
     output = capsys.readouterr()
@@ -171,6 +171,6 @@ def test_of_a_job_whose_keeper_was_killed(capsys: Capture) -> None:
         record = job.record()
     gone = msgspec.structs.replace(record.launcher, started="never")
     job.write_record(msgspec.structs.replace(record, keeper=gone, launcher=gone))
-    stories.append(job.directory, ENTRIES[:1])
+    events.append(job.directory, ENTRIES[:1])
     assert main(["story", "worker-0"]) == 0
     assert "launched with" in capsys.readouterr().out

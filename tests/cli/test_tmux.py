@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.jobs import brains
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.brain_server import brain_process
+from dlrover_lite.client.handle import JobHandle
 from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, PATIENCE_SECONDS, ROOT, start
 from tests.directories import own_directories
@@ -94,7 +94,7 @@ def job(own_directories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     if not handle.job.is_over():
         handle.stop(kill=True)
     handle.wait(PATIENCE_SECONDS)
-    brains.stop(kill=True)
+    brain_process.stop(kill=True)
 
 
 @pytest.fixture

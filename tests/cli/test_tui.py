@@ -13,9 +13,9 @@ import pytest
 
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
+from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.cli import tui
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.brain_files import BrainFiles
 from tests.cli.conftest import start
 
 PATIENCE_SECONDS = 100.0

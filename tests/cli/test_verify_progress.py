@@ -9,9 +9,9 @@ import pytest
 from dlrover_lite.checkpoint.store import CheckpointStore
 from dlrover_lite.cli import output
 from dlrover_lite.cli.main import main
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.units import format_bytes
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
 from tests.checkpoint.record_cuts import write_cut
 
 Capture = pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
 from tests.backends.support import until
 from tests.cli.conftest import ENDLESS, PATIENCE_SECONDS, start, write_recipe
 from tests.cli.documented import check, fields

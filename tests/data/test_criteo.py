@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import Batch
 from dlrover_lite.data.criteo import CRITEO_SCHEMA, CriteoParser, category_id
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.data.text import TextDataset
-from dlrover_lite.errors import DataError
 from tests.data.criteo_lines import generated_lines
 
 GOOD = generated_lines(1)[0]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.csv import CsvParser
 from dlrover_lite.data.fields import category_id, parse_float
 from dlrover_lite.data.text import TextDataset
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.schema import CsvData
 
 

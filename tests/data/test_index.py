@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError
+from dlrover_lite.core.files.paths import cache_directory
 from dlrover_lite.data import index
 from dlrover_lite.data.files import atomic_file
 from dlrover_lite.data.index import find_index, index_text
 from dlrover_lite.data.lines import LineReader, line_starts
-from dlrover_lite.errors import DataError
-from dlrover_lite.jobs.paths import cache_directory
 from tests.file_calls import recorded
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.criteo import CriteoParser
 from dlrover_lite.data.csv import CsvParser
 from dlrover_lite.data.keys import keys_of
 from dlrover_lite.data.parquet import ParquetDataset
 from dlrover_lite.data.text import TextDataset
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.id_kinds import IdKind
 from dlrover_lite.recipe.schema import CsvData, ParquetData
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data import parquet, spilled_group
 from dlrover_lite.data.base import Batch
 from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.data.parquet import ParquetDataset
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.schema import ParquetData
 from tests.data.test_parquet import RECIPE, columns, write
 

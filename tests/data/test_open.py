@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlrover_lite.core.errors import DataError
 from dlrover_lite.data.base import Dataset
 from dlrover_lite.data.open import describe, open_data
-from dlrover_lite.errors import DataError
 from dlrover_lite.recipe.schema import CriteoData, CsvData, Data, ParquetData, SyntheticData
 from tests.data.criteo_lines import generated_lines
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from dlrover_lite.cli.data import data as data_command
+from dlrover_lite.core.errors import DataError, UsageError
 from dlrover_lite.data.open import open_data
 from dlrover_lite.data.synthetic import BEST_AUC, POSITIVE_SHARE, SyntheticDataset, best_auc, write_tsv
-from dlrover_lite.errors import DataError, UsageError
 from dlrover_lite.recipe.schema import CriteoData, SyntheticData
 
 SPEC = SyntheticData(samples=20_000, ids_per_field=1000, seed=7)

@@ -20,28 +20,30 @@ import psutil
 import pytest
 import zmq
 
-from dlrover_lite.brain import daemon
-from dlrover_lite.brain.daemon import look_at
+from dlrover_lite.backends.local import cgroups
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import BrainError, HistoryError, UsageError
-from dlrover_lite.jobs import brains, cgroups
-from dlrover_lite.jobs.brain_files import BrainFiles, brain_mode
-from dlrover_lite.jobs.handle import launch
-from dlrover_lite.jobs.processes import identify
+from dlrover_lite.brain_server import brain_process, daemon
+from dlrover_lite.brain_server.daemon import look_at
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.client.handle import launch
+from dlrover_lite.core.errors import BrainError, HistoryError, UsageError
+from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs.store import Job, Result, create_job
-from dlrover_lite.master.brain_link import BrainLink
-from dlrover_lite.master.brain_restart import BrainRestart, start_process
-from dlrover_lite.master.brain_start import find_daemon
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master_process.brain_restart import BrainRestart, start_process
+from dlrover_lite.master_process.brain_start import find_daemon
+from dlrover_lite.protocol.brain_messages import BrainStatus
+from dlrover_lite.protocol.brain_mode import brain_mode
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
-from dlrover_lite.wire.brain_messages import BrainStatus
 from tests.brain.service_rig import PATIENCE, profile, registration
 from tests.limits.support import own_v1, own_v2
 
 RECIPE = "version: 1\nname: ads\nmodel: dcn\ndata: {format: synthetic, samples: 1000}\n"
 ENSURE = """
 import sys
-from dlrover_lite.jobs import brains, cgroups
+from dlrover_lite.brain_server import brain_process
+from dlrover_lite.backends.local import cgroups
 sys.stdin.readline()
 brain = brains.ensure()
 print(brain.pid, int(brain.started), flush=True)
@@ -52,7 +54,7 @@ print(brain.pid, int(brain.started), flush=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DLROVER_LITE_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
-    brains.stop(kill=True)
+    brain_process.stop(kill=True)
 
 
 def runtime_directories() -> list[Path]:
@@ -61,21 +63,22 @@ def runtime_directories() -> list[Path]:
 
 def test_one_is_started_found_and_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_CALLER", "secret")
-    brain = brains.ensure(idle_seconds=90.0)
+    brain = brain_process.ensure(idle_seconds=90.0)
     assert (
-        brain.started and brains.announcement(brain) == f"started the brain (pid {brain.pid}, idle exit after 1.5 min)"
+        brain.started
+        and brain_process.announcement(brain) == f"started the brain (pid {brain.pid}, idle exit after 1.5 min)"
     )
-    again = brains.ensure()
-    assert (again.pid, again.started, brains.announcement(again)) == (brain.pid, False, "")
+    again = brain_process.ensure()
+    assert (again.pid, again.started, brain_process.announcement(again)) == (brain.pid, False, "")
     process = psutil.Process(brain.pid)
     assert "OF_THE_CALLER" not in process.environ() and process.cwd() == "/"
     assert process.ppid() != os.getpid() and os.getsid(brain.pid) != os.getsid(0)
-    now = brains.ask_status()
+    now = brain_process.ask_status()
     assert now is not None and (now.pid, now.jobs, now.embedded) == (brain.pid, [], False)
     assert (home / "state" / "brain" / "brain.sqlite").exists()
-    assert brains.stop() == brain.pid
+    assert brain_process.stop() == brain.pid
     assert identify(brain.pid) is None
-    assert brains.stop() is None and brains.ask_status() is None
+    assert brain_process.stop() is None and brain_process.ask_status() is None
     assert runtime_directories() == []
     assert "ends: stopped by request" in BrainFiles().log.read_text()
 
@@ -97,7 +100,7 @@ def test_those_who_start_one_at_once_get_the_same_one() -> None:
 def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
-    first = brains.ensure()
+    first = brain_process.ensure()
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=said.append, clock=time.monotonic)
     link = BrainLink(registration(), restart.find, context=context, say=said.append)
 
@@ -114,7 +117,7 @@ def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
         while link.state == "open":
             link._serve(0.1)
         until_open()
-        now = brains.ask_status()
+        now = brain_process.ask_status()
         assert now is not None and now.pid != first.pid
         assert [one.job for one in now.jobs] == ["ads-1"]
         assert said[0] == "the brain is lost (none runs): training goes on without its advice"
@@ -131,7 +134,7 @@ def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
 START_FROM = """
 import os, sys
 from pathlib import Path
-from dlrover_lite.master.brain_restart import start_process
+from dlrover_lite.master_process.brain_restart import start_process
 
 (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
 starting = start_process()
@@ -184,12 +187,12 @@ def test_a_brain_that_a_master_starts_is_not_in_the_control_group_of_the_job(
             check=True,
         )
         assert done.stdout.startswith("started the brain"), done.stdout + done.stderr
-        brain = brains.ask_status()
+        brain = brain_process.ask_status()
         assert brain is not None and groups_of(brain.pid)[""].endswith(scope.name)
         assert cgroups.end([divided_group / "keeper"]), "nothing holds the job's group"
-        assert brains.stop() == brain.pid
+        assert brain_process.stop() == brain.pid
     finally:
-        brains.stop(kill=True)
+        brain_process.stop(kill=True)
         if scope.exists():
             remove_group(scope)
 
@@ -197,7 +200,7 @@ def test_a_brain_that_a_master_starts_is_not_in_the_control_group_of_the_job(
 def asked() -> BrainStatus | None:
     """None while one is just starting, or has just been killed."""
     try:
-        return brains.ask_status()
+        return brain_process.ask_status()
     except BrainError:
         return None
 
@@ -207,7 +210,7 @@ def test_a_brain_that_the_master_of_a_job_with_limits_of_version_1_starts_is_whe
 ) -> None:
     own_v1()
     monkeypatch.setenv("DLROVER_LITE_BRAIN", "daemon")
-    first = brains.ensure()
+    first = brain_process.ensure()
     recipe = parse_recipe(
         {
             "version": 1,
@@ -243,7 +246,7 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
     """kill -9 between reports: all that was answered is there, and what wasn't is told to the brain that comes next."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
-    first = brains.ensure()
+    first = brain_process.ensure()
     link = BrainLink(registration(), find_daemon, context=context, say=said.append)
 
     def until_told() -> None:
@@ -269,12 +272,12 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
             assert time.monotonic() < end
             link._serve(0.1)
         assert said == ["the brain is lost (none runs): training goes on without its advice"]
-        second = brains.ensure()
+        second = brain_process.ensure()
         assert second.started and len(runtime_directories()) == 1
         link._next_at = 0.0
         until_told()
         assert said[1:] == ["the brain is there"]
-        now = brains.ask_status()
+        now = brain_process.ask_status()
         assert now is not None and [one.job for one in now.jobs] == ["ads-1"]
         with ConfigStore(BrainFiles().database) as store:
             assert [one.at for one in queries.profiles(store, "ads-1")] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -296,24 +299,24 @@ def wait_for_end_of(pid: int) -> bool:
 
 
 def test_a_newer_one_follows_an_older_one_and_never_the_other_way() -> None:
-    old = brains.ensure(version="0.0.9")
-    new = brains.ensure(version="0.10.0")
+    old = brain_process.ensure(version="0.0.9")
+    new = brain_process.ensure(version="0.10.0")
     assert new.started and new.replaced == "0.0.9" and new.pid != old.pid
-    assert f"in place of version 0.0.9 (pid {new.pid}" in brains.announcement(new)
+    assert f"in place of version 0.0.9 (pid {new.pid}" in brain_process.announcement(new)
     assert identify(old.pid) is None
-    assert brains.ensure(version="0.1.0")[:2] == (new.pid, "0.10.0")
+    assert brain_process.ensure(version="0.1.0")[:2] == (new.pid, "0.10.0")
     assert "hands over to version 0.10.0" in BrainFiles().log.read_text()
 
 
 def test_it_ends_by_itself_when_nobody_needs_it() -> None:
-    brain = brains.ensure(idle_seconds=0.01)
+    brain = brain_process.ensure(idle_seconds=0.01)
     assert wait_for_end_of(brain.pid)
     assert runtime_directories() == []
     assert "ends: no job for" in BrainFiles().log.read_text()
 
 
 def test_it_ends_when_its_directory_is_removed(home: Path) -> None:
-    brain = brains.ensure()
+    brain = brain_process.ensure()
     shutil.rmtree(home)
     assert wait_for_end_of(brain.pid)
     assert runtime_directories() == []
@@ -324,22 +327,22 @@ def test_a_database_that_can_not_be_used_stops_no_job() -> None:
     files.make()
     files.database.write_bytes(b"no database at all" * 100)
     with pytest.raises(BrainError, match="damaged or no database") as error:
-        brains.ensure()
+        brain_process.ensure()
     assert "Move it away" in error.value.hint
     said: list[str] = []
-    brains.begin("daemon", said.append)
+    brain_process.begin("daemon", said.append)
     assert len(said) == 1 and "damaged or no database" in said[0] and "runs without its advice" in said[0]
     assert not files.lives() and runtime_directories() == []
 
 
 def test_one_that_hangs_is_said_and_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    brain = brains.ensure()
+    brain = brain_process.ensure()
     os.kill(brain.pid, signal.SIGSTOP)
-    monkeypatch.setattr(brains, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(brain_process, "_ANSWER_SECONDS", 0.3)
     with pytest.raises(BrainError, match="did not answer") as error:
-        brains.ensure()
+        brain_process.ensure()
     assert "brain stop --kill" in error.value.hint
-    assert brains.stop(kill=True) == brain.pid
+    assert brain_process.stop(kill=True) == brain.pid
     assert runtime_directories() == []
 
 
@@ -366,7 +369,7 @@ def test_in_the_foreground() -> None:
     try:
         assert process.stderr is not None
         assert process.stderr.readline() == f"the brain listens (pid {process.pid})\n"
-        assert brains.ensure().pid == process.pid
+        assert brain_process.ensure().pid == process.pid
         second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
         assert second.returncode == 1 and "A brain runs already" in second.stderr
         process.send_signal(signal.SIGINT)

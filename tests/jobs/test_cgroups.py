@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.jobs import cgroups
-from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory, sweep_runtime
+from dlrover_lite.backends.local import cgroups
+from dlrover_lite.backends.local.runtime_directories import (
+    create_runtime_directory,
+    record_cgroups,
+    remove_runtime_directory,
+    sweep_runtime,
+)
 from tests.backends.support import PATIENCE_SECONDS, until
 from tests.jobs.test_runtime import me, swept
 from tests.jobs.test_store import gone

@@ -8,20 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.demand import demand_of
-from dlrover_lite.brain.features import features_of
-from dlrover_lite.brain.lattice import Candidate
-from dlrover_lite.brain.plan import Plan, RolePlan, initial_plan
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, PlanRecord, profile_record
-from dlrover_lite.errors import HistoryError
-from dlrover_lite.jobs import foresight
-from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.foresight import FirstPlan, first_plan, foresee
+from dlrover_lite.brain.store.records import JobEntry, profile_record
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.client import dry_run as foresight
+from dlrover_lite.client.dry_run import FirstPlan, first_plan, foresee
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.core.units import GIB, Resources, format_bytes
+from dlrover_lite.protocol.demands import demand_of
+from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.messages import AutoscaleStatus
+from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
+from dlrover_lite.protocol.records import PlanRecord
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
-from dlrover_lite.units import GIB, Resources, format_bytes
-from dlrover_lite.wire.messages import AutoscaleStatus
 from tests.brain import simulated
 
 MACHINE = Resources(4.0, 8 * GIB)

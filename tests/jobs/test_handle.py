@@ -14,10 +14,11 @@ import psutil
 import pytest
 import zmq
 
+from dlrover_lite.backends.local.leftovers import sweep
 from dlrover_lite.backends.local.options import KeeperOptions
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.handle import JobHandle, launch
-from dlrover_lite.jobs.store import Job, list_jobs, sweep
+from dlrover_lite.client.handle import JobHandle, launch
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.jobs.store import Job, list_jobs
 from tests.backends.support import (
     PATIENCE_SECONDS,
     assert_nothing_runs,
@@ -67,7 +68,7 @@ def test_a_job_that_stops_when_asked(own_directories: Path) -> None:
 
 
 def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrover_lite.jobs.handle._ANSWER_DEADLINE_SECONDS", 0.1)
+    monkeypatch.setattr("dlrover_lite.client.handle._ANSWER_DEADLINE_SECONDS", 0.1)
     handle = start("nodes", "2")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as deaf:
         deaf.bind(handle.job.record().master_endpoint)
@@ -80,7 +81,7 @@ def test_a_master_that_is_busy_with_the_data_is_starting(monkeypatch: pytest.Mon
 
 
 def test_a_question_to_a_master_that_ends_before_it_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrover_lite.jobs.handle._ANSWER_DEADLINE_SECONDS", 10_000.0)
+    monkeypatch.setattr("dlrover_lite.client.handle._ANSWER_DEADLINE_SECONDS", 10_000.0)
     handle = start("nodes", "2")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as deaf, ThreadPoolExecutor(1) as asking:
         deaf.bind(handle.job.record().master_endpoint)
@@ -227,7 +228,7 @@ def test_killed_while_everything_runs(own_directories: Path) -> None:
 
 def test_how_limits_would_be_enforced_is_what_a_job_has() -> None:
     from dlrover_lite.backends.local.client import LocalBackend
-    from dlrover_lite.jobs.handle import enforcement
+    from dlrover_lite.client.handle import enforcement
 
     expected = enforcement()
     handle = start("idle")

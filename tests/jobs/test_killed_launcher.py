@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.jobs.processes import ProcessIdentity, identify, send_signal, wait_for_end
+from dlrover_lite.core.processes import ProcessIdentity, identify, send_signal, wait_for_end
 from dlrover_lite.jobs.store import Job
 from tests.backends.support import until
 
@@ -49,7 +49,7 @@ import sys
 from functools import partial
 
 from dlrover_lite.cli.main import main
-from dlrover_lite.jobs import handle
+from dlrover_lite.client import handle
 from tests.backends.support import options
 
 handle.launch = partial(handle.launch, options=options("nodes", "2"))

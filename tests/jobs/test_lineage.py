@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.jobs.lineage import Lineage
+from dlrover_lite.checkpoint.lineage import Lineage
 from dlrover_lite.jobs.store import Beginning
 
 OWN, OTHER = "/own", "/other"

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dlrover_lite import failpoints
-from dlrover_lite.jobs.log_stream import LogFile
+from dlrover_lite.core import failpoints
+from dlrover_lite.core.files.log_stream import LogFile
 
 
 def test_what_there_is_no_room_for_is_counted(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_process_prints_on_whatever_the_disk_says(tmp_path: Path) -> None:
     """/dev/full never has room."""
     code = (
         "import sys\n"
-        "from dlrover_lite.jobs.log_stream import pass_over_full_disk\n"
+        "from dlrover_lite.core.files.log_stream import pass_over_full_disk\n"
         "pass_over_full_disk()\n"
         "for _ in range(3):\n"
         "    print('x' * 10_000, flush=True)\n"

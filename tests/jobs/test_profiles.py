@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.profiles import FILE, Gap, ProfileLog, read
+from dlrover_lite.protocol.profiles import Profile
 
 
 def profile(number: int) -> Profile:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite import words
 from dlrover_lite.cli.logs import LogFile
 from dlrover_lite.cli.summary import summary_lines
-from dlrover_lite.expected_end import ExpectedEnd
-from dlrover_lite.jobs import statuses
-from dlrover_lite.jobs.progress_line import ProgressLine, evaluation_text, progress_text
+from dlrover_lite.client.progress_line import ProgressLine, evaluation_text, progress_text
+from dlrover_lite.core import words
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.wire.messages import EvaluationResult, ExportStatus, NodeStatus, RestoreStatus, Status
+from dlrover_lite.protocol.messages import EvaluationResult, ExportStatus, NodeStatus, RestoreStatus, Status
 
 END = ExpectedEnd(1_000_053.0, 4.0)
 
@@ -24,7 +24,7 @@ def node(name: str, state: str) -> NodeStatus:
 
 
 def status(**changes: object) -> Status:
-    known = {name: getattr(statuses.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
+    known = {name: getattr(final_status.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
     training = {"state": "training", "samples": 1_234_567, "total_samples": 4_000_000, "samples_per_second": 52_236.4}
     nodes = [node("ps-0", "up"), node("worker-0", "up"), node("worker-1", "up")]
     return Status(

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import dlrover_lite
-from dlrover_lite.errors import JobError, RecipeError, UsageError
-from dlrover_lite.jobs import statuses
-from dlrover_lite.jobs.handle import JobHandle
-from dlrover_lite.jobs.progress_line import ProgressLine, follow
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.client.progress_line import ProgressLine, follow
+from dlrover_lite.core.errors import JobError, RecipeError, UsageError
+from dlrover_lite.jobs import final_status
 from dlrover_lite.jobs.store import Job, Result
-from dlrover_lite.wire.messages import EvaluationResult, Status
+from dlrover_lite.protocol.messages import EvaluationResult, Status
 from tests.backends.support import PATIENCE_SECONDS, start
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 RECIPE = {"version": 1, "name": "small", "model": "wide_deep", "data": {"format": "synthetic", "samples": 10_000}}
 
@@ -55,7 +55,7 @@ class Scripted:
         return Result("succeeded", 0.0)
 
     def status(self) -> Status:
-        known = {name: getattr(statuses.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
+        known = {name: getattr(final_status.starting(Job(Path("a-job"))), name) for name in Status.__struct_fields__}
         evaluations = [EvaluationResult(500, 100, 0.5, 0.75)] if self.left < 2 else []
         training = {"state": "training", "samples": 500, "total_samples": 1000, "samples_per_second": 10.0}
         return Status(**{**known, **training, "evaluations": evaluations})

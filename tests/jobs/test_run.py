@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dlrover_lite
-from dlrover_lite.errors import RecipeError
-from dlrover_lite.jobs import handle
+from dlrover_lite.client import handle
+from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs.processes import ProcessIdentity, identify
-from dlrover_lite.jobs.runtime import create_runtime_directory, remove_runtime_directory, sweep_runtime
+from dlrover_lite.backends.local.runtime_directories import (
+    create_runtime_directory,
+    remove_runtime_directory,
+    sweep_runtime,
+)
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.processes import ProcessIdentity, identify
 from tests.jobs.test_store import gone
 
 JOB = Path("/nowhere/quick-01234567")
@@ -82,7 +86,7 @@ def test_an_unusable_or_long_xdg_directory_is_passed_over(short: Path, monkeypat
 
 
 def test_no_usable_place_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrover_lite.jobs.runtime._bases", lambda: iter([Path("/proc/nowhere")]))
+    monkeypatch.setattr("dlrover_lite.backends.local.runtime_directories._bases", lambda: iter([Path("/proc/nowhere")]))
     with pytest.raises(JobError, match="/proc/nowhere"):
         create_runtime_directory(JOB, "0", me())
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.jobs import store, stories
-from dlrover_lite.jobs.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive, send_signal, wait_for_end
+from dlrover_lite.jobs import events, store
 from dlrover_lite.jobs.store import Beginning, Job, Result, create_job, find_job, list_jobs
-from dlrover_lite.wire.messages import StoryEntry
+from dlrover_lite.protocol.messages import StoryEntry
 from tests.backends.support import PATIENCE_SECONDS, recipe, until
 from tests.file_calls import recorded
 
@@ -232,7 +232,7 @@ def test_a_job_is_its_owners_alone(home: Path) -> None:
     try:
         job = create()
         job.write_result(Result("stopped", 1.0))
-        stories.append(job.directory, [StoryEntry(1.0, "master", "something")])
+        events.append(job.directory, [StoryEntry(1.0, "master", "something")])
     finally:
         os.umask(before)
     found = {path: path.stat().st_mode & 0o777 for path in (home.parent, *home.parent.rglob("*"))}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.errors import RecipeError
-from dlrover_lite.jobs import trial
+from dlrover_lite.client import trial
+from dlrover_lite.core.errors import RecipeError
+from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.models.trial import Found
 from dlrover_lite.models.trial import try_recipe as try_here
 from dlrover_lite.recipe.load import load_recipe
-from dlrover_lite.units import GIB, Resources
 
 MACHINE = Resources(2.0, 4 * GIB)
 MODEL = """

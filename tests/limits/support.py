@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from dlrover_lite.backends.local import cgroups
 from dlrover_lite.backends.local.limits import cgroup_v1, cgroup_v2
 from dlrover_lite.backends.local.limits.base import Enter
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
-from dlrover_lite.jobs import cgroups
 
 ENTER = """
 import sys
 from pathlib import Path
 import msgspec
 from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.backends.local.limits.enter import enter_fence
+from dlrover_lite.backends.local.limits.join_cgroup import enter_fence
 
 enter_fence(msgspec.json.decode(sys.argv[1], type=Enter))
 """

@@ -14,8 +14,8 @@ from dlrover_lite.backends.local.limits.base import LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import period_and_quota
 from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
 from tests.backends.support import PATIENCE_SECONDS, until
 from tests.limits.support import STAY, Tree, nothing, own_v1, process_within
 

@@ -10,8 +10,8 @@ import pytest
 from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup_v2 import CgroupV2, place_in
 from dlrover_lite.backends.local.limits.mounts import Hierarchy
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
 from tests.limits.support import Tree, nothing
 
 HANDED_DOWN = "cpu memory pids\n"

@@ -7,8 +7,8 @@ import pytest
 
 from dlrover_lite.backends.local.limits.choose import choose
 from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
 from tests.limits.support import Tree, nothing
 
 

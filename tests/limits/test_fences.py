@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dlrover_lite.backends.base import Enforcement, NodeSpec, Role, Usage
 from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
-from dlrover_lite.backends.local.limits.fences import Fences
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import MIB, Resources
+from dlrover_lite.backends.local.limits.node_limits import Fences
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.protocol.nodes import Enforcement, NodeSpec, Role, Usage
 
 SMALL, LARGE = Resources(1.0, 64 * MIB), Resources(1.0, 128 * MIB)
 OVER = OverMemory("over its memory limit")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.backends.base import NodeSpec
 from dlrover_lite.backends.local.limits.base import OverMemory
 from dlrover_lite.backends.local.nodes import Nodes
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import NodeSpec
 
 OVER = OverMemory("over its memory limit of 64 MiB (peak 64 MiB)")
 

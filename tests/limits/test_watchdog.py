@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlrover_lite.backends.base import Usage
 from dlrover_lite.backends.local.limits.base import Fence
-from dlrover_lite.backends.local.limits.enter import data_bytes
+from dlrover_lite.backends.local.limits.join_cgroup import data_bytes
 from dlrover_lite.backends.local.limits.watchdog import Watchdog
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import GIB, MIB, Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.nodes import Usage
 from tests.backends.support import PATIENCE_SECONDS, until
 from tests.limits.support import STAY, process_within
 

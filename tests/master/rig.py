@@ -16,28 +16,23 @@ import msgspec
 import numpy as np
 import zmq
 
-from dlrover_lite.backends.base import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
-from dlrover_lite.brain.demand import Autoscale
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.errors import BackendError, DeadlineExceeded
-from dlrover_lite.jobs import stories
+from dlrover_lite.core.errors import BackendError, DeadlineExceeded
+from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.profiles import Gap
 from dlrover_lite.jobs.store import Beginning, Job
-from dlrover_lite.master.autoscaler import Autoscaler
-from dlrover_lite.master.brain_link import BrainLink
-from dlrover_lite.master.fleet import Fleet
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.checkpoints.restore import GoingBack, begin_generation
+from dlrover_lite.master.events import StoryLog
 from dlrover_lite.master.full_disk import FullDisk
-from dlrover_lite.master.generations import GoingBack, begin_generation
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.service import Master, Outcome
-from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.master.story import StoryLog
-from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.recipe import schema
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.messages import (
+from dlrover_lite.master.loop import Master, Outcome
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shards import ShardPlan, ShardService
+from dlrover_lite.protocol.demands import Autoscale
+from dlrover_lite.protocol.messages import (
     Export,
     Finished,
     Hello,
@@ -53,7 +48,12 @@ from dlrover_lite.wire.messages import (
     Welcome,
     WorkReport,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.protocol.nodes import Enforcement, HostUsage, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import Profile
+from dlrover_lite.recipe import schema
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.server import Server
 
 PATIENCE = 60.0
 _names = itertools.count()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dlrover_lite import slots
 from dlrover_lite.checkpoint.manifest import Layout, Marks, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.master.service import Outcome
-from dlrover_lite.wire.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status, StatusRequest
+from dlrover_lite.core import slots
+from dlrover_lite.master.loop import Outcome
+from dlrover_lite.protocol.messages import PsOrders, PsReport, SnapshotOrder, SnapshotReport, Status, StatusRequest
 from tests.checkpoint.cuts import CONFIGURATION, SHAPES, Key, rows_of, slot_of
 from tests.master.rig import PATIENCE, Rig, all_of
 

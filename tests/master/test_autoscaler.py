@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master import autoscaler
-from dlrover_lite.master.autoscaler import (
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.autoscale import autoscaler
+from dlrover_lite.master.autoscale.autoscaler import (
     Autoscaler,
     Goal,
     Join,
@@ -25,7 +24,8 @@ from dlrover_lite.master.autoscaler import (
     Step,
     World,
 )
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.plans import Plan, RolePlan
 
 MODES = ("off", "suggest", "on")
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.base import NodeEvent as Reported
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.profiles import Level, Profile, PsLevel
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import BrainError
-from dlrover_lite.master import brain_link
-from dlrover_lite.master.brain_link import BrainLink, Unsent
-from dlrover_lite.master.fleet import Fleet
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire import brain_messages
-from dlrover_lite.wire.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob, Report
-from dlrover_lite.wire.server import Server
+from dlrover_lite.core.errors import BrainError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.autoscale import brain_link
+from dlrover_lite.master.autoscale.brain_link import BrainLink, Unsent
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.protocol import brain_messages
+from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, BrainWelcome, EndJob, Report
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.nodes import NodeEvent as Reported
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import Level, Profile, PsLevel
+from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, event, profile, registration
 
 END = EndJob("ads-1", "succeeded", 90.0, 4000, outcome=JobOutcome(seconds=5.0))

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
 from dlrover_lite.checkpoint import local
 from dlrover_lite.checkpoint.manifest import Consumed
-from dlrover_lite.checkpoint.restore_point import Usable, newest_checkpoint
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import RemoteError
-from dlrover_lite.master import service
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.jobs.restore_point import Usable, newest_checkpoint
+from dlrover_lite.master import loop as service
+from dlrover_lite.protocol.messages import (
     Ack,
     CheckpointPromise,
     CheckpointRequest,
@@ -42,7 +42,7 @@ Servers = list[ScriptedPs]
 @pytest.fixture(autouse=True)
 def no_haste(monkeypatch: Any) -> None:
     """At a job's end its destination is given as long as a busy machine may take."""
-    monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", PATIENCE)
+    monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoints._CLEANING_SECONDS", PATIENCE)
 
 
 def begun(make: Any, *, workers: int = 1, **checkpoint: Any) -> tuple[Rig, Servers]:
@@ -344,7 +344,7 @@ def test_a_destination_that_hangs_holds_nobody_up(make: Any, monkeypatch: Any) -
 def test_one_that_hangs_at_the_end_of_the_job(make: Any, monkeypatch: Any) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(local.LocalDirectory, "make", lambda *_: goes_on.wait(PATIENCE))
-    monkeypatch.setattr("dlrover_lite.master.checkpoints._CLEANING_SECONDS", 0.05)
+    monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoints._CLEANING_SECONDS", 0.05)
     rig, servers = begun(make)
     ask(rig)
     until(rig, servers, lambda status: status.checkpoints.under_way)
@@ -544,7 +544,7 @@ def test_stopping_at_once(make: Any) -> None:
 
 
 def test_stopping_with_a_destination_that_is_gone(make: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dlrover_lite.master.cuts.FIRST_DELAY_SECONDS", 0.1)
+    monkeypatch.setattr("dlrover_lite.master.checkpoints.checkpoint_schedule.FIRST_DELAY_SECONDS", 0.1)
     rig, _ = begun(make)
     until_left_alone(rig)
     rig.checkpoints.rmdir()

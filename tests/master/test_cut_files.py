@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry
-from dlrover_lite.master.cut_files import Basis, Owner, basis_for, part_order
-from dlrover_lite.wire.messages import SnapshotOrder
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.master.checkpoints.checkpoint_files import Basis, Owner, basis_for, part_order
+from dlrover_lite.protocol.messages import SnapshotOrder
 
 ALL = ~slot_sets.none()
 LOWER = np.arange(slot_sets.SLOTS) < 1000

@@ -10,9 +10,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dlrover_lite.master import cuts as machine
-from dlrover_lite.master.cuts import Commit, Cuts, Drop, Hurry, Instruction, Open, Server, Take, Tell, View
-from dlrover_lite.wire.messages import SnapshotReport
+from dlrover_lite.master.checkpoints import checkpoint_schedule as machine
+from dlrover_lite.master.checkpoints.checkpoint_schedule import (
+    Commit,
+    Cuts,
+    Drop,
+    Hurry,
+    Instruction,
+    Open,
+    Server,
+    Take,
+    Tell,
+    View,
+)
+from dlrover_lite.protocol.messages import SnapshotReport
 
 EVERY = 600.0
 PAIR = ("ps-0", "ps-1")

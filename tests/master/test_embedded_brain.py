@@ -11,11 +11,11 @@ import zmq
 
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import BrainError
-from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.master.embedded_brain import EmbeddedBrain
-from dlrover_lite.wire.brain_messages import BrainAck, BrainReplies, BrainStatus, BrainStatusRequest, Report
-from dlrover_lite.wire.client import Client
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.core.errors import BrainError
+from dlrover_lite.master_process.embedded_brain import EmbeddedBrain
+from dlrover_lite.protocol.brain_messages import BrainAck, BrainReplies, BrainStatus, BrainStatusRequest, Report
+from dlrover_lite.transport.client import Client
 from tests.backends.support import until
 from tests.brain.service_rig import profile, registration
 

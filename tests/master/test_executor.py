@@ -9,16 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master.autoscaler import AGAIN_SECONDS, TRIES, Autoscaler
-from dlrover_lite.master.executor import BY_HAND, Executor
-from dlrover_lite.master.fleet import Fleet
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.brain_messages import Advice
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.autoscale.autoscaler import AGAIN_SECONDS, TRIES, Autoscaler
+from dlrover_lite.master.autoscale.executor import BY_HAND, Executor
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
     KillRequest,
@@ -27,6 +25,8 @@ from dlrover_lite.wire.messages import (
     Scaled,
     ScaleRequest,
 )
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.transport.frames import Failure
 
 NO = Failure("refused", "there is no room")
 

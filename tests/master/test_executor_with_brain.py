@@ -12,16 +12,15 @@ import msgspec
 import pytest
 import zmq
 
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.service import Service
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.errors import BrainError, RemoteError
-from dlrover_lite.master import brain_link
-from dlrover_lite.master.brain_link import BrainLink
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.brain_messages import Advice, BrainRequests, RegisterJob, Report
-from dlrover_lite.wire.messages import (
+from dlrover_lite.brain_server.service import Service
+from dlrover_lite.core.errors import BrainError, RemoteError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.autoscale import brain_link
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.protocol.brain_messages import Advice, BrainRequests, RegisterJob, Report
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
     NextLook,
@@ -30,7 +29,8 @@ from dlrover_lite.wire.messages import (
     StatusRequest,
     StoryRequest,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.transport.server import Server
 from tests.backends.support import until
 from tests.brain.service_rig import registration
 from tests.checkpoint.cuts import keys
@@ -247,7 +247,7 @@ def test_a_job_gives_way_with_a_checkpoint_and_its_nodes_go(brain: Brain, start:
 def test_a_job_without_checkpoints_gives_way_to_nobody(
     brain: Brain, start: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlrover_lite.master.autoscaler.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("dlrover_lite.master.autoscale.autoscaler.AGAIN_SECONDS", 0.01)
     rig = start(mode="on")
     brain.advice = Advice(1, {"action": "preempt", "reason": "it gives way"})
     until(brain.done, "that it can't be")

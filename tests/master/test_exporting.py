@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.master.exporting import FIRST_DELAY_SECONDS, Exporting
+from dlrover_lite.master.work.exporting import FIRST_DELAY_SECONDS, Exporting
+from dlrover_lite.protocol.messages import Export, ExportFailed, Wait
 from dlrover_lite.recipe import schema
-from dlrover_lite.wire.messages import Export, ExportFailed, Wait
 
 DECODER = msgspec.msgpack.Decoder(Wait)
 

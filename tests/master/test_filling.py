@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.master.filling import Filling
-from dlrover_lite.units import MIB
+from dlrover_lite.core.units import MIB
+from dlrover_lite.master.autoscale.filling_servers import Filling
 
 REPORT_SECONDS, TURN_SECONDS = 0.2, 0.1
 BESIDE = 70 * MIB

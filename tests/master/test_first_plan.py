@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.plan import Plan, RolePlan, initial_plan
-from dlrover_lite.master.first_plan import FirstPlan, first_plan
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan
+from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.plans import Plan, RolePlan, initial_plan
 from dlrover_lite.recipe.schema import Model, Recipe, ResourceLimits, RoleResources, SyntheticData
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.brain_messages import Advice
 
 MACHINE = Resources(4.0, 8 * GIB)
 ONE = RoleResources(count=1, cores=0.5, memory=GIB)

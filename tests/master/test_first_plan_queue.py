@@ -10,19 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.errors import BrainError
-from dlrover_lite.master import brain_link
-from dlrover_lite.master.brain_link import BrainLink
-from dlrover_lite.master.first_plan import FirstPlan, first_plan, next_plan
-from dlrover_lite.master.story import StoryLog
-from dlrover_lite.master.waiting import WaitingRoom, blank
-from dlrover_lite.recipe import schema
-from dlrover_lite.units import GIB, Resources
-from dlrover_lite.wire.brain_messages import Advice, RegisterJob
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import BrainError
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.master.autoscale import brain_link
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.queued_job import WaitingRoom, blank
+from dlrover_lite.protocol.brain_messages import Advice, RegisterJob
+from dlrover_lite.protocol.messages import (
     MasterReplies,
     MasterRequests,
     ScaleRequest,
@@ -31,7 +27,11 @@ from dlrover_lite.wire.messages import (
     StopRequest,
     StoryRequest,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.recipe import schema
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.frames import Failure
+from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, registration
 
 RECIPE = schema.Recipe(version=1, name="ads", model=schema.Model(use="dcn"), data=schema.SyntheticData(samples=1000))

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.base import NodeEvent
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.master.fleet import (
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.nodes.fleet import (
     FailJob,
     Fleet,
     Launch,
@@ -22,8 +21,9 @@ from dlrover_lite.master.fleet import (
     Terminate,
     WorkerGone,
 )
-from dlrover_lite.master.relaunch import POLICIES, delay_seconds, larger
-from dlrover_lite.units import Resources
+from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, larger
+from dlrover_lite.protocol.nodes import NodeEvent
+from dlrover_lite.protocol.plans import Plan, RolePlan
 
 PLAN = Plan(RolePlan(2, Resources(1.0, 100)), RolePlan(3, Resources(2.0, 200)))
 ROOMY = Resources(100.0, 100_000)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite import failpoints
-from dlrover_lite.errors import DiskFull, RemoteError
-from dlrover_lite.jobs import stories
+from dlrover_lite.core import failpoints
+from dlrover_lite.core.errors import DiskFull, RemoteError
+from dlrover_lite.jobs import events as stories
+from dlrover_lite.master.events import StoryLog
 from dlrover_lite.master.full_disk import LONGEST_DELAY_SECONDS, FullDisk
-from dlrover_lite.master.story import StoryLog
-from dlrover_lite.wire.frames import Later
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     Ack,
     Export,
     Exported,
@@ -29,6 +28,7 @@ from dlrover_lite.wire.messages import (
     StoryRequest,
     Wait,
 )
+from dlrover_lite.transport.frames import Later
 from tests.master.rig import PATIENCE, Rig, done
 from tests.master.scripted_ps import ScriptedPs, until, until_ended
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.intervals import IntervalSet
+from dlrover_lite.core.intervals import IntervalSet
 
 LIMIT = 40
 bounds = st.integers(0, LIMIT)

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.brain.profiles import HostUse, Profile, PsUse, WorkerUse
-from dlrover_lite.expected_end import ExpectedEnd, PredictedRate
+from dlrover_lite.core.expected_end import ExpectedEnd, PredictedRate
+from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.jobs.profiles import Gap
-from dlrover_lite.master.autoscaler import Autoscaler, Goal, NodeNow, PlanPrediction, World
-from dlrover_lite.master.fleet import Fleet
-from dlrover_lite.master.job_end import EvaluationPauses, PlanRates, job_end, note_evaluations, predicted_rate
-from dlrover_lite.units import GIB, Resources
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler, Goal, NodeNow, PlanPrediction, World
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.profiling.job_end import EvaluationPauses, PlanRates, job_end, note_evaluations, predicted_rate
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 
 NOW = 1_000_000.0
 BAND = PredictedRate(300.0, 250.0, 375.0)

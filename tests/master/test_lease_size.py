@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.master.lease_size import LeasePolicy, WorkerRates, lease_size, updated_rate
+from dlrover_lite.master.work.lease_size import LeasePolicy, WorkerRates, lease_size, updated_rate
 
 rates = st.none() | st.floats(1e-3, 1e6)
 policies = st.builds(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dlrover_lite.master.ledger import MAX_ERROR_LENGTH, Consumed, Ledger
-from dlrover_lite.master.ledger_data import Pass
-from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.work.ledger import MAX_ERROR_LENGTH, Consumed, Ledger
+from dlrover_lite.master.work.ledger_data import Pass
+from dlrover_lite.master.work.ledger_store import LedgerStore
 
 WORKERS = ["a", "b", "c"]
 workers = st.sampled_from(WORKERS)

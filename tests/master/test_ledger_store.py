@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import DiskFull, JobError
-from dlrover_lite.master import ledger_store
-from dlrover_lite.master.ledger import Ledger
-from dlrover_lite.master.ledger_data import LedgerData, Pass
-from dlrover_lite.master.ledger_store import SCHEMA_VERSION, LedgerStore
+from dlrover_lite.core.errors import DiskFull, JobError
+from dlrover_lite.master.work import ledger_store
+from dlrover_lite.master.work.ledger import Ledger
+from dlrover_lite.master.work.ledger_data import LedgerData, Pass
+from dlrover_lite.master.work.ledger_store import SCHEMA_VERSION, LedgerStore
 
 EPOCH = Pass("train", 0, 40)
 
@@ -138,8 +138,8 @@ def test_what_was_acknowledged_survives_kill_9(path):
     script = """
 import sys
 from pathlib import Path
-from dlrover_lite.master.ledger_data import Pass
-from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.work.ledger_data import Pass
+from dlrover_lite.master.work.ledger_store import LedgerStore
 store = LedgerStore(Path(sys.argv[1]))
 ledger, epoch = store.load(), Pass("train", 0, 10**9)
 store.apply(ledger.open_pass(epoch))
@@ -185,7 +185,7 @@ def test_a_second_master_is_refused(path):
     script = """
 import sys
 from pathlib import Path
-from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.master.work.ledger_store import LedgerStore
 LedgerStore(Path(sys.argv[1]))
 """
     other = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
@@ -220,9 +220,9 @@ def test_a_failing_write_is_an_error_that_names_the_file(path):
     script = """
 import resource, sys
 from pathlib import Path
-from dlrover_lite.errors import JobError
-from dlrover_lite.master.ledger_data import Pass
-from dlrover_lite.master.ledger_store import LedgerStore
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.master.work.ledger_data import Pass
+from dlrover_lite.master.work.ledger_store import LedgerStore
 store = LedgerStore(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 store.put_metrics(Pass("train", 0, 1), bytes(100_000))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.master.lifecycle import TRANSITIONS, EventKind, Node, State, step
-from dlrover_lite.units import Resources
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.nodes.lifecycle import TRANSITIONS, EventKind, Node, State, step
 
 STATES, EVENTS = get_args(State), get_args(EventKind)
 

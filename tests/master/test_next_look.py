@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.master.autoscaler import Autoscaler, Goal
-from dlrover_lite.master.next_look import next_look
-from dlrover_lite.wire.messages import NextLook
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler, Goal
+from dlrover_lite.master.autoscale.next_decision import next_look
+from dlrover_lite.protocol.messages import NextLook
 
 ON = Autoscaler(job="a", mode="on")
 WALL = 1_000_000.0

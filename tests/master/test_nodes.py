@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.errors import RemoteError
-from dlrover_lite.jobs import stories
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.jobs import events
+from dlrover_lite.protocol.messages import (
     Heartbeat,
     PsReport,
     Scaled,
@@ -86,7 +86,7 @@ def test_the_story_of_nodes_and_minibatches(make: Any) -> None:
     outcome = rig.ended()
     assert "Its story:" in outcome.message
     assert "ps-0: ended: UserError" in outcome.message
-    written = stories.read(rig.directory).entries
+    written = events.read(rig.directory).entries
     assert {"leased to worker-2", "ended: UserError"} <= {entry.text for entry in written}
 
 

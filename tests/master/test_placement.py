@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.master.placement import MEMORY_SHARE, ServerRoom, place, weights
-from dlrover_lite.master.slot_state import Transfer
-from dlrover_lite.slots import SLOTS
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place, weights
+from dlrover_lite.master.slots.slot_state import Transfer
 
 NONE = np.zeros(SLOTS)
 MIB = float(1 << 20)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.base import HostUsage, Readings, Usage
-from dlrover_lite.brain.profiles import Profile, table_growth
 from dlrover_lite.jobs.profiles import Gap
-from dlrover_lite.master.profiler import Pace, Part, Profiler, Situation
-from dlrover_lite.master.series import Series
-from dlrover_lite.wire.messages import PsCounters, PsReport, TableCount, WorkReport
+from dlrover_lite.master.profiling.counter_interpolation import Series
+from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
+from dlrover_lite.protocol.messages import PsCounters, PsReport, TableCount, WorkReport
+from dlrover_lite.protocol.nodes import HostUsage, Readings, Usage
+from dlrover_lite.protocol.profiles import Profile, table_growth
 
 EPOCH = 1_000_000.0
 """Seconds since the epoch at 0 of the steady clock."""

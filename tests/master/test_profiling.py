@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.errors import JobError, RemoteError
+from dlrover_lite.core.errors import JobError, RemoteError
 from dlrover_lite.jobs.profiles import Gap
-from dlrover_lite.master.profiling import Profiling, Usual
-from dlrover_lite.wire.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
+from dlrover_lite.master.profiling.profile_intervals import Profiling, Usual
+from dlrover_lite.protocol.messages import DrainRequest, PsCounters, PsReport, ScaleRequest
+from dlrover_lite.protocol.profiles import Profile
 from tests.master.rig import PATIENCE, Rig, done
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.master.progress import RATE_SECONDS, Evaluations, Progress
-from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.wire.messages import UnknownIds, WorkReport
+from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.master.work.progress import RATE_SECONDS, Evaluations, Progress
+from dlrover_lite.protocol.messages import UnknownIds, WorkReport
 
 
 def progress(*, window: int = 1000, share: float = 0.01) -> Progress:

@@ -13,23 +13,27 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, Marks, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, JobError
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.jobs.store import Beginning
-from dlrover_lite.master import service
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.parameter_servers import consumed
-from dlrover_lite.master.progress import Evaluations, Progress
-from dlrover_lite.master.reconciler import Reconciler
-from dlrover_lite.master.recovery import begun_anew, check_plan, facts_for, ledger_of, settings_of, write_ledger
-from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.ps.restoring import configured
-from dlrover_lite.recipe import schema
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import (
+from dlrover_lite.master import loop as service
+from dlrover_lite.master.checkpoints.restored_ledger import (
+    begun_anew,
+    check_plan,
+    facts_for,
+    ledger_of,
+    settings_of,
+    write_ledger,
+)
+from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.slots.parameter_servers import consumed
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.progress import Evaluations, Progress
+from dlrover_lite.master.work.shards import ShardPlan, ShardService
+from dlrover_lite.protocol.messages import (
     Lease,
     LeaseRequest,
     NodeFailed,
@@ -45,7 +49,10 @@ from dlrover_lite.wire.messages import (
     TrainingSettings,
     Wait,
 )
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.ps.snapshots.restore import configured
+from dlrover_lite.recipe import schema
+from dlrover_lite.recipe.schema import Optimizer
 from tests.file_calls import recorded
 from tests.master.rig import PATIENCE, Rig, done
 
@@ -329,7 +336,7 @@ def test_a_job_goes_back_only_so_often(make: Callable[..., Rig]) -> None:
 def test_a_master_that_dies_amid_going_back(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    from dlrover_lite.master import generations
+    from dlrover_lite.master.checkpoints import restore as generations
     from tests.master import rig as rigs
 
     rig = make(workers=1, samples=4000)

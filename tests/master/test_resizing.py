@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite import slots
-from dlrover_lite.backends.base import NodeEvent
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.errors import RemoteError
-from dlrover_lite.master.fleet import Fleet, Launch
-from dlrover_lite.master.lifecycle import Node
-from dlrover_lite.master.resizing import MOST_USED, next_step, refusal, too_full
-from dlrover_lite.units import MIB, Resources
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.core.units import MIB, Resources
+from dlrover_lite.master.nodes.fleet import Fleet, Launch
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.nodes.resizing import MOST_USED, next_step, refusal, too_full
+from dlrover_lite.protocol.messages import (
     MoveRequest,
     NodeStatus,
     ResizeRequest,
@@ -27,6 +25,8 @@ from dlrover_lite.wire.messages import (
     Status,
     StatusRequest,
 )
+from dlrover_lite.protocol.nodes import NodeEvent
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from tests.master.rig import Rig, done
 from tests.master.test_slots import PAIR, copying, loads, move, texts
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite import slots
-from dlrover_lite.master.service import Outcome
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.master.loop import Outcome
+from dlrover_lite.protocol.messages import (
     Export,
     Exported,
     Finished,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.intervals import IntervalSet
-from dlrover_lite.master.lease_size import LeasePolicy
-from dlrover_lite.master.ledger import Consumed
-from dlrover_lite.master.ledger_data import Pass
-from dlrover_lite.master.ledger_store import LedgerStore
-from dlrover_lite.master.shards import ShardPlan, ShardService
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.intervals import IntervalSet
+from dlrover_lite.master.work.lease_size import LeasePolicy
+from dlrover_lite.master.work.ledger import Consumed
+from dlrover_lite.master.work.ledger_data import Pass
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shards import ShardPlan, ShardService
+from dlrover_lite.protocol.messages import (
     Ack,
     Finished,
     Lease,

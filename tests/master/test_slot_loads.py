@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
-from dlrover_lite.master.slot_loads import SlotLoads
-from dlrover_lite.master.slot_state import Batch, SlotState
-from dlrover_lite.wire.messages import HotSlot, PsReport, PsSlots, SlotsReport, SlotsRequest
+from dlrover_lite.core import slots
+from dlrover_lite.master.slots.slot_loads import SlotLoads
+from dlrover_lite.master.slots.slot_state import Batch, SlotState
+from dlrover_lite.protocol.messages import HotSlot, PsReport, PsSlots, SlotsReport, SlotsRequest
 from tests.master.rig import Rig
 
 PAIR = ("ps-0", "ps-1")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots
-from dlrover_lite.master.slot_state import Batch, SlotState
+from dlrover_lite.core import slots
+from dlrover_lite.master.slots.slot_state import Batch, SlotState
 
 BOTH = {"ps-0", "ps-1"}
 ALL = {"ps-0", "ps-1", "ps-2"}

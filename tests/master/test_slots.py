@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
-from dlrover_lite.errors import RemoteError
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import RemoteError
+from dlrover_lite.protocol.messages import (
     Ack,
     CancelMovesRequest,
     DrainRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.master.stalls import Stall, Steps
+from dlrover_lite.master.checkpoints.checkpoint_stalls import Stall, Steps
 
 
 def trained(steps: Steps, node: str, since: float, until: float, *, longest: float = 0.012) -> None:

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.brain.demand import Done
-from dlrover_lite.brain.treatment import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards, Treatment
-from dlrover_lite.master.autoscaler import Autoscaler
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.brain_messages import Advice
-from dlrover_lite.wire.messages import Export
+from dlrover_lite.brain.healing.mitigation import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards, Treatment
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.messages import Export
 from tests.backends.support import until
 from tests.master.rig import RESOURCES, Rig
 from tests.master.test_slots import PAIR, at_rest, has, loads, owned, states, texts
@@ -133,7 +133,7 @@ def test_who_replaces_a_slow_server_gets_all_that_it_had(pair: Rig, few: bool, m
     brain = Brain(pair)
     rows, row_bytes = np.full(4096, 10.0), np.full(4096, 1000.0)
     if not few:
-        monkeypatch.setattr("dlrover_lite.master.slot_control.AT_ONCE_BYTES", 2048 * 1000 - 1)
+        monkeypatch.setattr("dlrover_lite.master.slots.slot_control.AT_ONCE_BYTES", 2048 * 1000 - 1)
     rows[:2048] = 15.0  # it has more to do, too
     for node, busy in (("ps-0", 0.0004), ("ps-1", 0.0001)):
         measured = np.stack([rows, rows, np.full(4096, busy), row_bytes]).astype(np.float32).tobytes()

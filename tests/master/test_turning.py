@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.backends.base import HostUsage, Readings, Usage
-from dlrover_lite.brain.profiles import Profile
-from dlrover_lite.master.profiler import Pace, Part, Profiler, Situation
-from dlrover_lite.wire.messages import PsCounters, PsReport, WorkReport
+from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
+from dlrover_lite.protocol.messages import PsCounters, PsReport, WorkReport
+from dlrover_lite.protocol.nodes import HostUsage, Readings, Usage
+from dlrover_lite.protocol.profiles import Profile
 
 PACE = Pace()
 WORKERS, SERVERS = ("worker-0", "worker-1", "worker-2"), ("ps-0", "ps-1")

@@ -13,12 +13,12 @@ from dlrover_lite.data.order import EpochOrder
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.tables import TableRows
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.optimizer_state import STATE_PARTS
-from dlrover_lite.ps.optimizers import KINDS, hyperparameters, init_state, update_rows
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import CensusData, Optimizer, Recipe
+from dlrover_lite.tables.hashing import initial_rows
+from dlrover_lite.tables.layout import BLOCK
+from dlrover_lite.tables.optimizer_state import STATE_PARTS
+from dlrover_lite.tables.optimizers import KINDS, hyperparameters, init_state, update_rows
 
 SAMPLES, BATCH, EPOCHS, DENSE = 64, 8, 2, 5000
 BLOCKS = "dense parameters"

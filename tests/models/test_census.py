@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from dlrover_lite.core.errors import ModelError, UsageError
+from dlrover_lite.core.metrics import BinaryMetrics
 from dlrover_lite.data.base import Schema
 from dlrover_lite.data.census import CENSUS_SCHEMA
-from dlrover_lite.errors import ModelError, UsageError
-from dlrover_lite.metrics import BinaryMetrics
 from dlrover_lite.models.census_check import CensusReport, WrongKey, check_export, reference
 from dlrover_lite.models.digests import write_digests
 from dlrover_lite.models.registry import build_model, loss_of
 from dlrover_lite.models.serving import load_model
 from dlrover_lite.models.tables import TableRows
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Model, Optimizer, Schedule
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables.hashing import initial_rows
 from tests.models.simulated_census import BATCH, BLOCKS, DENSE, EPOCHS, SAMPLES, Fault, SimulatedCensus, census_recipe
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "ftrl")

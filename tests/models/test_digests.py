@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.copying import copy_export
 from dlrover_lite.models.digests import DIGESTS_FILE, write_digests
 from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers

@@ -16,9 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError, JobError, ModelError
 from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.data.fields import category_id
-from dlrover_lite.errors import DataError, JobError, ModelError
 from dlrover_lite.models import export, tables
 from dlrover_lite.models.copying import copy_export
 from dlrover_lite.models.digests import write_digests
@@ -26,9 +26,9 @@ from dlrover_lite.models.export import ExportWriter, Manifest, Optimizers, Table
 from dlrover_lite.models.registry import build_model
 from dlrover_lite.models.serving import evaluate_export, load_model, read_manifest
 from dlrover_lite.models.tables import TableRows
-from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.recipe.id_kinds import FileIds, IdKind, SeenColumn
 from dlrover_lite.recipe.schema import Model, Optimizer
+from dlrover_lite.tables.hashing import initial_rows
 
 SEED = 11
 DIM = 4
@@ -143,7 +143,7 @@ def test_an_npz_table_is_two_plain_arrays(trained, tmp_path):
 
 
 def test_writing_needs_no_torch():
-    code = "import sys, dlrover_lite.models.export, dlrover_lite.metrics; print('torch' in sys.modules)"
+    code = "import sys, dlrover_lite.models.export, dlrover_lite.core.metrics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

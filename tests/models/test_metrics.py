@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.metrics import BINS, LIMIT, BinaryMetrics
+from dlrover_lite.core.metrics import BINS, LIMIT, BinaryMetrics
 
 
 def exact_auc(logits: np.ndarray, labels: np.ndarray) -> float:

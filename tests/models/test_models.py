@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.base import Schema
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.check import check_model
 from dlrover_lite.models.dcn import DCN
 from dlrover_lite.models.dlrm import DLRM

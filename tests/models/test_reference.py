@@ -13,8 +13,8 @@ import torch
 
 from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.models.registry import BUILT_IN
-from dlrover_lite.ps.hashing import initial_rows
 from dlrover_lite.recipe.schema import Model
+from dlrover_lite.tables.hashing import initial_rows
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import textwrap
 import pytest
 import torch
 
+from dlrover_lite.core.errors import ModelError
 from dlrover_lite.data.census import CENSUS_SCHEMA
-from dlrover_lite.errors import ModelError
 from dlrover_lite.models.registry import BUILT_IN, build_model, loss_of
 from dlrover_lite.recipe.model_options import BUILT_IN_OPTIONS
 from dlrover_lite.recipe.schema import Model

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.buckets import Buckets
 from dlrover_lite.checkpoint.cut_writer import CutWriter
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES, GroupShape
 from dlrover_lite.checkpoint.manifest import Consumed, Manifest, PartEntry, configuration_of
 from dlrover_lite.checkpoint.part_writer import PartWriter
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.ps.cut_reader import CutReader
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.marks import to_bitmap
-from dlrover_lite.ps.snapshot import Snapshot
-from dlrover_lite.ps.spill import Spill
-from dlrover_lite.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.records import RecordShape, epochs_of, hashes_of, positions_of, slots_of, unpack_rows
+from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.snapshots.copy_on_write_log import Spill
+from dlrover_lite.ps.snapshots.snapshot import Snapshot
+from dlrover_lite.ps.snapshots.snapshot_reader import CutReader
 
 Key = tuple[int, int, int]
 """Group, table, id."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import Applied, Consumed, Manifest, Marks, PartEntry, configuration_of
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.marks import to_bitmap
-from dlrover_lite.records import epochs_of
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.records import epochs_of
+from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
+from dlrover_lite.ps.server.engine import Engine
 from tests.ps.cutting import shapes_of
 
 

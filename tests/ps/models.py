@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrover_lite.ps.hashing import initial_rows
+from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables.hashing import initial_rows
 
 
 class Reference:

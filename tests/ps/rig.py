@@ -8,22 +8,15 @@ from typing import Any
 import numpy as np
 import zmq
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.layout import BLOCK, group_tables, slots_of
-from dlrover_lite.ps.marks import ALL_SLOTS, mask_of, to_bitmap
-from dlrover_lite.ps.service import PsService
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import Failure, Reply
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.protocol.messages import (
     Ack,
     MoveOrder,
     PsOrders,
     PsReport,
     RestoreOrder,
 )
-from dlrover_lite.wire.ps_messages import (
+from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
@@ -35,7 +28,14 @@ from dlrover_lite.wire.ps_messages import (
     Pushed,
     TableSpec,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of, to_bitmap
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.server.service import PsService
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.tables.layout import BLOCK, group_tables, slots_of
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.frames import Failure, Reply
+from dlrover_lite.transport.server import Server
 
 TABLES = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.5), TableSpec("c", 2, 0.25)]
 GROUPS = group_tables(TABLES)

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps.engine import Engine, Slice
-from dlrover_lite.ps.layout import BLOCK, groups_of, slots_of
-from dlrover_lite.ps.marks import ALL_SLOTS, mask_of, to_bitmap
-from dlrover_lite.ps.memory import Memory
-from dlrover_lite.ps.tidying import Tidying
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of, to_bitmap
+from dlrover_lite.ps.memory.state_memory import Memory
+from dlrover_lite.ps.migration.cleanup import Tidying
+from dlrover_lite.ps.server.engine import Engine, Slice
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.rows import RowData
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.tables.layout import BLOCK, groups_of, slots_of
 
 TABLES = [TableSpec("a", 16, 0.05), TableSpec("b", 3, 0.1), TableSpec("c", 16, 0.2)]
 BLOCKS = (3, 2)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrover_lite.kernels import kernel
-from dlrover_lite.ps.bucket_index import NOWHERE, BucketIndex, candidate, enter, find, remove, row_at
-from dlrover_lite.ps.hashing import mix64
-from dlrover_lite.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
+from dlrover_lite.core.kernels.compile import kernel
+from dlrover_lite.core.records import EPOCH_BITS, HASH_HIGH, HASH_LOW, TABLE_EPOCH
+from dlrover_lite.ps.tables.bucket_index import NOWHERE, BucketIndex, candidate, enter, find, remove, row_at
+from dlrover_lite.tables.hashing import mix64
 
 WORDS = 3
 Key = tuple[int, int]

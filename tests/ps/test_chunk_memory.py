@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.ps.chunk_memory import NotShared, OfferedMemory, open_memory
-from dlrover_lite.ps.kept_memory import make_memfd
-from dlrover_lite.wire.ps_messages import Shared
+from dlrover_lite.protocol.ps_messages import Shared
+from dlrover_lite.ps.memory.node_memory_client import make_memfd
+from dlrover_lite.ps.migration.chunk_memory import NotShared, OfferedMemory, open_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -22,7 +22,7 @@ WORDS = 11
 _OFFERS = """
 import sys
 import msgspec
-from dlrover_lite.ps.chunk_memory import OfferedMemory
+from dlrover_lite.ps.migration.chunk_memory import OfferedMemory
 memory = OfferedMemory(2, 4096)
 for place in range(2):
     memory.records(place, 5, 11)[:] = 7 + place

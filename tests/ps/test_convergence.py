@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.convergence import FREEZE_SECONDS, MOST_FREEZE_SECONDS, Asked, Convergence
+from dlrover_lite.ps.migration.convergence import FREEZE_SECONDS, MOST_FREEZE_SECONDS, Asked, Convergence
 
 MIB = 1 << 20
 RATE = 200 * MIB

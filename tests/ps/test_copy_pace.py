@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.ps.copy_pace import HIGH, LOW, REST_FIRST, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
+from dlrover_lite.ps.migration.copy_pace import HIGH, LOW, REST_FIRST, REST_LEAST, REST_MOST, CopyPace, KeptSpeed
 
 
 def test_rests_longer_while_training_is_slowed_and_no_longer_than_told() -> None:

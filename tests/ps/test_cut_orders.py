@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.failpoints import VARIABLE
-from dlrover_lite.ps.marks import ALL_SLOTS, Part, mask_of, to_bitmap
-from dlrover_lite.ps.service import IMPATIENT_SECONDS
-from dlrover_lite.wire.messages import PsOrders, SnapshotOrder, SnapshotReport
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.failpoints import VARIABLE
+from dlrover_lite.protocol.messages import PsOrders, SnapshotOrder, SnapshotReport
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Part, mask_of, to_bitmap
+from dlrover_lite.ps.server.service import IMPATIENT_SECONDS
 from tests.ps.rig import Rig
 from tests.ps.test_persister import PATIENCE_SECONDS, children, wait_until_stopped
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.dedupe import Deduplicator
+from dlrover_lite.tables.dedupe import Deduplicator
 
 KEYS = st.one_of(st.integers(0, 10), st.sampled_from([2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
 RUNS = st.lists(st.lists(KEYS, max_size=60), min_size=1, max_size=4)

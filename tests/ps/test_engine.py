@@ -12,16 +12,9 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import DlroverLiteError, UsageError
-from dlrover_lite.ps.engine import Engine, Frozen, NotOwned
-from dlrover_lite.ps.layout import BLOCK, group_tables, groups_of, slots_of
-from dlrover_lite.ps.marks import ALL_SLOTS, to_bitmap
-from dlrover_lite.ps.service import PsService
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.client import Client
-from dlrover_lite.wire.frames import NOT_UNDERSTOOD, Failure, Reply
-from dlrover_lite.wire.messages import Ack, PsOrders
-from dlrover_lite.wire.ps_messages import (
+from dlrover_lite.core.errors import DlroverLiteError, UsageError
+from dlrover_lite.protocol.messages import Ack, PsOrders
+from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
@@ -35,7 +28,14 @@ from dlrover_lite.wire.ps_messages import (
     Scan,
     TableSpec,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, to_bitmap
+from dlrover_lite.ps.server.engine import Engine, Frozen, NotOwned
+from dlrover_lite.ps.server.service import PsService
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.tables.layout import BLOCK, group_tables, groups_of, slots_of
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.frames import NOT_UNDERSTOOD, Failure, Reply
+from dlrover_lite.transport.server import Server
 
 TABLES = [TableSpec("a", 2, 0.0), TableSpec("b", 3, 0.0), TableSpec("c", 2, 0.0)]
 SGD = Optimizer(use="sgd", learning_rate=1.0)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.backends.base import NodeSpec
-from dlrover_lite.backends.local.memory import MEMORY_SOCKET, HeldMemory
+from dlrover_lite.backends.local.node_memory import MEMORY_SOCKET, HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes
-from dlrover_lite.errors import BackendError
-from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE, DirectoryMemory, KeeperMemory, open_memory
-from dlrover_lite.units import Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.ps.memory.node_memory_client import MEMORY_VARIABLE, DirectoryMemory, KeeperMemory, open_memory
 
 
 def text_of(descriptor: int) -> bytes:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite import kernel_sources
-from tests.house.sources import ROOT
+from dlrover_lite.core.kernels import sources as kernel_sources
+from tests.repository.sources import ROOT
 
 _COUNT_ROWS = """
 import numpy as np
-from dlrover_lite.ps.hashing import initial_rows
+from dlrover_lite.tables.hashing import initial_rows
 print(len(initial_rows(np.arange(3, dtype=np.uint64), table="t", seed=0, dim=2, scale=0.1)))
 """
 
@@ -32,7 +32,7 @@ def test_kernels_work_without_a_writable_cache() -> None:
 
 
 _CALLER = """
-from dlrover_lite.kernels import kernel
+from dlrover_lite.core.kernels.compile import kernel
 from dlrover_lite.ps.taken import {name}
 
 @kernel
@@ -47,7 +47,7 @@ TAKEN = {
     "a kernel": (
         "answer",
         "()",
-        "from dlrover_lite.kernels import kernel\n@kernel\ndef answer():\n    return {value}\n",
+        "from dlrover_lite.core.kernels.compile import kernel\n@kernel\ndef answer():\n    return {value}\n",
     ),
 }
 """What a kernel takes from another module, how, and that module."""
@@ -126,7 +126,7 @@ def test_kernels_of_other_sources_go_when_they_have_not_been_used_for_a_month(tm
     environment["DLROVER_LITE_HOME"] = str(tmp_path)
 
     def import_kernels() -> set[str]:
-        subprocess.run([sys.executable, "-c", "import dlrover_lite.kernels"], env=environment, check=True)
+        subprocess.run([sys.executable, "-c", "import dlrover_lite.core.kernels.compile"], env=environment, check=True)
         return {path.name for path in kernels.iterdir()}
 
     (ours,) = import_kernels() - set(days_ago)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps.marks import ALL_SLOTS, Marks, mask_of, to_bitmap
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Marks, mask_of, to_bitmap
 
 SOME = [0, 1, 7, 8, 2047, 4094, 4095]
 masks = st.sets(st.sampled_from(SOME)).map(lambda slots: sum(1 << slot for slot in slots))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.ps.meter import Meter
+from dlrover_lite.ps.server.busy_meter import Meter
 
 
 class Server:

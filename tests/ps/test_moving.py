@@ -11,14 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.ps import convergence, copier, moving
-from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
-from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import PsOrders
-from dlrover_lite.wire.ps_messages import (
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.protocol.messages import PsOrders
+from dlrover_lite.protocol.ps_messages import (
     Copied,
     CopyBegin,
     Copying,
@@ -27,6 +22,12 @@ from dlrover_lite.wire.ps_messages import (
     Pull,
     Shared,
 )
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
+from dlrover_lite.ps.migration import convergence, migration_target
+from dlrover_lite.ps.migration import migration as moving
+from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.tables.layout import BLOCK
 from tests.ps.rig import SGD, Rig, rows_of
 
 LOWER = mask_of(slot_sets.pack(np.arange(slot_sets.SLOTS) < 2048))
@@ -50,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         raise NotShared("it is on another machine")
 
     if request.param == "wire":
-        monkeypatch.setattr(copier, "open_memory", not_here)
+        monkeypatch.setattr(migration_target, "open_memory", not_here)
     return str(request.param)
 
 
@@ -113,7 +114,7 @@ def test_rows_aren_t_written_over_while_they_are_taken(monkeypatch: pytest.Monke
 
         def take_late(self: moving.Incoming, *arguments: Any) -> Any:
             """When the source has answered all that it was asked."""
-            for _ in range(2 * copier.WINDOW):
+            for _ in range(2 * migration_target.WINDOW):
                 rig.servers[0].socket.poll(1)
                 rig.turn(0)
             return take(self, *arguments)
@@ -261,7 +262,7 @@ def test_workers_are_answered_before_more_rows_are_copied_and_those_a_chunk_a_tu
 
 def test_beside_training_the_first_round_keeps_to_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr(copier, "PACE_BYTES", 100_000)
+    monkeypatch.setattr(migration_target, "PACE_BYTES", 100_000)
     took = {}
     for trained in (False, True):
         with rig_of(2) as rig:
@@ -282,7 +283,7 @@ def test_beside_training_the_first_round_keeps_to_its_pace(monkeypatch: pytest.M
             took[trained] = rig.now - began
     assert took[False] < 1.0, "with nobody to disturb it goes as fast as it can"
     wire_bytes = 3000 * ((8 + 2 + 4 + 4 + 2 * 4) + (8 + 2 + 4 + 4 + 3 * 4))
-    assert took[True] > wire_bytes / 100_000 - 2 * copier.BEHIND_SECONDS
+    assert took[True] > wire_bytes / 100_000 - 2 * migration_target.BEHIND_SECONDS
 
 
 def test_old_orders_don_t_thaw() -> None:

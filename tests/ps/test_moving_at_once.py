@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlrover_lite.ps import moving
-from dlrover_lite.ps.marks import ALL_SLOTS
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.migration import migration
 from tests.ps.rig import SGD, Rig, rows_of
 from tests.ps.test_moving import gradients
 
 
 def test_slots_of_a_slow_source_are_frozen_before_the_first_row_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """One round, and nothing more: what is pushed meanwhile waits, and goes to the target."""
-    monkeypatch.setattr(moving, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(migration, "CHUNK_BYTES", 600)
     rig = Rig(2, SGD)
     try:
         rig.configure_all()
@@ -29,7 +29,7 @@ def test_slots_of_a_slow_source_are_frozen_before_the_first_row_is_copied(monkey
             if source.outgoing is not None and source.engine.frozen:
                 if source.outgoing._batch is not None:
                     rounds.add(source.outgoing._batch.round)
-                early += source.report_in < moving.BUSY_SECONDS / 5 and not source.outgoing.given
+                early += source.report_in < migration.BUSY_SECONDS / 5 and not source.outgoing.given
             else:
                 assert not any(group.rows for group in rig.engine(1).groups)
             rig.hear(0)

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import batches, convergence, moving
-from dlrover_lite.ps.batches import cut_batches, in_order
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
-from dlrover_lite.ps.service import PsService
-from dlrover_lite.ps.table import TableGroup
-from dlrover_lite.wire.ps_messages import Moved
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.failpoints import Died, armed
+from dlrover_lite.protocol.ps_messages import Moved
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
+from dlrover_lite.ps.migration import batches, convergence
+from dlrover_lite.ps.migration import migration as moving
+from dlrover_lite.ps.migration.batches import cut_batches, in_order
+from dlrover_lite.ps.server.service import PsService
+from dlrover_lite.ps.tables.table import TableGroup
+from dlrover_lite.tables.layout import slots_of
 from tests.ps.rig import SGD, Rig, rows_of, within
 
 KEYS = 300

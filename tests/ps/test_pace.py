@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.ps.pace import LEAST_BYTES_PER_SECOND, MOST_REST_SECONDS, Leftover, Pace
-from dlrover_lite.ps.persisting import waits_of_this_process
+from dlrover_lite.ps.snapshots.snapshot_writer import waits_of_this_process
+from dlrover_lite.ps.snapshots.writer_pace import LEAST_BYTES_PER_SECOND, MOST_REST_SECONDS, Leftover, Pace
 
 STEPS = 1000
 

@@ -22,25 +22,28 @@ import numpy as np
 import psutil
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore, directory_of
-from dlrover_lite.errors import JobError
-from dlrover_lite.failpoints import VARIABLE
-from dlrover_lite.ps import cuts as cuts_module
-from dlrover_lite.ps import pace, persisting, snapshot, spill
-from dlrover_lite.ps.cuts import Cuts
-from dlrover_lite.ps.engine import Engine, Slice
-from dlrover_lite.ps.marks import ALL_SLOTS
-from dlrover_lite.ps.pace import Leftover
-from dlrover_lite.ps.persister_process import PersisterProcess
-from dlrover_lite.ps.persisting import Persisting
-from dlrover_lite.ps.spill import COUNT, TAKEN
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.failpoints import VARIABLE
+from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS
+from dlrover_lite.ps.server.engine import Engine, Slice
+from dlrover_lite.ps.snapshots import copy_on_write_log as spill
+from dlrover_lite.ps.snapshots import snapshot
+from dlrover_lite.ps.snapshots import snapshot_orders as cuts_module
+from dlrover_lite.ps.snapshots import snapshot_writer as persisting
+from dlrover_lite.ps.snapshots import writer_pace as pace
+from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
+from dlrover_lite.ps.snapshots.snapshot_orders import Cuts
+from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
+from dlrover_lite.ps.snapshots.writer_pace import Leftover
+from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import SnapshotOrder, SnapshotReport
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
-from tests.house.sources import ROOT
 from tests.ps.cutting import arrays_of, arrays_read, commit, same
+from tests.repository.sources import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 
@@ -469,9 +472,9 @@ def test_a_part_takes_the_time_there_is_until_somebody_waits_for_it(
 
 _SERVER = """
 import os, signal, sys
-from dlrover_lite.ps.persister_process import PersisterProcess
-from dlrover_lite.ps.persisting import Persisting
-from dlrover_lite.ps.spill import COUNT, TAKEN
+from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.ps.snapshots.snapshot_writer import Persisting
+from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, TAKEN
 persister = PersisterProcess()
 while persister.receive() is None:
     pass
@@ -555,14 +558,13 @@ def test_one_that_is_forked(tmp_path: Path) -> None:
 
 
 def test_it_does_not_begin_without_its_server() -> None:
-    command = [sys.executable, "-m", "dlrover_lite.ps.persister", "0", "1"]
+    command = [sys.executable, "-m", "dlrover_lite.ps.snapshots.writer_main", "0", "1"]
     assert subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 1
 
 
 def test_it_is_light() -> None:
-    code = (
-        "import json, sys, dlrover_lite.ps.persister, dlrover_lite.ps.persisting; print(json.dumps(list(sys.modules)))"
-    )
+    modules = "dlrover_lite.ps.snapshots.writer_main, dlrover_lite.ps.snapshots.snapshot_writer"
+    code = f"import json, sys, {modules}; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"numba", "torch", "zmq", "psutil", "fsspec"} & set(json.loads(done.stdout))
 

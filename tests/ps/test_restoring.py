@@ -12,21 +12,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.manifest import Consumed
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, UsageError
-from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import copier, moving
-from dlrover_lite.ps.chunk_memory import ChunkMemory, NotShared
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.marks import ALL_SLOTS, mask_of
-from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.restoring import Restoring
-from dlrover_lite.ps.service import Unrestorable
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import CheckpointDamaged, UsageError
+from dlrover_lite.core.failpoints import Died, armed
+from dlrover_lite.protocol.messages import RestoreOrder, TrainingSettings
+from dlrover_lite.protocol.ps_messages import Shared
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, mask_of
+from dlrover_lite.ps.memory.state_memory import PrivateMemory
+from dlrover_lite.ps.migration import migration as moving
+from dlrover_lite.ps.migration import migration_target
+from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, NotShared
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.server.service import Unrestorable
+from dlrover_lite.ps.snapshots.restore import Restoring
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.messages import RestoreOrder, TrainingSettings
-from dlrover_lite.wire.ps_messages import Shared
 from tests.ps.engine_cuts import write_cut
 from tests.ps.models import start, step
 from tests.ps.rig import Rig, configuration, rows_of
@@ -196,7 +197,7 @@ def test_slots_move_after_another_optimizer_has_taken_over(
 
     monkeypatch.setattr(moving, "CHUNK_BYTES", 600)
     if way == "wire":
-        monkeypatch.setattr(copier, "open_memory", not_here)
+        monkeypatch.setattr(migration_target, "open_memory", not_here)
     store, after = CheckpointStore(str(tmp_path)), OPTIMIZERS[now]
     old = rigs(2, optimizer=OPTIMIZERS[then])
     train(old, range(9))
@@ -373,7 +374,7 @@ def test_only_a_few_blocks_are_read_ahead(
     rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the rows that are put away, memory is for those."""
-    monkeypatch.setattr("dlrover_lite.ps.restoring.BLOCKS_AHEAD", 3)
+    monkeypatch.setattr("dlrover_lite.ps.snapshots.restore.BLOCKS_AHEAD", 3)
     store = CheckpointStore(str(tmp_path))
     old = rigs(1)
     train(old, range(12))

@@ -6,8 +6,8 @@ import numpy as np
 import psutil
 import pytest
 
-from dlrover_lite.ps.scratch import Scratch
-from dlrover_lite.units import MIB
+from dlrover_lite.core.units import MIB
+from dlrover_lite.ps.memory.scratch import Scratch
 
 
 @pytest.mark.parametrize("length", [0, 1, 100_000])

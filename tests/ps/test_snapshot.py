@@ -16,21 +16,23 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots as slot_sets
 from dlrover_lite.checkpoint.layout import BLOCK_BYTES
 from dlrover_lite.checkpoint.manifest import Marks, PartEntry
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import JobError
-from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import cut_kernels, cut_reader, record_source, spill, table_kernels
-from dlrover_lite.ps.cut_reader import Overflown
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.layout import BLOCK
-from dlrover_lite.ps.marks import Part, mask_of, to_bitmap
-from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.rows import EPOCH
-from dlrover_lite.ps.snapshot import Snapshot
-from dlrover_lite.records import EPOCHS_MOST, TABLE_EPOCH
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.failpoints import Died, armed
+from dlrover_lite.core.records import EPOCHS_MOST, TABLE_EPOCH
+from dlrover_lite.ps.journal.applied_minibatches import Part, mask_of, to_bitmap
+from dlrover_lite.ps.memory.state_memory import PrivateMemory
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.snapshots import copy_on_write_log, record_source, snapshot_kernels
+from dlrover_lite.ps.snapshots import snapshot_reader as cut_reader
+from dlrover_lite.ps.snapshots.snapshot import Snapshot
+from dlrover_lite.ps.snapshots.snapshot_reader import Overflown
+from dlrover_lite.ps.tables import table_kernels
+from dlrover_lite.ps.tables.row_arrays import EPOCH
+from dlrover_lite.tables.layout import BLOCK
 from tests.ps.cutting import Nowhere, commit, epochs_now, part_of, read_cut, reader_of, snapshot_of, state_of
 from tests.ps.survival import (
     FOREIGN,
@@ -142,7 +144,7 @@ class interrupted:  # noqa: N801 - a context
     def __enter__(self) -> None:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(record_source.RecordSource, "read", self._torn(record_source.RecordSource.read))
-        for module in (cut_reader, spill):
+        for module in (cut_reader, copy_on_write_log):
             self._patch.setattr(module, "barrier", self._happens)
 
     def _torn(self, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,7 +182,7 @@ def test_whatever_is_pushed_meanwhile_a_cut_has_what_there_was_at_its_beginning(
     patch = pytest.MonkeyPatch()
     try:
         patch.setattr(cut_reader, "PIECE_BYTES", pieces)
-        patch.setattr(spill, "SEGMENT_BYTES", pieces // 2)
+        patch.setattr(copy_on_write_log, "SEGMENT_BYTES", pieces // 2)
         world = World(seed, use, directory, keys=keys, epoch=epoch)
         none, some = slot_sets.none(), world.random.random(slot_sets.SLOTS) < 0.2
         for number, whole in enumerate((none, none, some)):
@@ -266,7 +268,7 @@ def test_a_row_that_is_missing_in_the_spill_is_a_bug_that_is_said(tmp_path: Path
             for _ in range(3):
                 world.push()
             words, entries = snapshot.spill.areas[0]
-            assert words[spill.COUNT] >= 2
+            assert words[copy_on_write_log.COUNT] >= 2
             cut = snapshot.groups[0]
             first, second = entries[cut.table_words :][: 2 * cut.entry_words].reshape(2, -1)
             if harm == "missing":
@@ -320,8 +322,8 @@ def test_an_update_is_compiled_once_for_with_and_without(tmp_path: Path) -> None
 
 def test_what_copies_rows_is_compiled_beforehand(tmp_path: Path) -> None:
     """Where it is needed, nothing is compiled."""
-    kernels = (cut_kernels._scatter,)
-    cut_kernels.compile_kernels()
+    kernels = (snapshot_kernels._scatter,)
+    snapshot_kernels.compile_kernels()
     before = [len(kernel.signatures) for kernel in kernels]
     for use in ("sgd", "adam"):
         world = World(13, use, tmp_path / use, keys=30)

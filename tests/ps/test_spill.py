@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.ps import spill as spill_module
-from dlrover_lite.ps.rows import Store
-from dlrover_lite.ps.spill import COUNT, ENTRY_RECORD, PASSED, STAMPED, USED, GroupCut, Spill
-from dlrover_lite.ps.spill_kernels import spill_rows
-from dlrover_lite.records import RecordShape
+from dlrover_lite.core.records import RecordShape
+from dlrover_lite.ps.snapshots import copy_on_write_log as spill_module
+from dlrover_lite.ps.snapshots.copy_on_write_kernels import spill_rows
+from dlrover_lite.ps.snapshots.copy_on_write_log import COUNT, ENTRY_RECORD, PASSED, STAMPED, USED, GroupCut, Spill
+from dlrover_lite.ps.tables.row_arrays import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="snapshots are taken on Linux")
 

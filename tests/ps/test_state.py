@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from dlrover_lite import slots as slot_sets
-from dlrover_lite.errors import JobError
-from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps.arena import Arena
-from dlrover_lite.ps.engine import Engine, NotOwned
-from dlrover_lite.ps.layout import hashes_of, slots_of
-from dlrover_lite.ps.marks import ALL_SLOTS, Marks, Part, mask_of, to_bitmap
-from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.rows import USED
-from dlrover_lite.ps.state import MAJOR, MINOR
-from dlrover_lite.ps.state_words import Header
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.failpoints import Died, armed
+from dlrover_lite.core.records import TABLE_EPOCH
+from dlrover_lite.protocol.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.ps.journal.applied_minibatches import ALL_SLOTS, Marks, Part, mask_of, to_bitmap
+from dlrover_lite.ps.journal.server_state import MAJOR, MINOR
+from dlrover_lite.ps.journal.state_words import Header
+from dlrover_lite.ps.memory.arena import Arena
+from dlrover_lite.ps.memory.state_memory import PrivateMemory
+from dlrover_lite.ps.server.engine import Engine, NotOwned
+from dlrover_lite.ps.tables.row_arrays import USED
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.records import TABLE_EPOCH
-from dlrover_lite.wire.ps_messages import Configure, DenseSpec, TableSpec
+from dlrover_lite.tables.layout import hashes_of, slots_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has memory that outlives its process")
 

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.failpoints import Died, armed
-from dlrover_lite.ps import table
-from dlrover_lite.ps.arena import Arena
-from dlrover_lite.ps.engine import Engine
-from dlrover_lite.ps.memory import PrivateMemory
-from dlrover_lite.ps.state_words import Header
+from dlrover_lite.core.failpoints import Died, armed
+from dlrover_lite.ps.journal.state_words import Header
+from dlrover_lite.ps.memory.arena import Arena
+from dlrover_lite.ps.memory.state_memory import PrivateMemory
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.tables import table
 from tests.ps.survival import (
     OPTIMIZERS,
     Push,

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.ps.arena import Arena
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.table import TableGroup
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.memory.arena import Arena
+from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables.hashing import initial_rows
 from tests.ps.models import Reference
 
 RESERVE = 64 << 20
@@ -294,7 +294,7 @@ def test_arenas_of_absurd_sizes_are_refused(size: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has arenas that are files")
 def test_what_is_put_into_an_arena_is_there_and_what_lies_around_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrover_lite.ps.arena._gives_hugepages", lambda: False)
+    monkeypatch.setattr("dlrover_lite.ps.memory.arena._gives_hugepages", lambda: False)
     arena = Arena("put", 100_000)
     arena.bytes[:5000] = 1
     data = np.arange(9001, dtype=np.uint16)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots
-from dlrover_lite.ps import bucket_index
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.ps.table import NotOwned, TableGroup
+from dlrover_lite.core import slots
+from dlrover_lite.core.records import epochs_of
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.tables import bucket_index
+from dlrover_lite.ps.tables.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.records import epochs_of
-from dlrover_lite.rows import RowData
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables.hashing import initial_rows
+from dlrover_lite.tables.layout import slots_of
 
 DIM, TABLES, POOL, SEED = 3, 2, 40, 7
 SPECS = [TableSpec(f"t{i}", DIM, 0.05) for i in range(TABLES)]

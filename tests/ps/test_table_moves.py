@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrover_lite import slots
-from dlrover_lite.errors import JobError
-from dlrover_lite.ps import bucket_index
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.ps.spill import no_spill
-from dlrover_lite.ps.table import NotOwned, TableGroup
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.records import epochs_of, unpack_rows
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.snapshots.copy_on_write_log import no_spill
+from dlrover_lite.ps.tables import bucket_index
+from dlrover_lite.ps.tables.table import NotOwned, TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.records import epochs_of, unpack_rows
-from dlrover_lite.rows import RowData
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables.layout import slots_of
 
 OPTIMIZERS = {
     "sgd": Optimizer(use="sgd", learning_rate=0.1),

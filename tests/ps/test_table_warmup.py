@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from dlrover_lite.ps import bucket_index, cut_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels
-from dlrover_lite.ps.table import TableGroup
-from dlrover_lite.ps.table_warmup import compile_kernels
+from dlrover_lite.core.rows import RowData
+from dlrover_lite.core.slots import SLOTS
+from dlrover_lite.protocol.ps_messages import TableSpec
+from dlrover_lite.ps.snapshots import snapshot_kernels
+from dlrover_lite.ps.tables import bucket_index, move_kernels, slot_counters, table_kernels
+from dlrover_lite.ps.tables.compile_kernels import compile_kernels
+from dlrover_lite.ps.tables.table import TableGroup
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.rows import RowData
-from dlrover_lite.slots import SLOTS
-from dlrover_lite.wire.ps_messages import TableSpec
+from dlrover_lite.tables import dedupe, optimizers
 
-MODULES = (bucket_index, cut_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels)
+MODULES = (bucket_index, snapshot_kernels, dedupe, move_kernels, optimizers, slot_counters, table_kernels)
 
 
 def compiled() -> dict[str, int]:

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec import inspect as mi
 
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError
+from dlrover_lite.core.units import Resources
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.units import Resources
 
 EXTREMES = (-1, 0, 1e-300, 1e300, 2**63, 10**30, -(10**30), math.nan, math.inf, -math.inf, "9" * 5000, "1e999")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.recipe.load import load_recipe, parse_recipe
 from dlrover_lite.recipe.schema import CensusData
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml.reader import Reader
 
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.recipe.load import load_recipe, parse_recipe
 
 HEAD = "version: 1\nname: job\nmodel: wide_deep\n"

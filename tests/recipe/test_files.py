@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError
 from dlrover_lite.recipe.load import parse_recipe
 
 CRITEO_LINE = "1" + "\t7" * 13 + "\t1a" * 26 + "\n"

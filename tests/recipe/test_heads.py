@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from dlrover_lite.core.errors import DataError, RecipeError
 from dlrover_lite.data.open import describe
-from dlrover_lite.errors import DataError, RecipeError
-from dlrover_lite.recipe.heads import examine
+from dlrover_lite.recipe.file_preview import examine
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
 

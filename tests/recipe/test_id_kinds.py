@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrover_lite.core.errors import DataError, RecipeError
 from dlrover_lite.data.open import open_data
-from dlrover_lite.errors import DataError, RecipeError
-from dlrover_lite.recipe.id_heads import look_at_recipe
 from dlrover_lite.recipe.id_kinds import (
     FileIds,
     IdKind,
@@ -21,6 +20,7 @@ from dlrover_lite.recipe.id_kinds import (
     reconcile,
     text_values,
 )
+from dlrover_lite.recipe.id_preview import look_at_recipe
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import CriteoData, CsvData, ParquetData
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite.errors import RecipeError
+from dlrover_lite.core.errors import RecipeError
+from dlrover_lite.core.units import GIB, MIB
 from dlrover_lite.recipe.load import load_recipe, parse_recipe, resolved_yaml
 from dlrover_lite.recipe.schema import (
     Checkpoint,
@@ -24,7 +25,6 @@ from dlrover_lite.recipe.schema import (
     SyntheticData,
 )
 from dlrover_lite.recipe.starter import starter, starter_name
-from dlrover_lite.units import GIB, MIB
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "version: 1\nname: job\nmodel: dcn\ndata: {format: synthetic, samples: 1_000}\n"

@@ -11,7 +11,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from dlrover_lite.errors import DlroverLiteError
+from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.model import Autoscaling, JobRow, Room
 from dlrover_lite.tui.screens.dialog import Dialog

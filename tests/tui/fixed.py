@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from dlrover_lite.brain.shown import (
+from dlrover_lite.brain.explain.explanation_data import (
     Coefficient,
     Explained,
     Fact,
@@ -20,8 +20,10 @@ from dlrover_lite.brain.shown import (
     Used,
 )
 from dlrover_lite.brain.store.news import Chosen
-from dlrover_lite.errors import JobError
-from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.core.unknown_ids import warnings_of
 from dlrover_lite.tui.model import (
     Autoscaling,
     Cost,
@@ -42,8 +44,6 @@ from dlrover_lite.tui.model import (
     Shards,
     WeighedPlan,
 )
-from dlrover_lite.units import GIB, MIB
-from dlrover_lite.unknown_ids import warnings_of
 
 NOW = 1_795_356_000.0
 """2026-11-22 14:00:00 UTC."""

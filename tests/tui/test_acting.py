@@ -9,7 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from dlrover_lite.errors import JobError, UsageError
+from dlrover_lite.core.errors import JobError, UsageError
+from dlrover_lite.core.units import GIB
 from dlrover_lite.tui.app import TuiApp
 from dlrover_lite.tui.model import Autoscaling, JobDetail
 from dlrover_lite.tui.screens.confirm import Confirm
@@ -19,7 +20,6 @@ from dlrover_lite.tui.screens.job import JobScreen
 from dlrover_lite.tui.screens.jobs import JobsScreen
 from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.toned import Lines
-from dlrover_lite.units import GIB
 from tests.tui.driving import Acts, drive, footer, opened, shown, the_app, told, until, write
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, SUGGESTED, VIEW, FixedSource
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrover_lite.brain.plan import Plan, RolePlan
-from dlrover_lite.errors import UsageError
-from dlrover_lite.master.fleet import Fleet
-from dlrover_lite.master.scaling import refusal
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.nodes.scaling import refusal
+from dlrover_lite.protocol.messages import ScaleRequest
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui import acting_page
 from dlrover_lite.tui.actions import Aim, why_not
 from dlrover_lite.tui.key_line import KeyShown, line_of, place
 from dlrover_lite.tui.keys import EVERYWHERE, JOB, JOBS, Key
 from dlrover_lite.tui.model import Autoscaling, JobRow, NodeRow, RoleNow, Room
 from dlrover_lite.tui.text import length, plain
-from dlrover_lite.units import GIB, MIB, Resources
-from dlrover_lite.wire.messages import ScaleRequest
 from tests.tui.fixed import ADS, BROKEN, DETAIL, FEED, OLD, ROOM
 
 PS, WORKER, ENDED = DETAIL.nodes[0], DETAIL.nodes[1], DETAIL.nodes[3]

@@ -9,13 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.errors import JobError, UsageError
-from dlrover_lite.jobs.handle import JobHandle
+from dlrover_lite.client.handle import JobHandle
+from dlrover_lite.core.errors import JobError, UsageError
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.tui.actions import LocalActions, Wanted
-from dlrover_lite.tui.model import Autoscaling, JobRow, RoleNow
-from dlrover_lite.wire.frames import UNUSABLE, Failure
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
     AutoscaleStatus,
     CheckpointPromise,
@@ -27,6 +24,9 @@ from dlrover_lite.wire.messages import (
     Scaled,
     ScaleRequest,
 )
+from dlrover_lite.transport.frames import UNUSABLE, Failure
+from dlrover_lite.tui.actions import LocalActions, Wanted
+from dlrover_lite.tui.model import Autoscaling, JobRow, RoleNow
 from tests.cli.scripted_master import NODES, running_job, status_of
 
 

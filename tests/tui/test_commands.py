@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.commands import ACTING, COMMANDS, complete, parse
 
 JOBS = ("feed-2", "ads-2", "ads-1")

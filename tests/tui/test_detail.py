@@ -6,11 +6,9 @@ from pathlib import Path
 import msgspec
 
 from dlrover_lite.brain.store.news import NodeNews
-from dlrover_lite.jobs.statuses import starting
+from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
-from dlrover_lite.tui.model import Evaluated, NodeRow
-from dlrover_lite.wire.messages import (
+from dlrover_lite.protocol.messages import (
     CheckpointProblem,
     CheckpointsStatus,
     CheckpointStatus,
@@ -25,6 +23,8 @@ from dlrover_lite.wire.messages import (
     Status,
     Topology,
 )
+from dlrover_lite.tui.detail import NodesFold, cuts_of, evaluated_of, shards_of, strips_of
+from dlrover_lite.tui.model import Evaluated, NodeRow
 
 
 def _status(*nodes: NodeStatus, **fields: object) -> Status:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dlrover_lite.errors import JobError
+from dlrover_lite.core.errors import JobError
 from dlrover_lite.tui.feed import Feed
 from tests.backends.support import until
 

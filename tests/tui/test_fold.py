@@ -3,11 +3,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dlrover_lite.brain.plan import Plan, RolePlan
 from dlrover_lite.brain.store.news import DecisionNews, JobNews, PlanNews, RateNews, WatchedJobs
-from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.core.expected_end import ExpectedEnd
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.tui.fold import KEPT_RATES, SILENT_SECONDS, JobsFold, LocalNode, LocalStatus
-from dlrover_lite.units import GIB, Resources
 
 
 def _news(name: str, state: str = "running", **fields: object) -> JobNews:

@@ -8,22 +8,23 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.demand import Done
 from dlrover_lite.brain.effect import judge
-from dlrover_lite.brain.job_view import RoundInputs
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.pareto import Band
-from dlrover_lite.brain.plan import Plan, RolePlan
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
 from dlrover_lite.brain.store.timeline import Happened, Known, Measured, Timeline, Used, jobs_known, timeline
+from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.demands import Done
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from dlrover_lite.tui.history import MISSING, recorded, write
 from dlrover_lite.tui.model import JobDetail
 from dlrover_lite.tui.recorded import RecordedSource, Recording
-from dlrover_lite.units import GIB, Resources
 from tests.brain.models import load, view
 
 BEGIN = 1_000_000.0
@@ -54,8 +55,8 @@ def _profile(at: float, samples: int, *, ps_bytes: int) -> ProfileRecord:
     )
 
 
-def _event(at: float, node: str, event: str, reason: str = "", **data: Any) -> NodeEvent:
-    return NodeEvent(job="one", at=BEGIN + at, node=node, event=event, reason=reason, data=data)  # type: ignore[arg-type]
+def _event(at: float, node: str, event: str, reason: str = "", **data: Any) -> NodeRecord:
+    return NodeRecord(job="one", at=BEGIN + at, node=node, event=event, reason=reason, data=data)  # type: ignore[arg-type]
 
 
 @pytest.fixture

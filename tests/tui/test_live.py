@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.brain.decision import decide
-from dlrover_lite.brain.job_view import RoundInputs
+from dlrover_lite.brain.planning.decision import decide
+from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry, ProfileRecord
-from dlrover_lite.jobs.brain_files import BrainFiles
-from dlrover_lite.jobs.statuses import starting
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.final_status import starting
 from dlrover_lite.jobs.store import Job, Result, create_job
+from dlrover_lite.protocol.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
 from dlrover_lite.tui.live import LiveSource
 from dlrover_lite.tui.model import Rate
 from dlrover_lite.tui.once import frame
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.messages import EvaluationResult, NodeStatus, ShardsStatus, to_builtins
 from tests.backends.support import recipe
 from tests.brain.models import load, view
 
@@ -197,8 +197,8 @@ def test_of_a_job_that_is_over_its_last_status_tells(source: LiveSource, files: 
 def test_a_master_that_can_not_be_asked_is_a_problem_and_the_rest_is_there(
     source: LiveSource, files: BrainFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dlrover_lite.errors import JobError
-    from dlrover_lite.jobs.handle import JobHandle
+    from dlrover_lite.client.handle import JobHandle
+    from dlrover_lite.core.errors import JobError
 
     def silent(_: JobHandle) -> None:
         raise JobError("The master did not answer\nat all")

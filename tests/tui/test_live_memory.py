@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.lattice import Candidate
+from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.brain.store.database import ConfigStore
-from dlrover_lite.brain.store.records import JobEntry, NodeEvent, ProfileRecord, profile_record
+from dlrover_lite.brain.store.records import JobEntry, ProfileRecord, profile_record
+from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.protocol.records import NodeRecord
 from dlrover_lite.tui.live_memory import LiveMemory
-from dlrover_lite.units import GIB, MIB
 from tests.brain.advised import FEATURES, demand
 from tests.brain.simulated import START, Job
 
@@ -35,7 +36,7 @@ def begins(store: ConfigStore, **features: Any) -> Job:
     known = {**msgspec.to_builtins(FEATURES), "demand": msgspec.to_builtins(demand()), **features}
     store.put_job(JobEntry(id="ads-1", name="ads", state="running", created_at=START, features=known))
     for node in ("ps-0", "ps-1"):
-        event = NodeEvent(job="ads-1", at=START, node=node, event="launched", data={"cores": 0.5, "memory": GIB})
+        event = NodeRecord(job="ads-1", at=START, node=node, event="launched", data={"cores": 0.5, "memory": GIB})
         store.add_node_event(event)
     store.commit()
     return Job(Candidate(2, 2, 1.0, 0.5), name="ads-1", shares=[0.3, 0.7])
@@ -65,7 +66,7 @@ def test_it_follows_what_is_measured(store: ConfigStore, live: LiveMemory) -> No
 def test_limits_are_steps(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store)
     trains(store, job, 3)
-    more = NodeEvent(job="ads-1", at=job.at + 1, node="ps-1", event="resized", data={"memory": GIB + 100 * MIB})
+    more = NodeRecord(job="ads-1", at=job.at + 1, node="ps-1", event="resized", data={"memory": GIB + 100 * MIB})
     store.add_node_event(more)
     store.commit()
     one = live.look()
@@ -76,7 +77,7 @@ def test_limits_are_steps(store: ConfigStore, live: LiveMemory) -> None:
 def test_a_limit_that_will_not_do_is_told_before(store: ConfigStore, live: LiveMemory) -> None:
     job = begins(store)
     trains(store, job, 3)
-    less = NodeEvent(job="ads-1", at=job.at, node="ps-1", event="resized", data={"memory": job.used("ps-1") + MIB})
+    less = NodeRecord(job="ads-1", at=job.at, node="ps-1", event="resized", data={"memory": job.used("ps-1") + MIB})
     store.add_node_event(less)
     store.commit()
     one = live.look()

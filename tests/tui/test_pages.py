@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dlrover_lite.errors import JobError
-from dlrover_lite.expected_end import ExpectedEnd
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.tui import explanation_page, job_page, jobs_page
 from dlrover_lite.tui.memory_chart import memory_chart
 from dlrover_lite.tui.model import JobDetail, JobsView, Look, Problem, Rate, Shards

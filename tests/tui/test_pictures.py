@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 
-from tests.house.sources import ROOT
+from tests.repository.sources import ROOT
 
 
 def test_pictures_are_current() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.player import Mark, Now, Player, span_of
 from dlrover_lite.tui.replay_page import at_column, replay_line
 from dlrover_lite.tui.text import length, plain

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrover_lite.brain.store.news import Chosen
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.tui import recorder as recorder_module
 from dlrover_lite.tui.frames import applied, look
 from dlrover_lite.tui.model import Explanation, JobDetail, JobsView, LastDecision, NodeRow, Problem, Rate

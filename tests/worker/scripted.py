@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from dlrover_lite import slots
+from dlrover_lite.core import slots
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
-from dlrover_lite.ps.hashing import initial_rows
-from dlrover_lite.ps.layout import BLOCK, BUFFERS, dense_groups, group_tables, groups_of, slots_of
-from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import Ack, Topology, TopologyRequest
-from dlrover_lite.wire.ps_messages import (
+from dlrover_lite.protocol.messages import Ack, Topology, TopologyRequest
+from dlrover_lite.protocol.ps_messages import (
     Configure,
     DenseSpec,
     Moved,
@@ -32,9 +28,13 @@ from dlrover_lite.wire.ps_messages import (
     Rows,
     Scan,
 )
-from dlrover_lite.wire.server import Server
-from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.embedding import EmbeddingLayout
+from dlrover_lite.recipe.schema import Optimizer
+from dlrover_lite.tables.hashing import initial_rows
+from dlrover_lite.tables.layout import BLOCK, BUFFERS, dense_groups, group_tables, groups_of, slots_of
+from dlrover_lite.transport.frames import Request
+from dlrover_lite.transport.server import Server
+from dlrover_lite.worker.parameters.client import PsClient
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
 
 _names = itertools.count()
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from dlrover_lite.core.errors import DeadlineExceeded, JobError, ModelError
 from dlrover_lite.data.base import Batch, Schema
-from dlrover_lite.errors import DeadlineExceeded, JobError, ModelError
 from dlrover_lite.models.check import fields_of_model
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Optimizer
-from dlrover_lite.worker.declared import declare
-from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.tickets import PushTicket
+from dlrover_lite.worker.parameters.dry_configuration import declare
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
+from dlrover_lite.worker.parameters.requests import PushTicket
 from dlrover_lite.worker.trainer import Trainer, minibatch_seed
 from tests.worker.scripted import ScriptedJob
 
@@ -73,7 +73,7 @@ def batch(seed: int, samples: int = 32) -> Batch:
 
 def plain_steps(batches: list[Batch], start: Model, learning_rate: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """The same in torch alone: embeddings of 20 ids from their initial values, SGD on everything."""
-    from dlrover_lite.ps.hashing import initial_rows
+    from dlrover_lite.tables.hashing import initial_rows
 
     ids = np.arange(20, dtype=np.uint64)
     tables = {

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dlrover_lite.ps.hashing import SLOTS
-from dlrover_lite.ps.layout import BLOCK, BUFFERS, PARAMETERS, slots_of
+from dlrover_lite.protocol.ps_messages import DenseSpec
 from dlrover_lite.recipe.schema import Schedule
-from dlrover_lite.wire.ps_messages import DenseSpec
-from dlrover_lite.worker.dense import DensePlacement, FlatParameters
+from dlrover_lite.tables.hashing import SLOTS
+from dlrover_lite.tables.layout import BLOCK, BUFFERS, PARAMETERS, slots_of
+from dlrover_lite.worker.parameters.dense import DensePlacement, FlatParameters
+from dlrover_lite.worker.parameters.slot_map import SlotMap
 from dlrover_lite.worker.schedule import learning_rate_factor
-from dlrover_lite.worker.slot_map import SlotMap
 
 
 class Tied(nn.Module):

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrover_lite.core.records import table_salt
 from dlrover_lite.data.base import Schema
 from dlrover_lite.models.fields import EmbeddingField
-from dlrover_lite.ps.hashing import SLOT_SHIFT, SLOTS, mix64
-from dlrover_lite.ps.layout import group_tables
-from dlrover_lite.records import table_salt
-from dlrover_lite.worker.embedding import EmbeddingLayout, GroupKeys, tables_of
+from dlrover_lite.tables.hashing import SLOT_SHIFT, SLOTS, mix64
+from dlrover_lite.tables.layout import group_tables
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout, GroupKeys, tables_of
 
 SCHEMA = Schema(dense=(), categorical=("A", "B", "C", "D", "E"))
 MODELS = {

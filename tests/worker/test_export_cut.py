@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from dlrover_lite.checkpoint import newest_rows
 from dlrover_lite.checkpoint.manifest import Manifest
 from dlrover_lite.checkpoint.store import CheckpointStore
-from dlrover_lite.errors import CheckpointDamaged, JobError
+from dlrover_lite.core.errors import CheckpointDamaged, JobError
 from dlrover_lite.models.serving import load_model, read_manifest
 from dlrover_lite.models.tables import iterate_table
-from dlrover_lite.ps.layout import groups_of
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.worker.cut_model import cut_model
-from dlrover_lite.worker.declared import declare
-from dlrover_lite.worker.export_cut import export_cut
+from dlrover_lite.tables.layout import groups_of
+from dlrover_lite.worker.export.checkpoint_model import cut_model
+from dlrover_lite.worker.export.export_checkpoint import export_cut
+from dlrover_lite.worker.parameters.dry_configuration import declare
 from tests.checkpoint.record_cuts import Key, write_cut
 
 TEXT = "version: 1\nname: x\nmodel: {use: dcn, options: {embedding_dim: 4, hidden: [4]}}\ndata: {format: synthetic, samples: 64}\n"

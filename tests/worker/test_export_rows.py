@@ -13,10 +13,10 @@ from dlrover_lite.models.export import ExportWriter, Manifest
 from dlrover_lite.models.fields import EmbeddingField
 from dlrover_lite.models.serving import read_manifest
 from dlrover_lite.models.tables import TableRows, iterate_table, joined
+from dlrover_lite.protocol.ps_messages import TableSpec
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.wire.ps_messages import TableSpec
-from dlrover_lite.worker.export_rows import exported_groups, optimizers_of, write_rows
+from dlrover_lite.worker.export.export_rows import exported_groups, optimizers_of, write_rows
 
 TABLES = [TableSpec("a", 2, 0.05), TableSpec("b", 3, 0.05), TableSpec("c", 2, 0.05)]
 FIELDS = [EmbeddingField(table.name, table.dim) for table in TABLES]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dlrover_lite.models.serving import read_manifest
-from dlrover_lite.ps.layout import groups_of
+from dlrover_lite.protocol.messages import Export
 from dlrover_lite.recipe.load import parse_recipe
-from dlrover_lite.wire.messages import Export
-from dlrover_lite.worker import exporting
-from dlrover_lite.worker.declared import declare
+from dlrover_lite.tables.layout import groups_of
+from dlrover_lite.worker.export import export_model
+from dlrover_lite.worker.parameters.dry_configuration import declare
 
 ROWS = 1000
 TEXT = "version: 1\nname: x\nmodel: {use: dcn, options: {embedding_dim: 4, hidden: [4]}}\ndata: {format: synthetic, samples: 64}\n"
@@ -67,10 +67,10 @@ def test_rows_come_a_few_at_a_time_and_it_is_told_how_many(
         layout=SimpleNamespace(tables=declared.configuration.tables),
         pull_dense=lambda: None,
     )
-    monkeypatch.setattr(exporting, "SCAN_BYTES", 64 << 10)
+    monkeypatch.setattr(export_model, "SCAN_BYTES", 64 << 10)
     told: list[tuple[str, int]] = []
     task = Export(str(tmp_path / "model"), "npz")
-    done = exporting.export(
+    done = export_model.export(
         "worker-0",
         recipe,
         trainer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlrover_lite.worker.journal import Journal
+from dlrover_lite.worker.log_lines import Journal
 
 
 def test_up_each_minute_and_the_end() -> None:

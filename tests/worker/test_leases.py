@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import zmq
 
-from dlrover_lite.errors import DeadlineExceeded, JobError
-from dlrover_lite.metrics import BinaryMetrics
-from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.messages import (
+from dlrover_lite.core.errors import DeadlineExceeded, JobError
+from dlrover_lite.core.metrics import BinaryMetrics
+from dlrover_lite.protocol.messages import (
     Ack,
     Export,
     Finished,
@@ -23,7 +22,8 @@ from dlrover_lite.wire.messages import (
     UnknownIds,
     Wait,
 )
-from dlrover_lite.wire.server import Server
+from dlrover_lite.transport.frames import Request
+from dlrover_lite.transport.server import Server
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
 
 PATIENCE = 20.0

@@ -16,15 +16,15 @@ from torch import nn
 
 from dlrover_lite.data.base import Batch, Schema
 from dlrover_lite.models.fields import EmbeddingField
+from dlrover_lite.protocol.messages import Lease
 from dlrover_lite.recipe.load import parse_recipe
 from dlrover_lite.recipe.schema import Optimizer, Recipe
-from dlrover_lite.wire.messages import Lease
-from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.embedding import EmbeddingLayout
-from dlrover_lite.worker.journal import Journal
 from dlrover_lite.worker.leases import HeldLease
+from dlrover_lite.worker.log_lines import Journal
 from dlrover_lite.worker.loop import UNPIPELINED_MINIBATCHES, TrainingLoop
-from dlrover_lite.worker.tickets import PushTicket
+from dlrover_lite.worker.parameters.client import PsClient
+from dlrover_lite.worker.parameters.embedding import EmbeddingLayout
+from dlrover_lite.worker.parameters.requests import PushTicket
 from dlrover_lite.worker.trainer import Gradients, Prepared, Trainer
 from tests.worker.scripted import ScriptedJob
 

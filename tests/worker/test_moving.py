@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots
-from dlrover_lite.errors import DeadlineExceeded, JobError
-from dlrover_lite.ps.layout import BLOCK, slots_of
-from dlrover_lite.wire.messages import Topology
-from dlrover_lite.worker.client import PsClient
-from dlrover_lite.worker.dense import DensePlacement
-from dlrover_lite.worker.tickets import MinibatchKeys, PullTicket, PushTicket
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import DeadlineExceeded, JobError
+from dlrover_lite.protocol.messages import Topology
+from dlrover_lite.tables.layout import BLOCK, slots_of
+from dlrover_lite.worker.parameters.client import PsClient
+from dlrover_lite.worker.parameters.dense import DensePlacement
+from dlrover_lite.worker.parameters.requests import MinibatchKeys, PullTicket, PushTicket
 from tests.worker.scripted import CONFIGURATION, DENSE, LAYOUT, SPECS, Key, PumpedClient, ScriptedJob, ScriptedPs
 
 EVERYTHING = ~slots.none()
@@ -292,7 +292,7 @@ def test_a_full_queue_turns_away_what_comes_again(job: ScriptedJob, worker: Work
 def test_wait_wakes_for_what_is_to_be_sent_again(
     job: ScriptedJob, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlrover_lite.worker.client.CHECK_SECONDS", 600.0)
+    monkeypatch.setattr("dlrover_lite.worker.parameters.client.CHECK_SECONDS", 600.0)
     # on a real clock: who sleeps longer is stopped by the mark
     ps = PsClient(job.topology(), node="w", master_endpoint=job.master.endpoint, context=job.context)
     ps.pull(worker.keys(0))

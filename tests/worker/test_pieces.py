@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlrover_lite import slots
-from dlrover_lite.errors import JobError
-from dlrover_lite.ps.layout import slots_of
-from dlrover_lite.wire.messages import Topology
-from dlrover_lite.worker.dense import DensePlacement
-from dlrover_lite.worker.pieces import cut, split
-from dlrover_lite.worker.slot_map import SlotMap
-from dlrover_lite.worker.tickets import MinibatchKeys, PullTicket, PushTicket
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.protocol.messages import Topology
+from dlrover_lite.tables.layout import slots_of
+from dlrover_lite.worker.parameters.dense import DensePlacement
+from dlrover_lite.worker.parameters.requests import MinibatchKeys, PullTicket, PushTicket
+from dlrover_lite.worker.parameters.routing import cut, split
+from dlrover_lite.worker.parameters.slot_map import SlotMap
 from tests.worker.scripted import DENSE, LAYOUT, SPECS
 
 

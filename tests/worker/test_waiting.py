@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlrover_lite.errors import DeadlineExceeded
-from dlrover_lite.wire.messages import Topology, Wait
+from dlrover_lite.core.errors import DeadlineExceeded
+from dlrover_lite.protocol.messages import Topology, Wait
 from dlrover_lite.worker import main as worker
 
 SPEC: Any = SimpleNamespace(id="worker-0")

@@ -14,8 +14,8 @@ import msgspec
 
 from dlrover_lite.backends.local.protocol import TemplateOptions
 from dlrover_lite.backends.local.threads import THREAD_VARIABLES
-from dlrover_lite.files import open_private
-from dlrover_lite.jobs.processes import JOB_VARIABLE
+from dlrover_lite.core.files.durable import open_private
+from dlrover_lite.core.processes import JOB_VARIABLE
 from dlrover_lite.jobs.store import Job
 
 __all__ = ["is_ours", "kill_all", "reap", "spawn", "spawn_template"]
@@ -37,7 +37,7 @@ def spawn(
     """
     if shutil.which(command[0]) is None:  # or only the child would know
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.tied", str(os.getpid())]
+    tied = [sys.executable, "-P", "-m", "dlrover_lite.backends.local.exec_with_parent_death", str(os.getpid())]
     with os.fdopen(open_private(job.log(name), os.O_WRONLY | os.O_APPEND), "ab") as output:
         process = subprocess.Popen(
             [*tied, *command],

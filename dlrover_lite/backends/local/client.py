@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.protocol import (
     AllAnswer,
     CapacityAnswer,
@@ -27,9 +26,10 @@ from dlrover_lite.backends.local.protocol import (
     Terminate,
     UsageAnswer,
 )
-from dlrover_lite.errors import BackendError, DeadlineExceeded, RemoteError
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.client import Client
+from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import Enforcement, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.transport.client import Client
 
 __all__ = ["LocalBackend"]
 

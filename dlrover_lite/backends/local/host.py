@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from dlrover_lite.backends.base import HostUsage
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, with_controller
 from dlrover_lite.backends.local.machine import cpu_quotas, machine_resources
+from dlrover_lite.protocol.nodes import HostUsage
 
 __all__ = ["HostMeter"]
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,20 +26,24 @@ import zmq
 
 from dlrover_lite.backends.local import children, linux
 from dlrover_lite.backends.local.limits.choose import choose
-from dlrover_lite.backends.local.limits.fences import Fences
-from dlrover_lite.backends.local.memory import HeldMemory
+from dlrover_lite.backends.local.limits.node_limits import Fences
+from dlrover_lite.backends.local.node_memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes, SendSignal, signal_name
 from dlrover_lite.backends.local.options import KeeperOptions, KeeperReady
 from dlrover_lite.backends.local.protocol import Channel, Ended, Fork, Forked, FromTemplate, Ready, Signal
 from dlrover_lite.backends.local.restarts import Restarts
+from dlrover_lite.backends.local.runtime_directories import (
+    create_runtime_directory,
+    record_cgroups,
+    remove_runtime_directory,
+)
 from dlrover_lite.backends.local.service import KeeperService
-from dlrover_lite.errors import DlroverLiteError, JobError
-from dlrover_lite.jobs.brain_files import BRAIN_VARIABLE, BrainFiles
-from dlrover_lite.jobs.log_stream import pass_over_full_disk
-from dlrover_lite.jobs.processes import identify
-from dlrover_lite.jobs.runtime import create_runtime_directory, record_cgroups, remove_runtime_directory
+from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.files.log_stream import pass_over_full_disk
+from dlrover_lite.core.process_limits import exhausted
+from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs.store import Job, JobRecord, Result
-from dlrover_lite.process_limits import exhausted
+from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
 
 __all__ = ["Keeper", "main"]
 
@@ -345,7 +350,7 @@ class Keeper:
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        for pid, exit_code in children.kill_all(spare=_brain()):
+        for pid, exit_code in children.kill_all(spare=self._spared()):
             if pid == self.master:
                 self._write_record(master_exit_code=exit_code)
         self.fences.close()
@@ -354,6 +359,12 @@ class Keeper:
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())
         remove_runtime_directory(self._runtime)
+
+    def _spared(self) -> int | None:
+        """Return the process that isn't the job's, though it is among its children."""
+        module, _, function = self.options.spared.partition(":")
+        pid: int | None = getattr(import_module(module), function)()
+        return pid
 
     def _own_result(self) -> Result:
         """Used only if the master has left none."""
@@ -379,12 +390,6 @@ class Keeper:
             self.job.write_record(self.record)
         except JobError as error:
             say(error.message)
-
-
-def _brain() -> int | None:
-    """Return the process of the user's brain: one that this job's master has started was adopted here, and serves other jobs too."""
-    record = BrainFiles().record()
-    return None if record is None or identify(record.process.pid) != record.process else record.process.pid
 
 
 def describe(exit_code: int) -> str:

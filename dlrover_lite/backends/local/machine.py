@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies, unified, with_controller
-from dlrover_lite.units import Resources
+from dlrover_lite.core.units import Resources
 
 __all__ = ["cpu_quotas", "machine_resources"]
 

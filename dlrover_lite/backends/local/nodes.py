@@ -7,9 +7,9 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-from dlrover_lite.backends.base import ExitReason, NodeEvent, NodeSpec
 from dlrover_lite.backends.local.limits.base import OverMemory
-from dlrover_lite.errors import BackendError
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.protocol.nodes import ExitReason, NodeEvent, NodeSpec
 
 __all__ = ["Node", "Nodes", "SendSignal"]
 

@@ -6,21 +6,23 @@ import sys
 
 import msgspec
 
-from dlrover_lite.backends.base import Role
 from dlrover_lite.backends.local.limits.base import Limits
-from dlrover_lite.jobs.brain_files import BrainMode
+from dlrover_lite.protocol.brain_mode import BrainMode
+from dlrover_lite.protocol.nodes import Role
 
 __all__ = ["KeeperOptions", "KeeperReady"]
 
 
 class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    master: list[str] = msgspec.field(default_factory=lambda: [sys.executable, "-P", "-m", "dlrover_lite.master"])
+    master: list[str] = msgspec.field(default_factory=lambda: [sys.executable, "-P", "-m", "dlrover_lite.master_process"])
     """Command of the master; the job's directory is appended."""
     entries: dict[Role, str] = msgspec.field(
-        default_factory=lambda: {"ps": "dlrover_lite.ps.main:main", "worker": "dlrover_lite.worker.main:main"}
+        default_factory=lambda: {"ps": "dlrover_lite.ps.server.main:main", "worker": "dlrover_lite.worker.main:main"}
     )
     """``module:function`` of each role, called in the node with (NodeSpec, job directory as Path); returns the exit code or None."""
-    imports: list[str] = msgspec.field(default_factory=lambda: ["torch", "dlrover_lite.worker.warm:compile_kernels"])
+    imports: list[str] = msgspec.field(
+        default_factory=lambda: ["torch", "dlrover_lite.worker.compile_kernels:compile_kernels"]
+    )
     """Modules that the template imports before it forks nodes, beside those of ``entries``; ``module:function`` is called, too."""
     master_grace_seconds: float = 20.0
     """From asking the master to stop until it is killed: it stops the nodes itself, with their grace."""
@@ -32,6 +34,9 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first restart is at once, the second after half a second, each further one after twice as long."""
     limits: Limits = "auto"
     """How the nodes' limits are enforced; the job doesn't start if that can't be had. ``auto``: the best that can."""
+    spared: str = "dlrover_lite.brain_server.files:running_brain"
+    """``module:function`` that returns the id of a process to be left alone when the job ends, or None: a brain that this job's master
+    has started is adopted by the keeper, and serves other jobs too."""
     brain: BrainMode = "off"
     """Whom the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
 

@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from dlrover_lite.backends.base import Enforcement, NodeEvent, NodeSpec, Readings, Usage
 from dlrover_lite.backends.local.limits.base import Enter
-from dlrover_lite.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
-from dlrover_lite.errors import BackendError
-from dlrover_lite.files import UnsafeName, checked_name
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.frames import UNREADABLE
-from dlrover_lite.wire.message import Message
+from dlrover_lite.core.bounds import Count, ExitCode, Items, Name, Pid, Seconds, SignalNumber, Text, Url
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.files.durable import UnsafeName, checked_name
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import Enforcement, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.transport.frames import UNREADABLE
+from dlrover_lite.transport.message import Message
 
 # --- caller and keeper, over the wire -------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Fork(Message, frozen=True):
     enter: Enter = Enter()
     """How the node gets within its limits."""
     memory: Url = ""
-    """Where its memory is kept: ``ps.kept_memory``."""
+    """Where its memory is kept: ``ps.memory.node_memory_client``."""
 
 
 class Signal(Message, frozen=True):

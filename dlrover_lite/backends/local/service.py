@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from dlrover_lite.backends.base import NodeSpec, Readings
 from dlrover_lite.backends.local.host import HostMeter
-from dlrover_lite.backends.local.limits.fences import Fences
+from dlrover_lite.backends.local.limits.node_limits import Fences
 from dlrover_lite.backends.local.machine import machine_resources
-from dlrover_lite.backends.local.memory import HeldMemory
+from dlrover_lite.backends.local.node_memory import HeldMemory
 from dlrover_lite.backends.local.nodes import Nodes
 from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.backends.local.protocol import (
@@ -37,11 +36,12 @@ from dlrover_lite.backends.local.protocol import (
     UsageAnswer,
     node_log,
 )
-from dlrover_lite.errors import BackendError, DlroverLiteError
+from dlrover_lite.core.errors import BackendError, DlroverLiteError
+from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
-from dlrover_lite.units import Resources
-from dlrover_lite.wire.frames import Request
-from dlrover_lite.wire.server import Server
+from dlrover_lite.protocol.nodes import NodeSpec, Readings
+from dlrover_lite.transport.frames import Request
+from dlrover_lite.transport.server import Server
 
 __all__ = ["KeeperService"]
 

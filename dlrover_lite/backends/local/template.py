@@ -23,7 +23,7 @@ import msgspec
 
 from dlrover_lite.backends.local import linux
 from dlrover_lite.backends.local.allocator import give_back_freed_memory, keep_freed_memory
-from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, enter_fence
+from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, enter_fence
 from dlrover_lite.backends.local.protocol import (
     Channel,
     Ended,
@@ -36,9 +36,9 @@ from dlrover_lite.backends.local.protocol import (
     node_log,
 )
 from dlrover_lite.backends.local.threads import ThreadPools
-from dlrover_lite.files import open_private
-from dlrover_lite.jobs.log_stream import pass_over_full_disk
-from dlrover_lite.ps.kept_memory import MEMORY_VARIABLE
+from dlrover_lite.core.files.durable import open_private
+from dlrover_lite.core.files.log_stream import pass_over_full_disk
+from dlrover_lite.ps.memory.node_memory_client import MEMORY_VARIABLE
 
 __all__ = ["main"]
 

@@ -18,20 +18,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from sqlite_utils import Database
 
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.store.records import FitRecord, JobEntry, NodeEvent, PlanRecord, ProfileRecord
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord
 from dlrover_lite.brain.store.schema import APPLICATION_ID, migrations, unknown_to_us
-from dlrover_lite.errors import HistoryBusy, HistoryError, RowRefused
-from dlrover_lite.files import close_to_others, create_private
-from dlrover_lite.locks import Lock, held_by
-from dlrover_lite.units import MIB, format_bytes
+from dlrover_lite.core.errors import HistoryBusy, HistoryError, RowRefused
+from dlrover_lite.core.files.durable import close_to_others, create_private
+from dlrover_lite.core.files.locks import Lock, held_by
+from dlrover_lite.core.units import MIB, format_bytes
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.decision import Decision, Round
-    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
-    from dlrover_lite.brain.job_view import RoundInputs
-    from dlrover_lite.brain.treatment import HealInputs
+    from dlrover_lite.brain.healing.mitigation import HealInputs
+    from dlrover_lite.brain.planning.decision import Decision, Round
+    from dlrover_lite.brain.planning.job_view import RoundInputs
+    from dlrover_lite.protocol.demands import Done
 
 __all__ = ["BUSY_SECONDS", "ConfigStore", "unpack_inputs"]
 
@@ -180,7 +181,7 @@ class ConfigStore:
         """Unless it is there already, of the same job, kind and time, or is what the job's newest one of that kind says too."""
         self._add(_ADD_PLAN, (plan.job, plan.at, plan.kind, plan.decision, _json(plan.plan)))
 
-    def add_node_event(self, event: NodeEvent) -> None:
+    def add_node_event(self, event: NodeRecord) -> None:
         """One that is there already stays: of the same time, or, of those that happen to a node once, of any."""
         self._add(_ADD_EVENT, (event.job, event.at, event.node, event.event, event.reason, _json(event.data)))
 
@@ -271,8 +272,8 @@ class ConfigStore:
 
 def unpack_inputs(packed: bytes, kind: str = "round") -> RoundInputs | HealInputs:
     """What ``add_round`` packed, or ("heal") ``add_treatments``. Raises HistoryError for what can't be read any more."""
-    from dlrover_lite.brain.job_view import RoundInputs
-    from dlrover_lite.brain.treatment import HealInputs
+    from dlrover_lite.brain.healing.mitigation import HealInputs
+    from dlrover_lite.brain.planning.job_view import RoundInputs
 
     try:
         text = zlib.decompress(packed)

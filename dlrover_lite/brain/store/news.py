@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["Chosen", "DecisionNews", "JobNews", "NodeNews", "PlanNews", "RateNews", "WatchedJob", "WatchedJobs"]
 

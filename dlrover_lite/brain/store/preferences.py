@@ -9,8 +9,8 @@ import msgspec
 
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.prune import Keep
-from dlrover_lite.errors import UsageError
-from dlrover_lite.units import GIB, LEAST_CORES, LEAST_MEMORY
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.units import GIB, LEAST_CORES, LEAST_MEMORY
 
 __all__ = ["Preferences", "change", "parse_changes", "read"]
 

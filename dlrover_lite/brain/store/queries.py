@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.store.database import ConfigStore, unpack_inputs
-from dlrover_lite.brain.store.records import (
-    FitRecord,
-    JobEntry,
-    NodeEvent,
-    PlanRecord,
-    ProfileRecord,
-    StoredDecision,
-)
-from dlrover_lite.errors import HistoryError, UsageError
+from dlrover_lite.brain.store.records import FitRecord, JobEntry, ProfileRecord, StoredDecision
+from dlrover_lite.core.errors import HistoryError, UsageError
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 
 if TYPE_CHECKING:
-    from dlrover_lite.brain.job_view import RoundInputs
-    from dlrover_lite.brain.treatment import HealInputs
+    from dlrover_lite.brain.healing.mitigation import HealInputs
+    from dlrover_lite.brain.planning.job_view import RoundInputs
 
 __all__ = [
     "JobFilter",
@@ -153,9 +147,9 @@ def decisions(
 ) -> list[StoredDecision]:
     """Oldest first; the one with that ``number``, or the ``newest`` only. Raises HistoryError for what can't be read any more;
     ``lenient``: that is left out."""
-    from dlrover_lite.brain.decision import Decision
-    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
+    from dlrover_lite.brain.planning.decision import Decision
+    from dlrover_lite.protocol.demands import Done
 
     condition, values = ("", (job,)) if number is None else (" and number = ?", (job, number))
     question = f"select number, round, data, effect, done from decisions where job = ?{condition} order by number desc{_limit(newest)}"
@@ -205,13 +199,13 @@ def newest_plan(store: ConfigStore, job: str, kind: str) -> PlanRecord | None:
     return next(iter(plans(store, job, kind=kind, newest=1)), None)
 
 
-def node_events(store: ConfigStore, job: str, *, newest: int | None = None) -> list[NodeEvent]:
+def node_events(store: ConfigStore, job: str, *, newest: int | None = None) -> list[NodeRecord]:
     """Oldest first."""
     question = f"select job, at, node, event, reason, data from node_events where job = ? order by at desc, id desc{_limit(newest)}"
-    names = NodeEvent.__struct_fields__
+    names = NodeRecord.__struct_fields__
     rows = _rows(store, question, (job,))
     found = [
-        NodeEvent(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))
+        NodeRecord(**dict(zip(names, (*row[:-1], _decoded(store, row[-1], dict[str, Any])), strict=True)))
         for row in rows
     ]
     return found[::-1]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dlrover_lite.bounds import ByKey, Count, Name, Text, Timestamp
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.outcomes import JobOutcome
 
 if TYPE_CHECKING:  # they bring numpy along, which those who only read and write have no use for
-    from dlrover_lite.brain.decision import Decision
-    from dlrover_lite.brain.demand import Done
     from dlrover_lite.brain.effect import Effect
-    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.brain.planning.decision import Decision
+    from dlrover_lite.protocol.demands import Done
+    from dlrover_lite.protocol.profiles import Profile
 
 __all__ = [
     "FitRecord",
     "JobEntry",
-    "NodeEvent",
-    "PlanRecord",
     "ProfileRecord",
     "StoredDecision",
     "profile_of",
@@ -82,7 +78,7 @@ def profile_record(profile: Profile) -> ProfileRecord:
 
 def profile_of(record: ProfileRecord) -> Profile:
     """What ``profile_record`` was made of. Raises HistoryError for what can't be read any more."""
-    from dlrover_lite.brain.profiles import Profile
+    from dlrover_lite.protocol.profiles import Profile
 
     try:
         return msgspec.convert(record.data, Profile)
@@ -91,25 +87,6 @@ def profile_of(record: ProfileRecord) -> Profile:
             f"A stored profile of {record.job} can't be read: {error}",
             hint="It was stored by another version of dlrover-lite.",
         ) from error
-
-
-class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    job: Name
-    at: Timestamp
-    kind: Literal["desired", "granted"]
-    plan: Plan
-    decision: Count | None = None
-    """Number of the decision that it follows from."""
-
-
-class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    job: Name
-    at: Timestamp
-    node: Name
-    event: Literal["launched", "up", "resized", "ended"]
-    """All but ``resized`` happen to a node once."""
-    reason: Text = ""
-    data: ByKey[Name, Any] = {}
 
 
 class FitRecord(msgspec.Struct, frozen=True, kw_only=True):

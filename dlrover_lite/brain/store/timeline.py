@@ -11,7 +11,7 @@ import msgspec
 from dlrover_lite.brain.store.news import Chosen, JobNews, PlanNews
 from dlrover_lite.brain.store.watch import JOB_COLUMNS, Reader, decoded, job_news
 from dlrover_lite.brain.store.watch_job import chosen
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.core.errors import HistoryError
 
 __all__ = ["Happened", "Known", "Measured", "Timeline", "Used", "jobs_known", "timeline"]
 
@@ -158,7 +158,7 @@ class _History(Reader):
             yield Measured(at, seconds, rate, one.batch_size, one.samples_so_far, one.workers, one.ps)
 
     def _plans(self, job: str) -> Iterator[PlanNews]:
-        from dlrover_lite.brain.plan import Plan
+        from dlrover_lite.protocol.plans import Plan
 
         for at, data in self.all(
             "select at, data from plans where job = ? and kind = 'granted' order by at, id", (job,)

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dlrover_lite.brain.outcome import JobOutcome
-from dlrover_lite.brain.plan import Plan
 from dlrover_lite.brain.store.news import (
     DecisionNews,
     JobNews,
@@ -23,7 +21,9 @@ from dlrover_lite.brain.store.news import (
     RateNews,
     WatchedJobs,
 )
-from dlrover_lite.errors import HistoryError
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
 
 __all__ = ["JOB_COLUMNS", "Reader", "Watch", "decoded", "job_news"]
 

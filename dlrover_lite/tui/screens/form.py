@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Label
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
 from dlrover_lite.tui.acting_page import Field
+from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.screens.dialog import Dialog
 from dlrover_lite.tui.text import line, wrapped
 from dlrover_lite.tui.widgets.toned import Lines
-
-if TYPE_CHECKING:
-    from dlrover_lite.tui.app import TuiApp
 
 __all__ = ["Form"]
 
@@ -108,7 +106,7 @@ class Form(Dialog[None]):
         """Nothing can be asked for with it: it goes, and why is told."""
         if self.is_current:
             self.dismiss(None)
-        cast("TuiApp", self.app).tell(why, "error")
+        cast("Application", self.app).tell(why, "error")
 
     def _say(self, lines: Sequence[Any]) -> None:
         """Above the keys."""
@@ -140,19 +138,19 @@ class Form(Dialog[None]):
             return
         self._waits = True
         self._say([line(("asking the job's master…", "dim"))])
-        cast("TuiApp", self.app).fetch(what, self._done, self._refused)
+        cast("Application", self.app).fetch(what, self._done, self._refused)
 
     def _done(self, what: str) -> None:
         if self.is_current:
             self.dismiss(None)
-        cast("TuiApp", self.app).done(what)
+        cast("Application", self.app).done(what)
 
     def _refused(self, why: str) -> None:
         self._waits = False
         if self.is_current:
             self._wrong(why)
         else:
-            cast("TuiApp", self.app).tell(why, "error")
+            cast("Application", self.app).tell(why, "error")
 
     def _wrong(self, why: str) -> None:
         self._say(wrapped(f"✗ {why}", _WIDTH, "bad", indent="  "))

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.widget import Widget
 
-from dlrover_lite.errors import UsageError
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.words import duration
 from dlrover_lite.tui import commands
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.key_line import KeyShown
 from dlrover_lite.tui.keys import EVERYWHERE, WRITING, Key
 from dlrover_lite.tui.model import JobDetail, Problem
+from dlrover_lite.tui.screens.application import Application
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.grid import Grid
 from dlrover_lite.tui.widgets.key_bar import KeyBar
 from dlrover_lite.tui.widgets.prompt import Kind, Prompt
 from dlrover_lite.tui.widgets.toned import Lines
-from dlrover_lite.words import duration
-
-if TYPE_CHECKING:
-    from dlrover_lite.tui.app import TuiApp
 
 __all__ = ["Page", "TablePage", "bindings", "old"]
 
@@ -83,8 +81,8 @@ class Page(Screen[None]):
         self.tell_keys()
 
     @property
-    def tui(self) -> TuiApp:
-        return cast("TuiApp", self.app)
+    def tui(self) -> Application:
+        return cast("Application", self.app)
 
     def main(self) -> Widget:
         """What has the focus when the prompt hasn't."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from dlrover_lite.core.words import plural
 from dlrover_lite.tui.commands import COMMANDS
 from dlrover_lite.tui.feed import Feed
 from dlrover_lite.tui.keys import EVERYWHERE, READING, SCREENS, Key
@@ -16,7 +17,6 @@ from dlrover_lite.tui.screens.page import Page, bindings, old
 from dlrover_lite.tui.table import text_of
 from dlrover_lite.tui.text import Line, line
 from dlrover_lite.tui.widgets.pager import Pager
-from dlrover_lite.words import plural
 
 __all__ = ["LogScreen", "ReadingScreen", "help_lines"]
 

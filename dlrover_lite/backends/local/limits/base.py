@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from dlrover_lite.backends.base import Enforcement, Usage
-from dlrover_lite.bounds import Bytes, Count, Items, Nice, Url
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import Resources
+from dlrover_lite.core.bounds import Bytes, Count, Items, Nice, Url
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import Enforcement, Usage
 
 __all__ = ["Enter", "Fence", "Limiter", "LimiterUnavailable", "Limits", "OverMemory"]
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlrover_lite.backends.base import Usage
+from dlrover_lite.backends.local import cgroups
 from dlrover_lite.backends.local.limits.base import Enter, LimiterUnavailable, OverMemory
-from dlrover_lite.errors import BackendError
-from dlrover_lite.jobs import cgroups
-from dlrover_lite.units import Resources, format_bytes
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.protocol.nodes import Usage
 
 __all__ = [
     "CgroupFence",

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.base import Enforcement
+from dlrover_lite.backends.local import cgroups
 from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import (
     CgroupFence,
@@ -21,9 +21,9 @@ from dlrover_lite.backends.local.limits.cgroup import (
     write,
 )
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, with_controller
-from dlrover_lite.errors import BackendError
-from dlrover_lite.jobs import cgroups
-from dlrover_lite.units import Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import Enforcement
 
 __all__ = ["CgroupV1"]
 

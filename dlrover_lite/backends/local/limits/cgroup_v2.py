@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dlrover_lite.backends.base import Enforcement
+from dlrover_lite.backends.local import cgroups
 from dlrover_lite.backends.local.limits.base import Fence, LimiterUnavailable
 from dlrover_lite.backends.local.limits.cgroup import (
     CgroupFence,
@@ -24,9 +24,9 @@ from dlrover_lite.backends.local.limits.cgroup import (
     write,
 )
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, unified
-from dlrover_lite.errors import BackendError
-from dlrover_lite.jobs import cgroups
-from dlrover_lite.units import Resources
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.nodes import Enforcement
 
 __all__ = ["CgroupV2", "is_keepers", "place_in"]
 

@@ -11,7 +11,7 @@ from dlrover_lite.backends.local.limits.cgroup_v1 import CgroupV1
 from dlrover_lite.backends.local.limits.cgroup_v2 import CgroupV2
 from dlrover_lite.backends.local.limits.mounts import Hierarchy, hierarchies
 from dlrover_lite.backends.local.limits.watchdog import Watchdog
-from dlrover_lite.errors import BackendError
+from dlrover_lite.core.errors import BackendError
 
 __all__ = ["choose"]
 

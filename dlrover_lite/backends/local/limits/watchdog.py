@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from dlrover_lite.backends.base import Enforcement, Usage
 from dlrover_lite.backends.local.limits.base import Enter, Fence, OverMemory
-from dlrover_lite.backends.local.limits.enter import NODE_VARIABLE, set_data_limit
+from dlrover_lite.backends.local.limits.join_cgroup import NODE_VARIABLE, set_data_limit
 from dlrover_lite.backends.local.limits.processes import (
     Seen,
     all_processes,
@@ -28,8 +27,9 @@ from dlrover_lite.backends.local.limits.processes import (
     see,
     threads_of,
 )
-from dlrover_lite.errors import BackendError
-from dlrover_lite.units import GIB, Resources, format_bytes
+from dlrover_lite.core.errors import BackendError
+from dlrover_lite.core.units import GIB, Resources, format_bytes
+from dlrover_lite.protocol.nodes import Enforcement, Usage
 
 __all__ = ["Watchdog"]
 

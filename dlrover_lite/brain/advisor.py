@@ -1,0 +1,403 @@
+"""The brain at its decisions: keeps each registered job as it stands, and calls the stages when something new is known.
+
+Stage 1 when a job comes, stage 2 over all jobs after new profiles, stage 3 with each profile. What is decided is stored with all it
+follows from before anyone is told; what came of it is judged by the profiles after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.brain.effect import cost_of_change, judge
+from dlrover_lite.brain.healing.health import heal
+from dlrover_lite.brain.healing.mitigation import HealInputs, Resize, Tell
+from dlrover_lite.brain.job_history import past_jobs, remember
+from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
+from dlrover_lite.brain.planning.decision import Decision, Round, decide
+from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs, index_of
+from dlrover_lite.brain.planning.prescale import basis
+from dlrover_lite.brain.store import preferences, queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import profile_of
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.demands import Demand, Done, Standing
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.profiles import Level, Profile
+
+__all__ = ["Adviser", "Arrival"]
+
+_JUDGED_AFTER = 2
+"""Windows with a new plan."""
+_AGAIN_SECONDS = 60.0
+"""After a change was given up."""
+_REMEMBERED = 64
+"""Decisions of a job that an earlier brain has made."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that registers."""
+
+    job: str
+    features: dict[str, Any]
+    """``JobFeatures`` by field names."""
+    demand: Demand
+    began: float
+    priority: float = 1.0
+    samples: int = 0
+    plan: Plan | None = None
+    """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """Without a plan: it has run, and gave way then."""
+
+
+class Adviser:
+    """``store`` is its own: nobody else's rows wait in it. Times are seconds since the epoch."""
+
+    def __init__(self, store: ConfigStore, *, policy: Policy | None = None) -> None:
+        self._store = store
+        self._policy = policy or Policy()
+        self._jobs: dict[str, RegisteredJob] = {}
+        self._decide_at = 0.0
+        self._changed = False
+        """Jobs have come or gone since the last round."""
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Those that are registered."""
+        return frozenset(self._jobs)
+
+    # --- what is told ---------------------------------------------------------------------------------------------------
+
+    def arrived(self, arrival: Arrival, at: float) -> None:
+        """A job registers, for the first time or again. Raises HistoryError when the database can't be read, or the job can't be
+        understood: it is as if it hadn't come."""
+        known = self._jobs.get(arrival.job)
+        if known is None:
+            known = RegisteredJob(
+                job=arrival.job,
+                features=_features(arrival),
+                demand=arrival.demand,
+                began=arrival.began,
+                priority=arrival.priority,
+            )
+            self._remember(known)
+            known.history = tuple(past_jobs(self._store, at=at, without=known.job))
+            known.begin(self._left_for(known), at)
+            self._jobs[known.job] = known
+            self._changed = True
+        known.samples, known.plan = arrival.samples, arrival.plan or known.plan
+        if arrival.plan is None and arrival.waits_since is not None:
+            known.gave_way(arrival.waits_since)
+        if known.plan is None:
+            self._changed = True
+
+    def reported(
+        self,
+        job: str,
+        *,
+        samples: int,
+        profiles: Sequence[Profile],
+        standing: Standing | None,
+        done: Sequence[Done],
+        levels: Sequence[Level] = (),
+    ) -> None:
+        """What a master says between."""
+        known = self._jobs.get(job)
+        if known is None:
+            return
+        known.samples = samples
+        for level in levels:
+            known.add_level(level)
+        for profile in profiles:
+            known.add(profile)
+        for one in done:
+            self._take(known, one)
+        if standing is not None:
+            known.stands(standing)
+            self._forget_lost(known, standing)
+        if done and any(other.plan is None for other in self._jobs.values()):
+            self._changed = True  # there may be room now
+        self._judge(known)
+
+    def ended(self, job: str, outcome: JobOutcome, at: float) -> None:
+        """What it leaves to those after it is stored. Raises HistoryError."""
+        known = self._jobs.pop(job, None)
+        if known is None:
+            return
+        self._changed = True
+        remember(self._store, known, outcome, at)
+        self._store.commit()
+
+    def _remember(self, known: RegisteredJob) -> None:
+        """What an earlier brain knew of it, as far as it can still be read: another version may have stored it."""
+        for record in queries.profiles(self._store, known.job, newest=256):
+            with suppress(HistoryError):
+                known.add(profile_of(record))
+        for stored in queries.decisions(self._store, known.job, newest=_REMEMBERED, lenient=True):
+            known.reason = stored.decision.reason
+            if (treatment := stored.decision.treatment) is not None:
+                known.treated[stored.number] = treatment
+            if stored.decision.acts:
+                known.decided.append(Numbered(stored.number, stored.decision, stored.effect))
+            if stored.done is not None:
+                self._take(known, stored.done)
+
+    @staticmethod
+    def _forget_lost(known: RegisteredJob, standing: Standing) -> None:
+        """Treatments that are not under way any more, though nothing came of them: their master never heard of those that an earlier brain
+        decided in its last moment, and one that was killed can't tell what has become of others."""
+        for number, treatment in list(known.treated.items()):
+            waits = known.waits is not None and known.waits.number == number
+            if treatment.done_at is not None or isinstance(treatment.act, Tell) or waits:
+                continue
+            if number > standing.heard:
+                del known.treated[number]
+            elif not standing.busy:
+                known.treated[number] = msgspec.structs.replace(treatment, done_at=treatment.at)
+
+    def _take(self, known: RegisteredJob, done: Done) -> None:
+        if (treatment := known.treated.get(done.number)) is not None:
+            known.treated[done.number] = msgspec.structs.replace(treatment, done_at=done.at)
+        for at, one in enumerate(known.decided):
+            if one.number != done.number or one.done is not None:
+                continue
+            known.decided[at] = msgspec.structs.replace(one, done=done)
+            if done.state in ("rejected", "given up"):
+                known.refused(done, one.decision)
+            predicted = one.decision.predicted
+            if done.state == "done" and predicted is not None and one.decision.action != "start":
+                if before := self._rate_before(known, one):
+                    known.scale_costs.append(cost_of_change(done, before, predicted.throughput.expected))
+                if one.decision.action == "explore":
+                    known.explored_seconds += done.seconds + self._policy.exploration_seconds
+
+    @staticmethod
+    def _rate_before(known: RegisteredJob, one: Numbered) -> float:
+        before = [p for p in known.profiles if p.at <= one.decision.at]
+        return before[-1].samples_per_second if before else 0.0
+
+    def _judge(self, known: RegisteredJob) -> None:
+        """What a change has brought, once that is measured."""
+        if not known.decided or not known.present:
+            return
+        at = len(known.decided) - 1
+        one = known.decided[at]
+        if one.effect is not None or one.decision.predicted is None or one.decision.choice is None:
+            return
+        if known.plan is None or candidate(known.plan) != one.decision.choice:
+            return
+        view = known.view(free_cores=self._free_cores(known), at=known.profiles[-1].at)
+        windows = [p for p in known.profiles if p.at - p.seconds >= one.decision.at]
+        if view.measured is None or len(windows) < _JUDGED_AFTER:
+            return
+        effect = judge(
+            one.decision,
+            view.measured,
+            windows=len(windows),
+            at=known.profiles[-1].at,
+            scale_seconds=known.scale_costs[-1] if one.done is not None and known.scale_costs else None,
+        )
+        known.decided[at] = msgspec.structs.replace(one, effect=effect)
+        self._store.put_effect(known.job, one.number, effect)
+        self._store.commit()
+
+    # --- what follows ---------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> dict[str, Numbered]:
+        """By job, what its master is to be told."""
+        return {job: known.waits for job, known in self._jobs.items() if known.waits is not None}
+
+    def turn(self, at: float) -> None:
+        """Decide, if there is anything new to decide by. Raises HistoryError when it can't be stored."""
+        self._store.commit()  # what a job has left that ended while nothing could be written
+        self.treat(at)
+        due = at >= self._decide_at and any(known.new_profile for known in self._jobs.values())
+        if not self._jobs or not (due or self._changed):
+            return
+        self._decide_at = at + preferences.read(self._store).decide_seconds
+        self._carry(self.round(at), at)
+        for known in self._jobs.values():
+            if known.new_profile:  # of those that stage 2 leaves as they are
+                self._heal(known, at, spare=True)
+        # only now: what couldn't be stored is decided again
+        self._changed = False
+        for known in self._jobs.values():
+            known.new_profile = False
+
+    def treat(self, at: float) -> None:
+        """The part of it that doesn't wait for the rest: whoever is slow, or runs full, holds all up meanwhile. Raises HistoryError."""
+        for known in self._jobs.values():
+            if known.to_heal or known.new_level:
+                self._heal(known, at, only_memory=not known.to_heal)
+            known.to_heal = known.new_level = False
+
+    def _heal(self, known: RegisteredJob, at: float, *, only_memory: bool = False, spare: bool = False) -> None:
+        """Stage 3: the most urgent thing that a node of the job needs; what can only be told is kept, too. ``spare``: or memory that could
+        be taken back, which waits for what else is decided."""
+        if not known.may_be_relieved:
+            return
+        inputs = heal_inputs(known, self._room(), at=at)
+        if inputs is None:
+            return
+        if only_memory or not known.may_change or not known.present:
+            inputs = msgspec.structs.replace(inputs, profiles=())
+        found = heal(inputs)
+        acts = [one for one in found if one.acts and (known.may_change or _is_more_memory(one))]
+        acts = [one for one in acts if spare or _cause(one) != "memory to spare"][:1]
+        self._treat(known, inputs, [*acts, *(one for one in found if not one.acts)])
+
+    def _treat(self, known: RegisteredJob, inputs: HealInputs, chosen: Sequence[Decision]) -> None:
+        """Store it, and have it told."""
+        if not chosen:
+            return
+        numbers = self._store.add_treatments(inputs, chosen, heard=known.heard)
+        for one, number in zip(chosen, numbers, strict=True):
+            if one.treatment is not None:
+                known.treated[number] = one.treatment
+            if one.acts:
+                known.waits = Numbered(number, one)
+                known.decided.append(known.waits)
+            else:  # its master says it, where people look
+                known.tell(Numbered(number, one))
+
+    def _room(self) -> Resources:
+        """That no job has."""
+        capacity = self._capacity()
+        held = [one for known in self._jobs.values() for one in known.held()]
+        return Resources(
+            max(0.0, capacity.cores - sum(one.cores for one in held)),
+            max(0, capacity.memory - sum(one.memory for one in held)),
+        )
+
+    def round(self, at: float) -> Round:
+        """Stage 2 over all jobs; those that wait for their first plan are among them."""
+        return decide(self.inputs(at))
+
+    def inputs(self, at: float) -> RoundInputs:
+        for known in self._jobs.values():
+            if known.plan is None and known.waits_since is None and known.room != (room := self._left_for(known)):
+                known.begin(room, at)
+        views: list[JobView] = [known.view(free_cores=self._free_cores(known), at=at) for known in self._jobs.values()]
+        return RoundInputs(at=at, capacity=self._capacity(), jobs=tuple(views), policy=self._policy)
+
+    def first(self, job: str, at: float) -> tuple[Decision, RoundInputs]:
+        """What a job that has arrived would get now; with its index, and nothing is stored."""
+        inputs = self.inputs(at)
+        decision = self._initial(self._jobs[job], decide(inputs).of(job), at)
+        return msgspec.structs.replace(decision, index=index_of(inputs, job)), inputs
+
+    def _initial(self, known: RegisteredJob, decision: Decision, at: float) -> Decision:
+        words = basis(known.begin(known.room or self._left_for(known), at))
+        reason = decision.reason if decision.action == "queue" else f"{words}: {decision.reason}"
+        return msgspec.structs.replace(decision, stage="initial", reason=reason)
+
+    def _carry(self, found: Round, at: float) -> None:
+        """Store what is new, and have it told."""
+        decisions = tuple(
+            self._initial(known, decision, at)
+            if (known := self._jobs[decision.job]).plan is None
+            and known.waits_since is None
+            and decision.action in ("start", "queue", "refuse")
+            else decision
+            for decision in found.decisions
+        )
+        held = {view.job for view in found.inputs.jobs if view.fixed}
+        kept = [one for one in decisions if self._is_news(one, held)]
+        heard = {job: known.heard for job, known in self._jobs.items()}
+        numbers = self._store.add_round(found._replace(decisions=decisions), [one.job for one in kept], heard=heard)
+        for one in kept:
+            known = self._jobs[one.job]
+            known.reason = one.reason
+            numbered = Numbered(numbers[one.job], one)
+            if one.acts:
+                known.decided.append(numbered)
+            if one.acts or one.action in ("queue", "refuse"):
+                known.waits = numbered
+
+    def _is_news(self, one: Decision, held: Collection[str]) -> bool:
+        """Whether it is to be stored and told: ``held`` are jobs whose plan isn't to be changed now."""
+        known = self._jobs[one.job]
+        if one.action == "start":  # a job that hasn't begun yet is decided on in each round
+            return known.waits is None or known.waits.decision.choice != one.choice
+        return one.acts or (one.reason != known.reason and one.job not in held)
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    def _capacity(self, of: RegisteredJob | None = None) -> Resources:
+        """For all jobs together: as the person prefers, or what the machine has."""
+        liked = preferences.read(self._store)
+        known = [*self._jobs.values(), *([of] if of is not None else [])]
+        cores = liked.capacity_cores or max((one.demand.capacity.cores for one in known), default=0.0)
+        memory = int(liked.capacity_gib * (1 << 30)) or max((one.demand.capacity.memory for one in known), default=0)
+        return Resources(cores, memory)
+
+    def _left_for(self, known: RegisteredJob) -> Resources:
+        """For a job that comes: what the others leave when each has the least, and of the memory the same part; the smallest plan at
+        the least, for which it waits otherwise."""
+        capacity = self._capacity(known)
+        others = sum(other.least_cores for other in self._jobs.values() if other is not known)
+        cores = min(capacity.cores, max(capacity.cores - others, smallest_cores(known.demand)))
+        return Resources(cores, int(capacity.memory * cores / capacity.cores) if capacity.cores else capacity.memory)
+
+    def _free_cores(self, of: RegisteredJob) -> float:
+        """Of its host, that nobody takes but the brain's jobs; half of them at least: the kernel gives those who ask their share, however
+        much strangers take while nobody does."""
+        cores = self._capacity(of).cores
+        if not of.profiles:
+            return cores
+        host = of.profiles[-1].hosts[0] if of.profiles[-1].hosts else None
+        if host is None:
+            return cores
+        ours = sum(other.cores_used for other in self._jobs.values() if other is not of)
+        strangers = max(0.0, host.other_cores - ours)
+        return min(cores, max(host.cores - strangers, of.cores_used, host.cores / 2))
+
+
+def _features(arrival: Arrival) -> JobFeatures:
+    try:
+        return msgspec.convert(arrival.features, JobFeatures)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"What {arrival.job} says of itself can't be understood: {error}",
+            hint="Its master is of another version of dlrover-lite: it keeps the plan that it has.",
+        ) from error
+
+
+def _cause(decision: Decision) -> str:
+    return decision.treatment.cause if decision.treatment is not None else ""
+
+
+def _is_more_memory(decision: Decision) -> bool:
+    treatment = decision.treatment
+    return treatment is not None and treatment.cause == "memory ahead" and isinstance(treatment.act, Resize)
+
+
+def readable(store: ConfigStore) -> list[tuple[str, Arrival]]:
+    """Jobs that run, as the database has them, each with its directory. Raises HistoryError."""
+    found = []
+    for entry in queries.jobs(store, queries.JobFilter(state="starting,running,queued")):
+        if (demand := entry.features.get("demand")) is None:
+            continue
+        plan = queries.newest_plan(store, entry.id, "granted")
+        try:
+            told = msgspec.convert(demand, Demand)
+        except msgspec.ValidationError as error:
+            raise HistoryError(f"What {entry.id} asks for can't be read: {error}") from error
+        arrival = Arrival(
+            job=entry.id,
+            features=entry.features,
+            demand=told,
+            began=entry.started_at or entry.created_at,
+            priority=entry.priority,
+            samples=entry.samples,
+            plan=plan.plan if plan and entry.state != "queued" else None,
+        )
+        found.append((entry.directory, arrival))
+    return found

@@ -1,0 +1,216 @@
+"""What a decision rests on, made of what is stored: inputs in words, the fitted model beside what was measured, nodes beside their peers,
+memory as it was foreseen, past jobs that a first plan was made from.
+
+::
+
+    shown = explained(decision, inputs, profiles=known)     # pure
+    shown, policy = read(store, stored)                     # with all that the database still has of it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from dlrover_lite.brain.explain.explanation_data import Explained, Like, MemoryCurve, Used
+from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
+from dlrover_lite.brain.explain.memory_outlook import curves_of, forecast_for, nearest
+from dlrover_lite.brain.explain.model_fit import NEWEST, model_shown
+from dlrover_lite.brain.explain.peers import peers_of
+from dlrover_lite.brain.healing.memory_relief import forecast_of
+from dlrover_lite.brain.healing.mitigation import HealInputs, Resize
+from dlrover_lite.brain.job_history import past_jobs
+from dlrover_lite.brain.models.fitted_model import load_model
+from dlrover_lite.brain.models.similarity import neighbours, weights_of
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.store import queries
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain.store.records import StoredDecision, profile_of
+from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.profiles import Level, Profile
+
+__all__ = ["demand_in", "explained", "limits_of", "read"]
+
+_KEPT = 256
+"""Profiles before a decision that are looked at."""
+_MEMORY_CAUSES = ("memory ahead", "memory to spare", "ceiling", "out of memory")
+_NO_INPUTS = "What it was decided from isn't kept any more, or can't be read by this version."
+_NO_PROFILES = "What was measured until then isn't kept any more: the model is shown without it."
+_NO_PAST = "The past jobs that it was made from aren't kept any more."
+
+
+def explained(
+    decision: Decision,
+    inputs: RoundInputs | HealInputs | None,
+    *,
+    profiles: Sequence[Profile] = (),
+    limits: dict[str, tuple[Used, ...]] | None = None,
+    like: Sequence[Like] = (),
+    demand: Demand | None = None,
+) -> Explained:
+    """``inputs``: that it was decided from, None: they aren't there any more. ``profiles`` and ``limits`` (of each parameter server):
+    of the job, by time, those that were known when it was decided; ``like``: for a first plan; ``demand``: what the job asks for."""
+    if isinstance(inputs, HealInputs):
+        return _of_treatment(decision, inputs, limits or {})
+    view = next((one for one in inputs.jobs if one.job == decision.job), None) if inputs is not None else None
+    if inputs is None or view is None:
+        return Explained(missing=(_NO_INPUTS,))
+    shown = _of_round(decision, inputs, view, profiles, like)
+    if decision.stage == "initial":
+        return shown
+    return msgspec.structs.replace(shown, memory=_memory_of_round(view, profiles, limits or {}, demand))
+
+
+def _of_round(
+    decision: Decision,
+    inputs: RoundInputs,
+    view: JobView,
+    profiles: Sequence[Profile],
+    like: Sequence[Like],
+) -> Explained:
+    missing: list[str] = []
+    model = None
+    try:
+        fitted = load_model(view.model)
+    except HistoryError as error:
+        missing.append(f"{error.message}.".replace("..", "."))
+    else:
+        model = model_shown(fitted, decision.choice or view.now, profiles)
+        if fitted.fit.observations and not model.points:
+            missing.append(_NO_PROFILES)
+    is_first = decision.stage == "initial"
+    if is_first and decision.reason.startswith("warm") and not like:
+        missing.append(_NO_PAST)
+    return Explained(
+        facts=facts_of_round(inputs, view, profiles[-1] if profiles else None),
+        model=model,
+        like=tuple(like) if is_first else (),
+        missing=tuple(missing),
+    )
+
+
+def _memory_of_round(
+    view: JobView, profiles: Sequence[Profile], limits: dict[str, tuple[Used, ...]], demand: Demand | None
+) -> tuple[MemoryCurve, ...]:
+    """As it was foreseen by what was measured until then; the parameter server nearest to its limit."""
+    levels = [Level.of(profile) for profile in profiles if profile.ps]
+    found = forecast_for(levels, demand) if levels else None
+    if found is None:
+        return ()
+    total = None if view.remaining_samples is None else levels[-1].samples_so_far + view.remaining_samples
+    return curves_of(found, levels, nearest(levels, limits), limits, total_samples=total)[:1]
+
+
+def _of_treatment(decision: Decision, inputs: HealInputs, limits: dict[str, tuple[Used, ...]]) -> Explained:
+    treatment = decision.treatment
+    if treatment is None:
+        return Explained(facts=facts_of_treatment(inputs, decision))
+    memory: tuple[MemoryCurve, ...] = ()
+    if treatment.cause in _MEMORY_CAUSES and inputs.held:
+        memory = _memory_of_treatment(decision, inputs, limits)
+    return Explained(
+        facts=facts_of_treatment(inputs, decision),
+        memory=memory,
+        peers=peers_of(inputs, treatment),
+        cause=treatment.cause,
+    )
+
+
+def _memory_of_treatment(
+    decision: Decision, inputs: HealInputs, limits: dict[str, tuple[Used, ...]]
+) -> tuple[MemoryCurve, ...]:
+    """Of the node, or, where it is about all of them, of the one nearest to its limit; the new limit is among the limits."""
+    treatment, held = decision.treatment, inputs.held
+    assert treatment is not None
+    servers = [node for node in inputs.nodes if node.role == "ps"]
+    given: dict[str, int] = {}
+    if isinstance(treatment.act, Resize):
+        given = {treatment.node: treatment.act.resources.memory}
+        given |= {name: each.memory for name, each in treatment.act.others.items()}
+    steps = {
+        node.node: (
+            *(limits.get(node.node) or (Used(held[0].at, node.resources.memory),)),
+            *((Used(inputs.at, given[node.node]),) if node.node in given else ()),
+        )
+        for node in servers
+    }
+    alone = any(node.node == treatment.node for node in servers)
+    about = [treatment.node] if alone else nearest(held, steps)
+    curves = curves_of(forecast_of(inputs), held, about, steps, total_samples=inputs.total_samples)
+    return curves[:1]
+
+
+# --- from the database ----------------------------------------------------------------------------------------------
+
+
+def read(store: ConfigStore, stored: StoredDecision) -> tuple[Explained, Policy | None]:
+    """What the database still has of it, and what was weighed how, where that is known. Raises HistoryError when it can't be read."""
+    decision = stored.decision
+    inputs: RoundInputs | HealInputs | None = None
+    with suppress(HistoryError):  # pruned, or of another version
+        inputs = queries.inputs_of(store, stored)
+    profiles: list[Profile] = []
+    if not isinstance(inputs, HealInputs):
+        profiles = _profiles(store, decision)
+    entries = queries.jobs(store, queries.JobFilter(id=decision.job))
+    features = entries[0].features if entries else {}
+    shown = explained(
+        decision,
+        inputs,
+        profiles=profiles,
+        limits=limits_of(store, decision.job, until=decision.at),
+        like=_like(store, decision, features) if decision.stage == "initial" else (),
+        demand=demand_in(features),
+    )
+    return shown, inputs.policy if isinstance(inputs, RoundInputs) else None
+
+
+def _profiles(store: ConfigStore, decision: Decision) -> list[Profile]:
+    """The newest that were known by then: an interval is told after its end."""
+    before = math.nextafter(decision.at, 0.0)
+    found: list[Profile] = []
+    for record in queries.profiles(store, decision.job, until=before, newest=max(_KEPT, NEWEST)):
+        with suppress(HistoryError):  # of another version
+            found.append(profile_of(record))
+    return found
+
+
+def limits_of(store: ConfigStore, job: str, *, until: float = math.inf) -> dict[str, tuple[Used, ...]]:
+    """Memory limits of its nodes, each from when on. Raises HistoryError."""
+    found: dict[str, list[Used]] = {}
+    for event in queries.node_events(store, job):
+        memory = event.data.get("memory")
+        if event.at <= until and isinstance(memory, int):
+            found.setdefault(event.node, []).append(Used(event.at, memory))
+    return {node: tuple(steps) for node, steps in found.items()}
+
+
+def demand_in(features: dict[str, Any]) -> Demand | None:
+    """What a job asks for, as it is kept with its features; None where it isn't, or another version has stored it."""
+    if (kept := features.get("demand")) is None:
+        return None
+    try:
+        return msgspec.convert(kept, Demand)
+    except msgspec.ValidationError:
+        return None
+
+
+def _like(store: ConfigStore, decision: Decision, features: dict[str, Any]) -> tuple[Like, ...]:
+    """Past jobs as they were by then."""
+    try:
+        own = msgspec.convert(features, JobFeatures)
+    except msgspec.ValidationError:  # stored by another version, or not known
+        return ()
+    past = past_jobs(store, at=decision.at, without=decision.job, by_then=True)
+    near = neighbours(own, [(one.job, one.features, one.fit) for one in past])
+    return tuple(
+        Like(one.job, one.distance, weight, one.fit.observations)
+        for one, weight in zip(near, weights_of(near), strict=True)
+    )

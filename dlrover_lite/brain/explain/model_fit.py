@@ -1,0 +1,153 @@
+"""A fitted throughput model beside what it was fitted to: what it says of each interval, what it is made of, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dlrover_lite.brain.explain.explanation_data import Coefficient, FitPoint, Limit, ModelShown, PlanFit
+from dlrover_lite.brain.models.fitted_model import FittedModel
+from dlrover_lite.brain.models.throughput import Fit, predict, times
+from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
+from dlrover_lite.brain.planning.observed_job import candidate_of
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.protocol.profiles import Observation, Profile, host_speeds, observe
+
+__all__ = ["model_shown"]
+
+NEWEST = 64
+"""Intervals that a model is fitted to, as ``observed`` has it."""
+_MOST_PLANS = 12
+
+_MEANINGS = {
+    "worker_sample": "a worker's CPU, by sample",
+    "worker_minibatch": "a worker's CPU, by minibatch",
+    "worker_request": "a worker's CPU, by server asked",
+    "ps_sample": "all servers' CPU, by sample",
+    "ps_request": "each server's CPU, by minibatch",
+    "latency": "from pull to push, beside CPU",
+    "gradient": "a worker's CPU, by sample",
+    "update": "a server's CPU, by minibatch",
+    "synchronise": "exchange of dense parameters",
+    "embed": "exchange of embedding rows",
+    "constant": "whatever is done, for each minibatch",
+}
+_LIMITS = (
+    ("workers", "cores of all workers"),
+    ("ps", "cores of the busiest server"),
+    ("pipeline", "minibatches under way at once"),
+    ("host", "free cores of the machine"),
+)
+_FORMULA = (
+    "samples/s = batch size / time of a minibatch; that is as long as the slowest of workers, parameter servers, pipeline and host "
+    "lets it be, and a little longer where two are alike (p-norm with p = {exponent:g})"
+)
+_THROTTLED = (
+    "; a worker that its limit holds back gets {cores:.2f} cores less than its limit, as it is stopped all the time"
+)
+_ADDITIVE = "samples/s = batch size / time of a minibatch, in which the phases add up"
+
+
+def model_shown(model: FittedModel, plan: Candidate | None, profiles: Sequence[Profile]) -> ModelShown:
+    """``plan``: that the limits are told of. ``profiles``: of the job, by time, those that were known; none: they aren't kept."""
+    fitted = model.fit
+    known = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
+    speeds = host_speeds(known)
+    seen = [(profile, one) for profile in known[-NEWEST:] if (one := observe(profile, speeds)) is not None]
+    points = _points(fitted, [one for _, one in seen])
+    return ModelShown(
+        form=fitted.form,
+        formula=_formula(fitted),
+        exponent=fitted.exponent,
+        intervals=fitted.observations,
+        error=fitted.relative_error,
+        noise=fitted.noise,
+        coefficients=tuple(
+            Coefficient(name, seconds, _MEANINGS.get(name, ""), _known(fitted, name))
+            for name, seconds in fitted.coefficients.items()
+        ),
+        identifiable=_identifiable(fitted),
+        plan=plan.describe() if plan is not None else "",
+        limits=_limits(model, plan) if plan is not None else (),
+        points=points,
+        plans=_by_plan([profile for profile, _ in seen], points),
+    )
+
+
+def _formula(fitted: Fit) -> str:
+    if fitted.form != BOTTLENECK.name:
+        return _ADDITIVE
+    lost = fitted.engine.throttle_cores
+    return _FORMULA.format(exponent=fitted.exponent) + (_THROTTLED.format(cores=lost) if lost >= 0.005 else "")
+
+
+def _points(fitted: Fit, observations: Sequence[Observation]) -> tuple[FitPoint, ...]:
+    if not observations:
+        return ()
+    found = predict(fitted, Setting.of(observations))
+    return tuple(
+        FitPoint(one.samples_per_second, *(float(value) for value in values))
+        for one, *values in zip(observations, found.samples_per_second, found.low, found.high, strict=True)
+    )
+
+
+def _by_plan(profiles: Sequence[Profile], points: Sequence[FitPoint]) -> tuple[PlanFit, ...]:
+    groups: dict[Candidate, list[FitPoint]] = {}
+    for profile, point in zip(profiles, points, strict=True):
+        plan = candidate_of(profile)
+        assert plan is not None  # others have been left out
+        groups.setdefault(plan, []).append(point)
+    newest = list(groups.items())[-_MOST_PLANS:]
+
+    def fitted(plan: Candidate, of: Sequence[FitPoint]) -> PlanFit:
+        mean = np.array([[one.measured, one.predicted, one.lower, one.upper] for one in of]).mean(axis=0).tolist()
+        return PlanFit(plan.describe(), len(of), *mean)
+
+    return tuple(sorted((fitted(plan, of) for plan, of in newest), key=lambda one: one.measured))
+
+
+def _limits(model: FittedModel, plan: Candidate) -> tuple[Limit, ...]:
+    if model.fit.form != BOTTLENECK.name:
+        return ()
+    setting = Setting.even(
+        workers=plan.workers,
+        ps=plan.servers,
+        worker_cores=plan.worker_cores,
+        ps_cores=plan.ps_cores,
+        batch_size=model.batch_size,
+        free_cores=model.free_cores,
+        hosts=model.hosts,
+        speed=model.speed,
+    )
+    seconds = [float(np.ravel(term)[0]) for term in times(model.fit, setting)]
+    found = [
+        Limit(name, meaning, model.batch_size / max(each, 1e-12))
+        for (name, meaning), each in zip(_LIMITS, seconds, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda limit: limit.samples_per_second))
+
+
+def _known(fitted: Fit, name: str) -> str:
+    """By what: of a job that nothing was measured of all are from past jobs, or a guess."""
+    if name in fitted.unseen:
+        return "not measured"
+    return "in a sum" if any(name in group for group in fitted.merged) else "measured"
+
+
+def _identifiable(fitted: Fit) -> str:
+    """What is sure of the coefficients."""
+    if not fitted.observations:
+        return "Nothing of this job was measured by then: all costs are those of past jobs like it, or a guess."
+    parts = []
+    if fitted.merged:
+        groups = "; ".join(" + ".join(group) for group in fitted.merged)
+        parts.append(f"only sums of these were measured, since no plan told them apart: {groups}")
+    if fitted.unseen:
+        parts.append(f"nothing measured says anything of {', '.join(fitted.unseen)}")
+    if not parts:
+        return "All costs could be told apart by what was measured."
+    text = "; ".join(parts)
+    return (
+        f"{text[0].upper()}{text[1:]}. Plans near those measured are predicted well all the same, others less surely."
+    )

@@ -1,0 +1,241 @@
+"""Why stage 2 decides as it does, in words: who, how much, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dlrover_lite.brain.planning.admission import aged_priority
+from dlrover_lite.brain.planning.allowed_changes import veto
+from dlrover_lite.brain.planning.change_policy import Settled, Verdict, trial_seconds
+from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
+from dlrover_lite.brain.planning.plan_grid import Candidate, to_milli
+from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.core.units import format_bytes
+
+__all__ = ["Reasons"]
+
+_MOST_NAMED = 3
+"""Jobs that a reason names."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The sentences of one round. What all jobs together have is counted once: a thousand may ask for it."""
+
+    inputs: RoundInputs
+    options: Mapping[str, Options]
+    preempted: Mapping[str, str]
+    settled: Settled
+
+    def refusal(self, view: JobView) -> str:
+        """Say why a job can't ever begin."""
+        bounds, capacity = view.bounds, self.inputs.capacity
+        cores = bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
+        memory = view.need.of(Candidate(bounds.min_workers, bounds.min_servers, 1, 1))
+        return (
+            f"its smallest plan needs more than there is: {_amount(cores)} and {format_bytes(memory)}, of {_amount(capacity.cores)} "
+            f"and {format_bytes(capacity.memory)}"
+        )
+
+    def preemption(self, view: JobView) -> str:
+        """Say for whom a job gives way, or for want of what."""
+        views = {one.job: one for one in self.inputs.jobs}
+        if taker := self.preempted[view.job]:
+            priorities = f"{views[taker].priority:g} against {view.priority:g}"
+            return f"it gives way, and waits: {taker} has a higher priority ({priorities}) and takes its place"
+        running = sum(one.now is not None for one in self.inputs.jobs)
+        capacity = self.inputs.capacity
+        return (
+            f"it gives way, and waits: there is less than there was, {_amount(capacity.cores)} and {format_bytes(capacity.memory)}, "
+            f"too little for the smallest plans of the {running} that run"
+        )
+
+    def waiting(self, view: JobView, place: int) -> str:
+        """Say what a job in the queue waits for."""
+        one, verdict = self.options[view.job], self.settled.verdicts.get(view.job)
+        why = self._full(view, one) if verdict is None else self._room_made(one, verdict)
+        return f"it waits, number {place} in the queue: {why}"
+
+    def _full(self, view: JobView, one: Options) -> str:
+        smallest, capacity = one.points.candidate(one.minimum), self.inputs.capacity
+        cores, memory, names = self._least
+        needs = f"its smallest plan ({_amount(smallest.cores)}, {format_bytes(view.need.of(smallest))})"
+        first = self._first_in_queue
+        if first is not None and first.job != view.job and self._would_fit(one, cores, memory):
+            return (
+                f"{needs} would fit, but {first.job} has waited for {_time(first.waited_seconds)} and comes before it"
+            )
+        full = (
+            f"{needs} doesn't fit beside what the others need at the least ({names}: {_amount(cores)} of {capacity.cores:g}, "
+            f"{format_bytes(memory)} of {format_bytes(capacity.memory)})"
+        )
+        ratio = self.inputs.policy.preempt_ratio
+        firm = [
+            f"{other.job} has less priority, but can't give way: {other.stays}"
+            for other in self.inputs.jobs
+            if other.now is not None and other.stays and other.priority * ratio <= view.priority
+        ]
+        return "; ".join([full, *firm[:_MOST_NAMED]])
+
+    @cached_property
+    def _least(self) -> tuple[float, int, str]:
+        """Cores and bytes that those let in need at the least, and their names."""
+        inside = [self.options[job] for job in self.settled.verdicts]
+        cores = sum(int(one.points.milli[one.minimum]) for one in inside) / 1000
+        memory = sum(int(one.memory[one.minimum]) for one in inside)
+        return cores, memory, _named(sorted(self.settled.verdicts))
+
+    @cached_property
+    def _first_in_queue(self) -> JobView | None:
+        """The one that has waited for so long that nobody passes it any more."""
+        policy = self.inputs.policy
+        late = [
+            view
+            for view in self.inputs.jobs
+            if view.now is None
+            and view.job not in self.settled.verdicts
+            and view.waited_seconds >= policy.reserve_after_seconds
+        ]
+        return max(late, key=lambda view: aged_priority(view, policy), default=None)
+
+    def _would_fit(self, one: Options, cores: float, memory: int) -> bool:
+        capacity = self.inputs.capacity
+        milli = to_milli(cores) + int(one.points.milli[one.minimum])
+        return milli <= to_milli(capacity.cores) and memory + int(one.memory[one.minimum]) <= capacity.memory
+
+    def _room_made(self, one: Options, verdict: Verdict) -> str:
+        givers = [(job, -more) for job, more in self._changes if more < 0]
+        by = f" by {_named([f'{job} ({_amount(less / 1000)})' for job, less in givers])}" if givers else ""
+        begins = one.points.candidate(verdict.at).describe()
+        return (
+            f"room is made for it{by}; then it begins with {begins}, in about {self.inputs.policy.room_seconds:.0f} s"
+        )
+
+    @cached_property
+    def _changes(self) -> list[tuple[str, int]]:
+        """Jobs whose cores change, with by how many thousandths, those that give the most first."""
+        found = []
+        for view in self.inputs.jobs:
+            verdict = self.settled.verdicts.get(view.job)
+            after = 0 if verdict is None else int(self.options[view.job].points.milli[verdict.at])
+            before = 0 if view.now is None else view.now.milli
+            if after != before:
+                found.append((after - before, view.job))
+        return [(job, more) for more, job in sorted(found)]
+
+    def plan(self, one: Options, verdict: Verdict) -> str:
+        """Say which plan a job has from now on, what that brings, and why not another one."""
+        at, view = verdict.at, one.view
+        choice = one.points.candidate(at).describe()
+        rate = f"{one.points.throughput[at]:,.0f} samples/s"
+        why = self._why(one, verdict)
+        match verdict.action:
+            case "start":
+                how = "goes on" if view.ran_seconds else "starts"
+                text = f"it {how} with {choice}: {rate} by the model, {_time(one.seconds(at))} to go"
+            case "stay":
+                text = f"it stays with {choice}"
+                if not why:
+                    text += ": no other plan within reach is worth its change"
+            case "explore":
+                cost = float(trial_seconds(one, self.inputs.policy)[at])
+                text = (
+                    f"it tries {choice}: that may save up to {_time(float(one.most_gain[at]))} of the {_time(one.stay_seconds)} to go, "
+                    f"and trying costs {_time(cost)} at most"
+                )
+            case _:
+                text = (
+                    f"it changes to {choice}: {rate}, {_time(one.seconds(at))} to go instead of {_time(one.stay_seconds)} "
+                    f"({_gain(one, at)}, {view.scale_seconds:.0f} s for the change counted)"
+                )
+        return f"{text}; {why}" if why else text
+
+    def _why(self, one: Options, verdict: Verdict) -> str:
+        match verdict.cause:
+            case "fixed":
+                return f"its plan can't be changed now{one.view.held and f': {one.view.held}'}"
+            case "spare":
+                assert one.view.now is not None
+                less = one.view.now.cores - int(one.points.milli[verdict.at]) / 1000
+                return f"it does as well with {_amount(less)} less"
+            case "exchange":
+                return self._no_exchange(one)
+            case "taken":
+                return self._taken(one)
+            case _:
+                at = verdict.better
+                return "" if at is None else veto(one, at, self.inputs.policy)
+
+    def _no_exchange(self, one: Options) -> str:
+        sure = self.settled.rejected
+        own = sure.get(one.view.job, 0.0)
+        gain = _named(sorted(job for job, seconds in sure.items() if seconds > 0 and job != one.view.job))
+        lose = _named(sorted(job for job, seconds in sure.items() if seconds < 0 and job != one.view.job))
+        if not (gain or own > 0) or not (lose or own < 0):
+            return "no exchange of cores between jobs would surely gain anything"
+        if own < 0:
+            return f"what {gain} would surely gain by its cores is less than what it would lose, which is up to {_time(-own)}"
+        if own > 0:
+            return f"what it would surely gain by cores of {lose}, {_time(own)}, is less than what {lose} would lose"
+        return f"what {gain} would surely gain by cores of {lose} is less than what {lose} would lose"
+
+    @cached_property
+    def _had(self) -> dict[str, int]:
+        """Thousandths of a core of each job that runs."""
+        return {view.job: view.now.milli for view in self.inputs.jobs if view.now is not None}
+
+    @cached_property
+    def _had_together(self) -> int:
+        return sum(self._had.values())
+
+    def _taken(self, one: Options) -> str:
+        """Who has what it had, and what there is less of."""
+        had = self._had_together
+        capacity, parts = self.inputs.capacity, []
+        if had > to_milli(capacity.cores):
+            parts.append(
+                f"there is less than there was: {_amount(capacity.cores)}, of {had / 1000:g} that the jobs had"
+            )
+        takers = [
+            f"{job} gets {_amount(more / 1000)} more"
+            if job in self._had
+            else f"{job} begins with {_amount(more / 1000)}"
+            for job, more in reversed(self._changes)
+            if more > 0 and job != one.view.job
+        ]
+        if takers:
+            parts.append(f"others need what it had more: {_named(takers)}")
+        if parts:
+            return "; ".join(parts)
+        assert one.now is not None
+        needed, there = format_bytes(int(one.memory[one.now])), format_bytes(capacity.memory)
+        return f"its plan needs {needed} of memory, more than is left for it of {there}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """a, b, c and 4 more"""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _gain(one: Options, at: int) -> str:
+    gain, least, most = (float(each[at]) for each in (one.gain, one.least_gain, one.most_gain))
+    if least >= 0:
+        return f"saves {gain:.0f} s, 80% band {least:.0f} to {most:.0f} s"
+    return f"ends {_by_time(gain)}, 80% band {_by_time(least)} to {_by_time(most)}"
+
+
+def _by_time(seconds: float) -> str:
+    return f"{_time(abs(seconds))} {'later' if seconds < 0 else 'sooner'}"
+
+
+def _amount(cores: float) -> str:
+    return "1 core" if abs(cores - 1) < 5e-4 else f"{cores:g} cores"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,52 @@
+"""What the hosts have left for a job's nodes, while it is given away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dlrover_lite.core.units import Resources
+
+__all__ = ["Room"]
+
+_ROUNDING = 1e-9
+
+
+class Room:
+    """``free`` by host. Nothing is ever given that isn't there."""
+
+    def __init__(self, free: Mapping[str, Resources]) -> None:
+        self._free = dict(free)
+
+    def cores(self, host: str) -> float:
+        return self.left(host).cores
+
+    def memory(self, host: str) -> int:
+        return self.left(host).memory
+
+    def left(self, host: str) -> Resources:
+        """Nothing on a host that isn't known."""
+        return self._free.get(host, Resources(0.0, 0))
+
+    def fits(self, host: str, wanted: Resources) -> bool:
+        left = self.left(host)
+        return wanted.cores <= left.cores + _ROUNDING and wanted.memory <= left.memory
+
+    def elsewhere(self, than: str, wanted: Resources) -> str:
+        """The host with the most cores left that has room, and isn't this one; "" if there is none."""
+        return self.best(wanted, without=than)
+
+    def best(self, wanted: Resources, *, without: str = "") -> str:
+        """The host with the most cores left that has room; "" if there is none."""
+        hosts = [host for host in self._free if host != without and self.fits(host, wanted)]
+        return min(hosts, key=lambda host: (-self.cores(host), host), default="")
+
+    def take(self, host: str, wanted: Resources) -> None:
+        """Raises ValueError when there isn't so much."""
+        if not self.fits(host, wanted):
+            raise ValueError(f"{host} has {self.left(host)} left, not {wanted}")
+        left = self.left(host)
+        self._free[host] = Resources(max(0.0, left.cores - wanted.cores), left.memory - wanted.memory)
+
+    def give_back(self, host: str, freed: Resources) -> None:
+        left = self.left(host)
+        self._free[host] = Resources(left.cores + freed.cores, left.memory + freed.memory)

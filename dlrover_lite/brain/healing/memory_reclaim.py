@@ -1,0 +1,167 @@
+"""Memory that nodes don't need is taken back, for other jobs or other nodes: of parameter servers (PS) by forecast, of workers by what they
+have used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from dlrover_lite.brain.healing.memory_relief import forecast_of
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
+from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
+from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
+from dlrover_lite.brain.planning.plan_grid import MemoryBand
+from dlrover_lite.core.units import MIB, Resources, format_bytes
+from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
+
+__all__ = ["treat_spare"]
+
+_CAUSES = ("memory ahead", "memory to spare")
+_SURE = 0.99
+"""Quantile of what a PS may need, that it keeps:"""
+_HEADROOM = 1.12
+"""with so much above, so that it isn't given more again as soon as it needs what was foreseen."""
+_MOST = 1.38
+"""Over what is expected: where more would have to be kept nothing is sure enough. As ``memory_model.limit_for``."""
+_OVER_USED = 1.15
+"""Of a new limit over what is in use: a limit that would nearly be full is refused."""
+_SEEN, _MOST_SEEN = 1.06, 1.25
+"""Of a new limit over the most that a PS has used, which snapshots need now and then; and how far that may raise it: it may have had more
+slots then."""
+
+
+_LEAST_SECONDS = 15.0
+"""A job that is done sooner gives all of it back anyway."""
+
+
+class _Lower(NamedTuple):
+    node: NodeNow
+    limit: int
+    band: MemoryBand
+
+
+def treat_spare(inputs: HealInputs, nodes: Sequence[NodeNow]) -> list[Treatment]:
+    """One treatment for all of ``nodes`` that have much more than they need, or none. Only once the job has run undisturbed for a while."""
+    policy = inputs.policy
+    nearly_done = remaining_seconds(inputs) < _LEAST_SECONDS
+    if not inputs.resizable or nearly_done or len(_calm(inputs)) < policy.spare_windows:
+        return []
+    rested = [node for node in nodes if not _changed_of_late(inputs, node.node)]
+    servers = list(_servers(inputs, [node for node in rested if node.role == "ps"]))
+    workers = list(_workers(inputs, [node for node in rested if node.role == "worker"]))
+    lower = [*servers, *workers]
+    if not lower:
+        return []
+    first, *others = lower
+    words = [f"{one.node.node} {_of_server(inputs, one)}" for one in servers]
+    if workers:
+        words.append(_of_workers(workers))
+    back = sum(one.node.resources.memory - one.limit for one in lower)
+    treatment = Treatment(
+        at=inputs.at,
+        node=first.node.node,
+        host=first.node.host,
+        cause="memory to spare",
+        act=Resize(_resources(first), {one.node.node: _resources(one) for one in others}),
+        reason=f"{format_bytes(back)} come back: {'; '.join(words)}",
+        memory=first.band,
+    )
+    return [treatment]
+
+
+def _calm(inputs: HealInputs) -> list[Profile]:
+    """Those of the nodes that run now, as large as they are now, the newest first."""
+    there = {node.node: round(node.resources.cores, 3) for node in inputs.nodes}
+
+    def is_present(profile: Profile) -> bool:
+        uses: list[WorkerUse | PsUse] = [*profile.workers, *profile.ps]
+        return {use.node: round(use.cores, 3) for use in uses} == there
+
+    return list(takewhile(is_present, reversed(inputs.profiles)))
+
+
+def _changed_of_late(inputs: HealInputs, node: str) -> bool:
+    """Its memory, by a treatment."""
+    since = inputs.at - inputs.policy.spare_again_seconds
+    return any(
+        one.cause in _CAUSES
+        and isinstance(one.act, Resize)
+        and (one.node == node or node in one.act.others)
+        and (one.done_at is None or one.done_at > since)
+        for one in inputs.past
+    )
+
+
+def _is_worth_it(inputs: HealInputs, node: NodeNow, limit: int) -> bool:
+    return limit <= (1 - inputs.policy.spare_share) * node.resources.memory
+
+
+# --- parameter servers ----------------------------------------------------------------------------------------------
+
+
+def _servers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
+    last = inputs.held[-1]
+    used = {use.node: use.used_bytes for use in last.ps}
+    known = [node for node in nodes if _is_worth_it(inputs, node, math.ceil(used.get(node.node, 1 << 62) * _OVER_USED))]
+    if not known or (found := forecast_of(inputs)) is None:
+        return
+    until = last.samples_so_far + last.samples_per_second * inputs.policy.spare_seconds
+    if inputs.total_samples is not None:
+        until = min(until, max(inputs.total_samples, last.samples_so_far))
+    for node in known:
+        needed = _needs(found, node, until, used[node.node])
+        if needed is None:
+            continue
+        limit = max(needed, inputs.least.get("ps", 0))
+        if _is_worth_it(inputs, node, limit):
+            yield _Lower(node, limit, memory_band(found, node.node, until, limit=limit))
+
+
+def _needs(found: Forecast, node: NodeNow, until: float, used: int) -> int | None:
+    """The limit that surely is enough; None where nothing is sure."""
+    expected, high = (float(value) for value in peak_bytes(*found.of(node.node), until, (0.5, _SURE))[:, 0])
+    limit = max(high * _HEADROOM, used * _OVER_USED)
+    if limit > expected * _MOST:
+        return None
+    limit = max(limit, min(node.used_bytes * _SEEN, limit * _MOST_SEEN), LEAST_PS)
+    return math.ceil(limit / MIB) * MIB
+
+
+def _of_server(inputs: HealInputs, one: _Lower) -> str:
+    minutes = f"{inputs.policy.spare_seconds / 60:.0f} min"
+    return (
+        f"needs {format_bytes(one.band.expected)} at its peak within {minutes} (80% band {format_bytes(one.band.lower)} to "
+        f"{format_bytes(one.band.upper)}), and keeps {format_bytes(one.limit)} of its {format_bytes(one.node.resources.memory)}"
+    )
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+def _workers(inputs: HealInputs, nodes: Sequence[NodeNow]) -> Iterator[_Lower]:
+    """All do the same, so each may come to need as much as any has. An evaluation may take more than training: before the first one
+    nobody knows."""
+    used = [node.used_bytes for node in inputs.nodes if node.role == "worker"]
+    if not inputs.evaluated or not used or not all(used):
+        return
+    most = max(*used, inputs.worker_peak)
+    limit = max(worker_limit(most), inputs.least.get("worker", 0))
+    for node in nodes:
+        if _is_worth_it(inputs, node, limit):
+            yield _Lower(node, limit, MemoryBand(node.used_bytes, node.used_bytes, most, limit))
+
+
+def _of_workers(workers: Sequence[_Lower]) -> str:
+    names = ", ".join(one.node.node for one in workers)
+    most = max(one.band.upper for one in workers)
+    limits = sorted({one.node.resources.memory for one in workers})
+    had = format_bytes(limits[0]) if len(limits) == 1 else f"{format_bytes(limits[0])} to {format_bytes(limits[-1])}"
+    each = " each" if len(workers) > 1 else ""
+    return f"{names}: no worker has used more than {format_bytes(most)}, {format_bytes(workers[0].limit)}{each} instead of {had}"
+
+
+def _resources(one: _Lower) -> Resources:
+    return Resources(one.node.resources.cores, one.limit)

@@ -1,0 +1,178 @@
+"""Nodes that have got slower than they were, and how sure that is: the slower, the sooner.
+
+A node is compared with itself before, and what its peers have got slower by meanwhile is no fault of its own. How sure it is counts in
+seconds times the square of the logarithm of how many times slower: a measured rate is off by so many percent of noise, and by half as
+many over four times as long, so that much evidence is as unlikely to be noise whether it comes of a little for long or of a lot for a
+moment. One whose minibatches take even longer than its own work explains is held responsible for half of the difference (of logarithms):
+what a parameter server (PS) takes to receive and to send isn't counted as its work, nor what is under way as a window ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
+
+__all__ = ["Slowing", "slower_than_peers", "slowing", "work_times"]
+
+_MOST_WINDOWS = 24
+"""Looked at: newest ones."""
+_MOST_SECONDS = 40.0
+"""Longer windows than that together are usual, and not a change any more."""
+_LEAST_SECONDS = 2.4
+"""Anything may pause for a moment."""
+_LEAST_MINIBATCHES = 6.0
+"""That it would have done meanwhile, at its usual rate."""
+_LEAST_DONE = 2
+"""In each window: one that does nothing at all may be waiting, and is not slow."""
+_USUAL_SECONDS = 4.0
+"""To know what is usual by."""
+_USUAL_WINDOWS = 6
+_WORK = ("read", "compute")
+"""Phases of a worker that take as long as it does, and not as others do."""
+_MOST_TIMES = 8.0
+"""Slower than that is no more sure."""
+
+
+class Slowing(NamedTuple):
+    before: Sequence[Profile]
+    """As it was usually, with the same nodes and sizes."""
+    windows: Sequence[Profile]
+    """Since then, the newest last."""
+    times: float
+    """As long for the same work."""
+
+
+def _uses(profile: Profile) -> list[WorkerUse | PsUse]:
+    return [*profile.workers, *profile.ps]
+
+
+def slowing(profiles: Sequence[Profile], node: str, *, least: float, evidence: float) -> Slowing | None:
+    """Whether ``node`` has got slower, by the last of ``profiles`` (by time, the newest last): ``least`` times as slow in each window
+    since, and with so much ``evidence`` in all of them (seconds times the square of the natural logarithm of how many times)."""
+    newest = profiles[-_MOST_WINDOWS:]
+    if not _may_be_slow(newest, node, least):
+        return None
+    alike = _alike(newest)
+    seconds = 0.0
+    for count in range(1, len(alike)):
+        windows, before = alike[-count:], alike[:-count][-_USUAL_WINDOWS:]
+        seconds += windows[0].seconds
+        if seconds > _MOST_SECONDS:
+            return None
+        usual = sum(profile.seconds for profile in before)
+        if usual < _USUAL_SECONDS or seconds < _LEAST_SECONDS:
+            continue
+        if _done(before, node) / usual * seconds < _LEAST_MINIBATCHES:
+            continue
+        paces = _Paces.of(before)
+        found = [_times(paces, profile, node) for profile in windows]
+        times = [each.least for each in found]
+        sure = sum(p.seconds * math.log(min(x.mean, _MOST_TIMES)) ** 2 for p, x in zip(windows, found, strict=True))
+        if min(times) >= least and sure >= evidence:
+            return Slowing(before, windows, float(median(times)))
+    return None
+
+
+def _may_be_slow(profiles: Sequence[Profile], node: str, least: float) -> bool:
+    """It is so much slower than ever before, at least: of most nodes nothing else has to be looked at."""
+    paces = [
+        (use.busy_seconds if isinstance(use, PsUse) else profile.seconds) / max(1, use.minibatches)
+        for profile in profiles
+        for use in _uses(profile)
+        if use.node == node
+    ]
+    return len(paces) > 1 and paces[-1] >= least * min(paces)
+
+
+def _alike(profiles: Sequence[Profile]) -> Sequence[Profile]:
+    """The last ones, with the same nodes and sizes."""
+    count = 0
+    for profile in reversed(profiles):
+        if _nodes(profile) != _nodes(profiles[-1]):
+            break
+        count += 1
+    return profiles[len(profiles) - count :]
+
+
+def _nodes(profile: Profile) -> set[tuple[str, float]]:
+    return {(use.node, use.cores) for use in _uses(profile)}
+
+
+def _done(profiles: Sequence[Profile], node: str) -> int:
+    return sum(use.minibatches for profile in profiles for use in _uses(profile) if use.node == node)
+
+
+class _Paces(NamedTuple):
+    """Seconds for a minibatch, by node; those that did none aren't there."""
+
+    workers: Mapping[str, float]
+    """From one to the next."""
+    work: Mapping[str, float]
+    """That a worker was at work on it: one that waits for others isn't slow. Empty where phases weren't measured."""
+    ps: Mapping[str, float]
+    """That a PS was at work on its requests."""
+    ps_paces: Mapping[str, float]
+    """From one to the next, at a PS."""
+
+    @staticmethod
+    def of(profiles: Sequence[Profile]) -> _Paces:
+        return _Paces(
+            _each((use.node, profile.seconds, use.minibatches) for profile in profiles for use in profile.workers),
+            _each((use.node, _at_work(use), use.minibatches) for profile in profiles for use in profile.workers),
+            _each((use.node, use.busy_seconds, use.minibatches) for profile in profiles for use in profile.ps),
+            _each((use.node, profile.seconds, use.minibatches) for profile in profiles for use in profile.ps),
+        )
+
+
+def _at_work(use: WorkerUse) -> float:
+    return sum(use.phase_seconds.get(phase, 0.0) for phase in _WORK)
+
+
+def _each(parts: Iterable[tuple[str, float, int]]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    minibatches: dict[str, int] = {}
+    for node, took, done in parts:
+        seconds[node] = seconds.get(node, 0.0) + took
+        minibatches[node] = minibatches.get(node, 0) + done
+    return {node: seconds[node] / done for node, done in minibatches.items() if done and seconds[node] > 0}
+
+
+class _Times(NamedTuple):
+    """As long as usual for the same work, next to its peers, by what is measured of it; 1 where that can't be told."""
+
+    least: float = 1.0
+    mean: float = 1.0
+    """Geometric, of the least and the most: what doesn't count as its work, as receiving and sending, is half its fault."""
+
+
+def _times(usual: _Paces, profile: Profile, node: str) -> _Times:
+    if _done([profile], node) < _LEAST_DONE:
+        return _Times()
+    now = _Paces.of([profile])
+    found = [
+        slower_than_peers(before, after, node)
+        for before, after in ((usual.workers, now.workers), (usual.work, now.work), (usual.ps, now.ps))
+        if node in before and node in after
+    ]
+    least = min(found, default=1.0)
+    # all wait for a PS that answers late, so its peers are no slower than it from one minibatch to the next
+    pace = now.ps_paces[node] / usual.ps_paces[node] if node in usual.ps_paces and node in now.ps_paces else 1.0
+    return _Times(least, math.sqrt(least * max(least, pace, *found)))
+
+
+def work_times(before: Sequence[Profile], now: Sequence[Profile]) -> float | None:
+    """As long as before that workers are at work on a minibatch themselves, whatever they wait for: the median of theirs; None where
+    phases weren't measured."""
+    usual, since = _Paces.of(before).work, _Paces.of(now).work
+    return median(times) if (times := [since[node] / took for node, took in usual.items() if node in since]) else None
+
+
+def slower_than_peers(before: Mapping[str, float], now: Mapping[str, float], node: str) -> float:
+    """How many times the seconds of before ``node`` takes now, over how many times its peers do, if they have got slower at all. Both
+    by node; ``node`` is in both."""
+    others = [now[peer] / took for peer, took in before.items() if peer != node and peer in now and took > 0]
+    return now[node] / before[node] / max(1.0, median(others) if others else 1.0)

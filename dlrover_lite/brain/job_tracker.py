@@ -1,0 +1,450 @@
+"""A job as the brain keeps it while it runs: what its master has told, and what was decided for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dlrover_lite.brain.effect import Effect, doubt_after
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Replace, Resize, Treatment, WorkRole
+from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
+from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
+from dlrover_lite.brain.models.throughput import Prior
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.job_view import JobView, LastChange
+from dlrover_lite.brain.planning.observed_job import candidate_of, observed_view
+from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
+from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.demands import Demand, Done, Standing, within
+from dlrover_lite.protocol.features import JobFeatures
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.protocol.profiles import Level, Profile
+
+__all__ = ["Numbered", "RegisteredJob", "bounds_of", "candidate", "heal_inputs", "smallest_cores"]
+
+MOST_PROFILES, MOST_LEVELS = 512, 128
+"""Kept of a job; of more, every second of the older half is dropped."""
+_SECONDS_TO_RESIZE = 3.0
+"""From when a PS was so full that it needs more memory until it has that, until it was measured; and the least that is reckoned with."""
+_LEAST_RELIEF = 0.1
+"""Of what all PS have, that must be left for a relief in place."""
+_START_SECONDS = 15.0
+"""Until another PS is there and slots begin to move to it, as far as memory is concerned;"""
+MOVE_BYTES_PER_SECOND = 128 << 20
+"""and at which they move beside training, until it was measured: half of the pace that they keep to."""
+_SECONDS_TO_REPLACE = 6.0
+"""Until another node has taken over from one that is slow, until it was measured."""
+SCALE_SECONDS = 2.0
+"""Of training that a change costs, until it was measured."""
+_FINEST = 0.25
+"""Cores: nodes come in multiples of it, and, from one core on, of half a core, then of one."""
+_MOST_WORKERS, _MOST_SERVERS = 64, 32
+_FEW_CORES = 4.0
+REJECTED_SECONDS, GIVEN_UP_SECONDS = 600.0, 60.0
+"""So long what a person has rejected isn't wanted again, or what couldn't be done."""
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    number: int
+    decision: Decision
+    effect: Effect | None = None
+    done: Done | None = None
+
+
+def bounds_of(demand: Demand) -> Bounds:
+    """The plans that the recipe and the machine leave open."""
+    cores = within(demand).cores
+    sizes = tuple(size for size in _sizes(cores) if to_milli(size) < to_milli(cores)) or (min(_FINEST, cores / 2),)
+    small = tuple(size for size in sizes if size <= 1.0)  # one thread does a parameter server's work on rows
+    workers = min(_MOST_WORKERS, max(1, int(cores / 0.5)))
+    servers = min(_MOST_SERVERS, max(1, math.ceil(cores / 2)))
+    bounds = Bounds(max_workers=workers, max_servers=servers, worker_sizes=sizes, ps_sizes=small or sizes[:1])
+    if (fixed := demand.worker) is not None:
+        bounds = msgspec.structs.replace(
+            bounds, min_workers=fixed.count, max_workers=fixed.count, worker_sizes=(fixed.each.cores,)
+        )
+    if (fixed := demand.ps) is not None:
+        bounds = msgspec.structs.replace(
+            bounds, min_servers=fixed.count, max_servers=fixed.count, ps_sizes=(fixed.each.cores,)
+        )
+    return bounds
+
+
+def smallest_cores(demand: Demand) -> float:
+    """Of the smallest plan that it could have."""
+    bounds = bounds_of(demand)
+    return bounds.min_workers * min(bounds.worker_sizes) + bounds.min_servers * min(bounds.ps_sizes)
+
+
+def _sizes(cores: float) -> list[float]:
+    """Of a node. Where there are few cores, finer steps: what a parameter server doesn't need is a part of a worker there."""
+    if cores <= _FEW_CORES:
+        return [eighths / 8 for eighths in range(2, int(_FEW_CORES * 8))]
+    return [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]
+
+
+def candidate(plan: Plan) -> Candidate:
+    worker, ps = (to_milli(role.each.cores) / MILLI for role in (plan.worker, plan.ps))
+    return Candidate(plan.worker.count, plan.ps.count, worker, ps)
+
+
+@dataclass(eq=False)
+class RegisteredJob:
+    job: str
+    features: JobFeatures
+    demand: Demand
+    began: float
+    """Seconds since the epoch."""
+    priority: float = 1.0
+    samples: int = 0
+    plan: Plan | None = None
+    """That it runs with; None: it waits for one."""
+    waits_since: float | None = None
+    """It has run, and waits to go on since then."""
+    standing: Standing | None = None
+    profiles: list[Profile] = field(default_factory=list)
+    worker_peak: int = 0
+    """Bytes that a worker has used at most, as far as is known."""
+    evaluated: bool = False
+    """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
+    worker_given: int = 0
+    """Bytes that each worker has had before that, the largest of them; 0: not known."""
+    heard: int = 0
+    """The newest decision that its master knows of: of another database, maybe, which is gone."""
+    waits: Numbered | None = None
+    """The decision that its master is to be told."""
+    to_tell: list[Numbered] = field(default_factory=list)
+    """What it is to be told next."""
+    decided: list[Numbered] = field(default_factory=list)
+    """Those that act, the newest last."""
+    history: tuple[PastJob, ...] = ()
+    """Past jobs, as of when it came."""
+    room: Resources | None = None
+    """That its first plan was made for."""
+    treated: dict[int, Treatment] = field(default_factory=dict)
+    """By number of the decision, the newest last."""
+    levels: list[Level] = field(default_factory=list)
+    """Profiles among them."""
+    new_level: bool = False
+    prior: Prior | None = None
+    first_view: JobView | None = None
+    scale_costs: list[float] = field(default_factory=list)
+    explored_seconds: float = 0.0
+    declined: list[tuple[float, Candidate]] = field(default_factory=list)
+    """Plans that aren't wanted again before that time."""
+    stays_until: float = 0.0
+    """It couldn't give way, and isn't asked to again before."""
+    new_profile: bool = False
+    """Since plans were looked at last,"""
+    to_heal: bool = False
+    """and since the nodes' health was."""
+    reason: str = ""
+    """Of the last decision that was stored, so that the same one isn't stored twice."""
+
+    def begin(self, capacity: Resources, at: float) -> StartInputs:
+        """What its first plan follows from. ``capacity``: what others leave it."""
+        most, history = within(self.demand), self.history
+        self.room = capacity
+        inputs = StartInputs(
+            at=at,
+            job=self.job,
+            features=self.features,
+            bounds=bounds_of(self.demand),
+            history=history,
+            capacity=Resources(min(most.cores, capacity.cores), min(most.memory, capacity.memory)),
+            total_samples=self.demand.total_samples,
+            priority=self.priority,
+        )
+        near = neighbours(self.features, [(past.job, past.features, past.fit) for past in history])
+        self.prior = pooled_prior(near)
+        first = initial_view(inputs)
+        self.first_view = msgspec.structs.replace(first, most=most, need=self._need(first.need))
+        return inputs
+
+    def add(self, profile: Profile) -> None:
+        """One that is older than the last, or makes no sense, is left out."""
+        if (self.profiles and profile.at <= self.profiles[-1].at) or not profile.makes_sense:
+            return
+        self.profiles.append(profile)
+        self.new_profile = self.to_heal = True
+        if len(self.profiles) > MOST_PROFILES:
+            half = MOST_PROFILES // 2
+            self.profiles = self.profiles[:half:2] + self.profiles[half:]
+        if profile.ps and profile.seconds > 0:
+            self.add_level(Level.of(profile))
+
+    def add_level(self, level: Level) -> None:
+        if self.levels and level.at <= self.levels[-1].at:
+            return
+        self.levels.append(level)
+        self.new_level = True
+        if len(self.levels) > MOST_LEVELS:
+            half = MOST_LEVELS // 2
+            self.levels = self.levels[:half:2] + self.levels[half:]
+
+    # --- as stage 2 takes it --------------------------------------------------------------------------------------------
+
+    def view(self, *, free_cores: float, at: float) -> JobView:
+        """``first_view`` as long as it hasn't begun; fixed where its plan can't be changed now."""
+        assert self.first_view is not None
+        if self.plan is None and self.waits_since is None:
+            return msgspec.structs.replace(self.first_view, waited_seconds=max(0.0, at - self.began))
+        now = candidate(self.plan) if self.plan is not None else None
+        view = observed_view(
+            msgspec.structs.replace(self.first_view, now=now),
+            self.profiles,
+            free_cores=free_cores,
+            prior=self.prior,
+            depth=float(self.features.pipeline_depth),
+            total_samples=self.demand.total_samples,
+            epoch_samples=self.demand.epoch_samples,
+            spill_part=self.spill_part,
+            facts=self.demand.facts,
+        )
+        if now is None:
+            return self._waiting(view, at)
+        present = self.present
+        return msgspec.structs.replace(
+            view,
+            bounds=bounds_of(self.demand),
+            need=self._need(view.need, runs=True),
+            now=now,
+            measured=view.measured if present else None,
+            last_change=_change(view, now, present),
+            scale_seconds=self.scale_seconds,
+            ran_seconds=max(0.0, at - self.began),
+            explored_seconds=self.explored_seconds,
+            doubt=doubt_after([(one.decision, one.effect) for one in self.decided if one.effect is not None]),
+            fixed=not self.may_change or not present,
+            held=self._held(),
+            stays=self.stays(at),
+            declined=tuple(plan for until, plan in self.declined if at < until),
+        )
+
+    def _waiting(self, view: JobView, at: float) -> JobView:
+        """Of one that has given way: what was measured of it holds."""
+        since = at if self.waits_since is None else self.waits_since
+        return msgspec.structs.replace(
+            view,
+            bounds=bounds_of(self.demand),
+            need=self._need(view.need),
+            now=None,
+            measured=None,
+            last_change=None,
+            waited_seconds=max(0.0, at - since),
+            ran_seconds=max(0.0, since - self.began),
+            explored_seconds=self.explored_seconds,
+        )
+
+    def _need(self, need: MemoryNeed, *, runs: bool = False) -> MemoryNeed:
+        """With room above what nodes use. A role that the recipe fixes begins with the memory that it says, and has as much at the least as
+        long as the job ``runs``."""
+        worker, ps = self._worker_memory(need), max(need.ps, LEAST_PS)
+        if (fixed := self.demand.worker) is not None:
+            worker = max(worker, fixed.each.memory) if runs else fixed.each.memory
+        need = msgspec.structs.replace(need, worker=worker, ps=ps, fixed_ps=None)
+        if (fixed := self.demand.ps) is not None:
+            own = need.per_ps(fixed.count)
+            need = msgspec.structs.replace(need, fixed_ps=max(own, fixed.each.memory) if runs else fixed.each.memory)
+        return need
+
+    def _worker_memory(self, need: MemoryNeed) -> int:
+        """An evaluation may take more than training: before the first one nobody knows, and a worker gets no less than those before it."""
+        own = worker_limit(self.worker_peak) if self.worker_peak else max(need.worker, LEAST_WORKER)
+        return own if self.evaluated else max(own, self.worker_given)
+
+    def _held(self) -> str:
+        """Say why its plan isn't to be changed now; "" if it may be."""
+        standing, mode = self.standing, self.demand.autoscale
+        if mode == "off":
+            return "autoscaling is off for it"
+        if standing is None:
+            return "it has only just come"
+        if standing.paused:
+            return f"autoscaling is paused for it ({standing.paused})"
+        if not self.may_change:
+            return "a change of it is under way"
+        return "" if self.present else "its present plan hasn't been measured yet"
+
+    def stays(self, at: float) -> str:
+        """Why it can't give way to another job now, in words; empty: it can."""
+        standing = self.standing
+        if not self.demand.checkpoints:
+            return "it takes no checkpoints"
+        if self.demand.autoscale != "on":
+            return f"autoscaling is {self.demand.autoscale} for it"
+        if standing is None:
+            return "it has only just come"
+        if standing.paused:
+            return f"autoscaling is paused for it ({standing.paused})"
+        if standing.busy or self.waits is not None:
+            return "a change of it is under way"
+        return "it couldn't when it was asked a short while ago" if at < self.stays_until else ""
+
+    @property
+    def least_cores(self) -> float:
+        """That it keeps while it runs, whoever else comes; 0: it doesn't run."""
+        if self.plan is None:
+            return 0.0
+        if self.demand.autoscale != "on" or (self.standing is not None and self.standing.paused):
+            return candidate(self.plan).cores
+        return smallest_cores(self.demand)
+
+    def held(self) -> list[Resources]:
+        """What its nodes have, those counted that are still to come."""
+        nodes = self.standing.nodes if self.standing is not None else ()
+        held = [node.resources for node in nodes]
+        if self.plan is not None:
+            for role, planned in (("ps", self.plan.ps), ("worker", self.plan.worker)):
+                held += [planned.each] * max(0, planned.count - sum(node.role == role for node in nodes))
+        return held
+
+    @property
+    def present(self) -> bool:
+        """Whether the last profile is of the plan that it has."""
+        return bool(self.profiles) and self.plan is not None and candidate_of(self.profiles[-1]) == candidate(self.plan)
+
+    @property
+    def may_change(self) -> bool:
+        return self.may_be_relieved and self.standing is not None and not self.standing.busy
+
+    @property
+    def may_be_relieved(self) -> bool:
+        """Memory that will run out doesn't wait for a change that is under way, but for a person's word."""
+        standing, mode = self.standing, self.demand.autoscale
+        if mode == "off" or self.waits is not None or standing is None or standing.paused:
+            return False
+        return not standing.busy or (mode == "on" and not any(one.done_at is None for one in self.memory_treated))
+
+    @property
+    def memory_treated(self) -> list[Treatment]:
+        return [one for one in self.treated.values() if one.cause == "memory ahead" and isinstance(one.act, Resize)]
+
+    @property
+    def spill_part(self) -> float:
+        return SPILL_PART if self.demand.checkpoints else 0.0
+
+    @property
+    def seconds_to_resize(self) -> float:
+        """As measured of late."""
+        took = [one.done_at - one.at for one in self.memory_treated if one.done_at is not None][-5:]
+        return max(_SECONDS_TO_RESIZE, *took) if took else _SECONDS_TO_RESIZE
+
+    @property
+    def seconds_to_replace(self) -> float:
+        """As measured of late."""
+        took = [
+            one.done_at - one.at
+            for one in self.treated.values()
+            if isinstance(one.act, Replace) and one.done_at is not None and one.done_at > one.at
+        ][-5:]
+        return sum(took) / len(took) if took else _SECONDS_TO_REPLACE
+
+    def stands(self, standing: Standing) -> None:
+        """As its master says."""
+        self.standing, self.plan, self.waits_since = standing, standing.plan, None
+        self.worker_peak = max(self.worker_peak, standing.worker_peak)
+        self.evaluated = self.evaluated or standing.evaluated
+        if not self.evaluated:
+            there = [node.resources.memory for node in standing.nodes if node.role == "worker"]
+            self.worker_given = max(standing.plan.worker.each.memory, *there)
+        self.heard = max(self.heard, standing.heard)
+        if self.waits is not None and standing.heard >= self.waits.number:
+            self.waits = self.to_tell.pop(0) if self.to_tell else None
+
+    def tell(self, one: Numbered) -> None:
+        """Its master, as soon as that has heard what comes before."""
+        if self.waits is None:
+            self.waits = one
+        else:
+            self.to_tell.append(one)
+
+    def gave_way(self, since: float) -> None:
+        """It has run, has no nodes any more, and waits for a plan since then."""
+        if self.waits_since is None and self.waits is not None and self.waits.decision.action not in ("start", "queue"):
+            self.waits = None  # of when it ran
+        self.to_tell.clear()
+        self.standing, self.plan, self.waits_since = None, None, since
+
+    def refused(self, done: Done, what: Decision) -> None:
+        """What was decided came to nothing: a person rejected it, or it couldn't be done."""
+        until = done.at + (REJECTED_SECONDS if done.state == "rejected" else GIVEN_UP_SECONDS)
+        if what.action == "preempt":
+            self.stays_until = until
+        elif what.choice is not None:
+            self.declined = [*(one for one in self.declined if one[0] > done.at), (until, what.choice)]
+
+    @property
+    def scale_seconds(self) -> float:
+        newest = self.scale_costs[-5:]
+        return sum(newest) / len(newest) if newest else SCALE_SECONDS
+
+    @property
+    def cores_used(self) -> float:
+        """By its nodes, in the last profile."""
+        if not self.profiles:
+            return 0.0
+        last = self.profiles[-1]
+        return (sum(use.cpu_seconds for use in last.workers) + sum(use.cpu_seconds for use in last.ps)) / last.seconds
+
+
+def heal_inputs(known: RegisteredJob, room: Resources, *, at: float) -> HealInputs | None:
+    """What stage 3 looks at; None while nothing is known of the nodes that run. Without profiles, where the last one is of others, only
+    memory can be looked after. ``room``: that no job has."""
+    standing, demand = known.standing, known.demand
+    if standing is None:
+        return None
+    there = {node.node for node in standing.nodes}
+    servers = {node.node for node in standing.nodes if node.role == "ps"}
+    last = known.profiles[-1] if known.profiles else None
+    present = last is not None and {use.node for use in last.workers} | {use.node for use in last.ps} == there
+    levels = known.levels if known.levels and {use.node for use in known.levels[-1].ps} == servers else []
+    if not present and not levels:
+        return None
+    most, held = within(demand), known.held()
+    left = Resources(
+        min(room.cores, max(0.0, most.cores - sum(one.cores for one in held))),
+        min(room.memory, max(0, most.memory - sum(one.memory for one in held))),
+    )
+    hosts = {node.host for node in standing.nodes if node.host}
+    in_place = left.memory >= _LEAST_RELIEF * sum(node.resources.memory for node in standing.nodes if node.role == "ps")
+    return HealInputs(
+        job=known.job,
+        at=at,
+        profiles=tuple(known.profiles) if present else (),
+        levels=tuple(levels),
+        nodes=tuple(NodeNow(node.node, node.role, node.host, node.resources, node.used) for node in standing.nodes),
+        free=dict.fromkeys(sorted(hosts), left) if len(hosts) == 1 else {},
+        facts=demand.facts,
+        most=most,
+        least=_least(demand),
+        worker_peak=known.worker_peak,
+        evaluated=standing.evaluated,
+        spill_part=known.spill_part,
+        seconds_to_act=known.seconds_to_resize if in_place else _seconds_to_move(known, standing),
+        start_seconds=known.seconds_to_replace,
+        total_samples=demand.total_samples,
+        epoch_samples=demand.epoch_samples,
+        past=tuple(known.treated.values()),
+    )
+
+
+def _seconds_to_move(known: RegisteredJob, standing: Standing) -> float:
+    """Until another PS is there and has its share of all rows."""
+    held = known.levels[-1].ps if known.levels else known.profiles[-1].ps
+    share = sum(use.row_bytes for use in held) / (len(held) + 1)
+    return _START_SECONDS + share / (standing.move_rate or MOVE_BYTES_PER_SECOND)
+
+
+def _least(demand: Demand) -> dict[WorkRole, int]:
+    roles: dict[WorkRole, RolePlan | None] = {"ps": demand.ps, "worker": demand.worker}
+    return {role: fixed.each.memory for role, fixed in roles.items() if fixed is not None}
+
+
+def _change(view: JobView, now: Candidate, present: bool) -> LastChange | None:
+    if present or view.now is None or view.now == now:
+        return view.last_change
+    return LastChange(left=view.now)

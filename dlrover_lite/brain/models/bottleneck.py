@@ -1,0 +1,88 @@
+"""What holds a job back, by the fitted ``bottleneck`` model: which of its limits is the nearest, and whether that can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.brain.models.throughput import Fit, fit, predict, times
+from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
+from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
+
+__all__ = ["LIMITS", "Bottleneck", "Limit", "bottleneck"]
+
+LimitName = Literal["workers", "ps", "pipeline", "host"]
+LIMITS: tuple[LimitName, ...] = ("workers", "ps", "pipeline", "host")
+"""In the form's order: the cores of workers, those of the busiest PS, how many minibatches are under way, the fullest host's free cores."""
+
+_COEFFICIENTS: dict[LimitName, tuple[str, ...]] = {
+    "workers": ("worker_sample", "worker_minibatch", "worker_request"),
+    "ps": ("ps_sample", "ps_request"),
+    "pipeline": ("latency",),
+    "host": ("worker_sample", "worker_minibatch", "worker_request", "ps_sample", "ps_request"),
+}
+_RECENT = 60
+"""Profiles that are looked at."""
+_CLEAR = 1.1
+"""A limit is the nearest if it is by so much nearer than the next one, and by the model's own error."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    name: LimitName
+    samples_per_second: float
+    """That it alone would allow under the plan of the last profile."""
+    unmeasured: tuple[str, ...]
+    """Coefficients in it of which the profiles say nothing."""
+
+
+class Bottleneck(msgspec.Struct, frozen=True):
+    limits: tuple[Limit, ...]
+    """The nearest first."""
+    clear: bool
+    """Whether the nearest is surely so: what it rests on has been measured, and the next one is further away than the model errs."""
+    relative_error: float
+    """Of the model, the median over the profiles."""
+    predicted: float
+    """Samples/s under the plan of the last profile, by all limits together."""
+    merged: tuple[tuple[str, ...], ...]
+    """Coefficients that the profiles can't tell apart."""
+    profiles: int
+    """It was fitted to."""
+
+
+def bottleneck(profiles: Sequence[Profile]) -> Bottleneck | None:
+    """Of the plan that the last profile was measured under; None if nothing was trained in any of them."""
+    recent = list(profiles)[-_RECENT:]
+    speeds = host_speeds(recent)
+    observations = [found for profile in recent if (found := observe(profile, speeds)) is not None]
+    if not observations:
+        return None
+    fitted = fit(observations)
+    setting = Setting.of(observations[-1:])
+    seconds = [float(np.ravel(np.broadcast_to(term, 1))[0]) for term in times(fitted, setting)]
+    batch = observations[-1].batch_size
+    limits = sorted(
+        (
+            Limit(name, batch / max(each, 1e-12), _unmeasured(fitted, name))
+            for name, each in zip(LIMITS, seconds, strict=True)
+        ),
+        key=lambda limit: limit.samples_per_second,
+    )
+    margin = max(_CLEAR, 1 + 2 * fitted.relative_error)
+    return Bottleneck(
+        limits=tuple(limits),
+        clear=limits[1].samples_per_second >= margin * limits[0].samples_per_second and not limits[0].unmeasured,
+        relative_error=fitted.relative_error,
+        predicted=float(predict(fitted, setting).samples_per_second[0]),
+        merged=tuple(tuple(names) for names in fitted.merged),
+        profiles=len(observations),
+    )
+
+
+def _unmeasured(fitted: Fit, name: LimitName) -> tuple[str, ...]:
+    """Where coefficients are merged, their sum is measured: that is enough for the plan they were measured under."""
+    assert fitted.form == BOTTLENECK.name
+    return tuple(each for each in _COEFFICIENTS[name] if each in fitted.unseen)

@@ -1,0 +1,90 @@
+"""A fitted throughput model where its job is: what the decisions ask for, answered by ``throughput.predict``; and its stored form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from numpy.typing import ArrayLike
+
+from dlrover_lite.brain.models.arithmetic import bottleneck_sides
+from dlrover_lite.brain.models.throughput import Fit, predict, vector
+from dlrover_lite.brain.models.throughput_forms import BOTTLENECK, Setting
+from dlrover_lite.brain.planning.job_view import ModelData
+from dlrover_lite.brain.planning.pareto import Sides
+from dlrover_lite.brain.planning.plan_grid import FloatArray
+from dlrover_lite.core.errors import HistoryError
+
+__all__ = ["Bottleneck", "FittedModel", "load_model", "model_data"]
+
+_KIND = "fit-1"
+
+
+class FittedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """``fit`` under these circumstances; a ``ThroughputModel``."""
+
+    fit: Fit
+    batch_size: float
+    free_cores: float
+    """Of each host, for this job's nodes."""
+    hosts: float = 1.0
+    speed: float = 1.0
+
+    def predict(
+        self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        found = predict(self.fit, self._setting(w, p, worker_cores, ps_cores))
+        return found.samples_per_second, found.low, found.high
+
+    def extrapolated(self, w: FloatArray, p: FloatArray, worker_cores: FloatArray, ps_cores: FloatArray) -> Any:
+        """Which of these plans lie outside of what has been seen."""
+        return predict(self.fit, self._setting(w, p, worker_cores, ps_cores)).extrapolated
+
+    def _setting(self, w: ArrayLike, p: ArrayLike, worker_cores: ArrayLike, ps_cores: ArrayLike) -> Setting:
+        return Setting.even(
+            workers=w,
+            ps=p,
+            worker_cores=worker_cores,
+            ps_cores=ps_cores,
+            batch_size=self.batch_size,
+            free_cores=self.free_cores,
+            hosts=self.hosts,
+            speed=self.speed,
+        )
+
+
+class Bottleneck(FittedModel, frozen=True, kw_only=True):
+    """One whose limits are either the workers', whatever a PS has, or a PS's, however many workers there are: a ``SeparableModel``."""
+
+    def sides(self, servers: FloatArray, worker_sizes: FloatArray, ps_sizes: FloatArray) -> Sides:
+        fitted = self.fit
+        found = bottleneck_sides(
+            (servers, worker_sizes, ps_sizes),
+            vector(fitted),
+            fitted.engine.numbers,
+            exponent=fitted.exponent,
+            batch=self.batch_size,
+            speed=self.speed,
+            free=self.free_cores,
+            hosts=self.hosts,
+        )
+        return Sides(*found, fitted.exponent)
+
+
+def model_data(fit: Fit, *, batch_size: float, free_cores: float, hosts: float = 1.0, speed: float = 1.0) -> ModelData:
+    """As data, to be decided from and stored."""
+    model = FittedModel(fit=fit, batch_size=batch_size, free_cores=free_cores, hosts=hosts, speed=speed)
+    return ModelData(_KIND, msgspec.to_builtins(model))
+
+
+def load_model(data: ModelData) -> FittedModel:
+    """The model that ``model_data`` made data of. Raises HistoryError when it is of a form that isn't known any more."""
+    try:
+        if data.kind != _KIND:
+            raise HistoryError(f"There is no throughput model {data.kind!r}", hint="It was stored by another version.")
+        form = data.parameters.get("fit", {}).get("form")
+        return msgspec.convert(data.parameters, Bottleneck if form == BOTTLENECK.name else FittedModel)
+    except msgspec.ValidationError as error:
+        raise HistoryError(
+            f"A stored throughput model can't be read: {error}", hint="It was stored by another version."
+        ) from error

@@ -1,0 +1,189 @@
+"""How fast a job trains under a plan: fitted to what was measured, with a band, and saying where it only guesses.
+
+A form's coefficients are costs in seconds (``settings``). They are found by non-negative least squares on relative errors, of throughput
+and of measured CPU seconds alike, beside a prior: the coefficients of jobs like this one, or a weak guess from the first measurements. So
+two profiles give a usable fit, and what measurements can't tell apart keeps the prior's proportions, and is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.brain.models.arithmetic import rates_with_variance
+from dlrover_lite.brain.models.fitting import NOISE, Start, best_exponent, prepare, told_apart
+from dlrover_lite.brain.models.throttling import throttle_cores
+from dlrover_lite.brain.models.throughput_forms import AXES, BOTTLENECK, DEPTH, FORMS, Engine, Floats, Form, Setting
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.protocol.profiles import Observation
+
+__all__ = ["Fit", "Prediction", "Prior", "fit", "predict", "times", "vector"]
+
+_NOISE_WORTH = 3.0
+"""So many observations says the expected noise."""
+_WIDER = 0.12
+"""Relative error added to the band for each doubling outside of what was seen."""
+_AXES = [Setting._fields.index(axis) for axis in AXES]
+
+
+class Prior(msgspec.Struct, frozen=True):
+    """What to expect of the coefficients before measuring."""
+
+    coefficients: dict[str, float]
+    relative_sd: float = 0.4
+    """Of each of them."""
+    exponent: float | None = None
+    noise: float | None = None
+    """Relative error that the form had with them."""
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """A form with its coefficients. Fields are plain data: a stored fit predicts the same again."""
+
+    form: str
+    coefficients: dict[str, float]
+    exponent: float
+    engine: Engine
+    observations: int
+    relative_error: float
+    """Median over the observations."""
+    noise: float
+    """Standard deviation of an observation about the form, relative."""
+    freedom: float
+    """Observations that the noise rests on, about."""
+    covariance: list[list[float]]
+    """Of the coefficients, in the form's order."""
+    merged: list[list[str]] = []
+    """Coefficients whose sum is measured, and that only the prior divides."""
+    unseen: list[str] = []
+    """Coefficients that the observations say nothing of: the prior's, at most cut down."""
+    region: dict[str, tuple[float, float]] = {}
+    """What was seen of each axis."""
+
+
+class Prediction(NamedTuple):
+    """Samples per second, arrays as the setting's; ``low`` to ``high`` holds 80% of what is expected to be measured."""
+
+    samples_per_second: Floats
+    low: Floats
+    high: Floats
+    extrapolated: np.typing.NDArray[np.bool_]
+    """Outside of what was seen on some axis: the band is wider."""
+
+
+def fit(
+    observations: Sequence[Observation],
+    *,
+    form: Form = BOTTLENECK,
+    engine: Engine | None = None,
+    depth: float = DEPTH,
+    prior: Prior | None = None,
+) -> Fit:
+    """The form's coefficients for a job. ``depth``: of its workers' pipelines, unless an ``engine`` is given.
+
+    Raises DlroverLiteError when there is neither an observation nor a prior.
+    """
+    observations = [o for o in observations if o.samples_per_second > 0 and o.weight > 0]
+    engine = engine or Engine(depth=depth, throttle_cores=throttle_cores(observations))
+    if not observations:
+        return _from_prior(form, engine, prior)
+    start = Start(prior.coefficients, prior.relative_sd) if prior else None
+    data = prepare(observations, form, engine, start)
+    exponent, found = best_exponent(data, (prior.exponent if prior else None) or form.exponent)
+    weights = (NOISE / data.sd) ** 2
+    rows = found.design * (np.sqrt(found.trust) / data.sd)[:, None]
+    spread = np.linalg.inv(rows.T @ rows + data.linear.T @ data.linear)
+    used = float(((rows @ spread) * rows).sum())
+    freedom = _NOISE_WORTH + max(0.0, len(observations) - used)
+    expected = (prior.noise if prior else None) or NOISE
+    squares = _NOISE_WORTH * expected**2 + float((weights * found.error**2).sum())
+    noise = math.sqrt(squares / freedom + float(np.var(np.log(data.paces))))
+    covariance = spread * np.outer(data.scale, data.scale) * max(1.0, (noise / NOISE) ** 2)
+    merged, unseen = told_apart(data, rows)
+    return Fit(
+        form=form.name,
+        coefficients={name: float(value) for name, value in zip(form.coefficients, found.x * data.scale, strict=True)},
+        exponent=exponent,
+        engine=engine,
+        observations=len(observations),
+        relative_error=float(np.median(np.abs(data.paces / (1 + found.error) - 1))),
+        noise=noise,
+        freedom=freedom,
+        covariance=covariance.tolist(),
+        merged=merged,
+        unseen=unseen,
+        region=_region(observations),
+    )
+
+
+def _from_prior(form: Form, engine: Engine, prior: Prior | None) -> Fit:
+    if prior is None:
+        raise DlroverLiteError(
+            "there is nothing to predict the throughput from: nothing was measured of this job, and no job like it is known",
+            hint="Let it train for a few seconds with any plan first.",
+        )
+    x = np.array([prior.coefficients.get(name, 0.0) for name in form.coefficients])
+    return Fit(
+        form=form.name,
+        coefficients={name: float(value) for name, value in zip(form.coefficients, x, strict=True)},
+        exponent=prior.exponent or form.exponent,
+        engine=engine,
+        observations=0,
+        relative_error=0.0,
+        noise=prior.noise or NOISE,
+        freedom=_NOISE_WORTH,
+        covariance=np.diag((prior.relative_sd * x) ** 2).tolist(),
+        unseen=list(form.coefficients),
+    )
+
+
+def _region(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for axis in AXES:
+        values = [float(getattr(o, axis)) for o in observations]
+        found[axis] = (min(values), max(values))
+    return found
+
+
+# --- prediction -----------------------------------------------------------------------------------------------------
+
+
+def times(fitted: Fit, setting: Setting) -> Floats:
+    """Seconds per minibatch [times, …] by what limits it, in the form's order, for settings […]: the largest is the bottleneck."""
+    table, shape = setting.table()
+    return np.moveaxis(FORMS[fitted.form].rows(table, fitted.engine) @ vector(fitted), -1, 0).reshape(-1, *shape)
+
+
+def predict(fitted: Fit, setting: Setting) -> Prediction:
+    """Throughput of each setting with its band."""
+    table, shape = setting.table()
+    rows = FORMS[fitted.form].rows(table, fitted.engine)
+    region = np.array([fitted.region[axis] for axis in AXES], np.float64) if fitted.region else np.empty((0, 2))
+    covariance = np.array(fitted.covariance)
+    seconds, variance, outside = rates_with_variance(
+        rows, vector(fitted), covariance, fitted.exponent, table[_AXES], region
+    )
+    if not fitted.region:
+        outside[:] = 1.0  # a doubling, where nothing was seen at all
+    width = np.exp(_t90(fitted.freedom) * np.sqrt(fitted.noise**2 + variance + (_WIDER * outside) ** 2))
+    rate = table[0] / seconds
+    rate, low, high = (values.reshape(shape) for values in (rate, rate / width, rate * width))
+    return Prediction(rate, low, high, (outside > 1e-6).reshape(shape))
+
+
+def vector(fitted: Fit) -> Floats:
+    """Its coefficients in the form's order."""
+    return np.array([fitted.coefficients[name] for name in FORMS[fitted.form].coefficients])
+
+
+def _t90(freedom: float) -> float:
+    """The 90th percentile of Student's t (Cornish and Fisher's expansion: within 1% from two degrees of freedom on)."""
+    z = 1.2815515655446004
+    g1 = (z**3 + z) / 4
+    g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + g1 / freedom + g2 / freedom**2 + g3 / freedom**3

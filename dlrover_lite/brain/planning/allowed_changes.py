@@ -1,0 +1,103 @@
+"""Which plans a running job may be changed to, before anybody shares anything: it doesn't depend on what others get, nor on priorities.
+
+A change needs the lower end of its gain's 80% band above zero; undoing the last one needs measurements that it was made without; and what
+was refused a short while ago isn't wanted again for now.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.brain.planning.job_view import Policy
+from dlrover_lite.brain.planning.plan_grid import Candidate
+from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.core.words import plural
+
+__all__ = ["as_good", "floor_of", "restrained", "veto", "vetoed"]
+
+Mask = NDArray[np.bool_]
+_NO_GAIN = -1e-9
+"""Seconds: less than staying brings."""
+
+
+def vetoed(one: Options, policy: Policy) -> Mask:
+    """The plans that the job may not be changed to of its own accord, [n]; never the present one."""
+    if one.now is None:
+        return np.zeros(len(one.gain), np.bool_)
+    found = _withheld(one, policy) | ((one.gain > 0) & (one.least_gain <= 0))
+    found[one.now] = False
+    return found
+
+
+def _withheld(one: Options, policy: Policy) -> Mask:
+    """Those that would undo the last change too soon, or were refused a short while ago, [n]."""
+    points, view, found = one.points, one.view, np.zeros(len(one.gain), np.bool_)
+    for refused in view.declined:
+        found |= points.are(refused)
+    change = view.last_change
+    if one.now is None or change is None or change.fresh_windows >= policy.reversal_windows:
+        return found
+    left, now = change.left, points.candidate(one.now)
+    for axis in ("workers", "servers", "worker_cores", "ps_cores"):
+        went = getattr(now, axis) - getattr(left, axis)
+        found |= went * (getattr(points, axis) - getattr(now, axis)) < 0
+    return found
+
+
+def restrained(one: Options, policy: Policy) -> Options:
+    """The same options, in which plans that are ``vetoed`` are worth what they surely bring, and never as much as to stay: a job whose
+    cores others need more can still come to them."""
+    mask = vetoed(one, policy)
+    if not mask.any():
+        return one
+    sure = np.minimum(one.least_gain, _NO_GAIN)
+    gain = np.where(mask, sure, one.gain)
+    worth = one.view.priority / max(one.stay_seconds, 1e-9) ** policy.rho
+    return one._replace(gain=gain, least_gain=np.where(mask, sure, one.least_gain), value=worth * gain)
+
+
+def floor_of(one: Options, policy: Policy) -> int | None:
+    """What a job keeps at the least whose smallest plan would undo its last change, or was refused: ``as_good``; None: its smallest plan
+    will do. ``one``: restrained."""
+    if one.now is None or one.now == one.minimum or not _withheld(one, policy)[one.minimum]:
+        return None
+    return as_good(one)
+
+
+def as_good(one: Options) -> int:
+    """The cheapest plan that is as good as the present one, and needs no more memory. ``one``: restrained, of a job that runs."""
+    assert one.now is not None
+    good = (one.gain >= 0) & (one.memory <= one.memory[one.now])
+    return int(np.where(good, one.points.milli, np.iinfo(np.int64).max).argmin())
+
+
+def veto(one: Options, at: int, policy: Policy) -> str:
+    """Why the job may not be changed to that plan of its own accord, in words; "" if it may."""
+    if one.now is None or at == one.now:
+        return ""
+    change, wanted = one.view.last_change, one.points.candidate(at)
+    now = one.points.candidate(one.now)
+    if change is not None and change.fresh_windows < policy.reversal_windows and _undoes(change.left, now, wanted):
+        measured = plural(change.fresh_windows, "interval")
+        return (
+            f"{wanted.describe()} would save {one.gain[at]:.0f} s, but would undo the last change "
+            f"(it had {change.left.describe()} before): for that, {policy.reversal_windows} intervals have to be measured, "
+            f"and so far it is {measured}"
+        )
+    if wanted in one.view.declined:
+        return f"{wanted.describe()} would save {one.gain[at]:.0f} s, but was refused a short while ago"
+    if one.gain[at] > 0 and one.least_gain[at] <= 0:
+        return (
+            f"{wanted.describe()} would save {one.gain[at]:.0f} s by the model, but that isn't certain: "
+            f"at the lower end of its 80% band it loses {-one.least_gain[at]:.0f} s"
+        )
+    return ""
+
+
+def _undoes(left: Candidate, now: Candidate, wanted: Candidate) -> bool:
+    """Whether ``wanted`` goes back, on some axis, from where the change from ``left`` to ``now`` went."""
+    axes = ("workers", "servers", "worker_cores", "ps_cores")
+    return any(
+        (getattr(now, axis) - getattr(left, axis)) * (getattr(wanted, axis) - getattr(now, axis)) < 0 for axis in axes
+    )

@@ -1,0 +1,224 @@
+"""From what would be best to what is done: who changes, who stays, who tries something.
+
+A change needs the lower end of its gain's 80% band above zero; undoing one needs measurements that it was made without; trying plans that
+nothing yet says are better has a budget, a share of the job's expected time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dlrover_lite.brain.planning.allowed_changes import as_good, floor_of, restrained, vetoed
+from dlrover_lite.brain.planning.greedy import Walk, cheapest_as_good, fewest_nodes, soonest, stairs_of
+from dlrover_lite.brain.planning.job_view import Action, Policy
+from dlrover_lite.brain.planning.plan_grid import to_milli
+from dlrover_lite.brain.planning.plan_values import Options
+from dlrover_lite.core.units import Resources
+
+__all__ = ["Settled", "Verdict", "settle", "trial_seconds"]
+
+Cause = Literal["", "fixed", "spare", "exchange", "taken"]
+"""What decided, where numbers alone don't say it: the plan isn't to be changed; fewer cores do as well; an exchange between jobs that isn't
+surely worth it; others take cores, or there are fewer."""
+
+
+class Verdict(NamedTuple):
+    at: int
+    """Position in the job's options."""
+    action: Action
+    cause: Cause = ""
+    better: int | None = None
+    """Position of a better plan that it may not be changed to."""
+
+
+class Settled(NamedTuple):
+    verdicts: Mapping[str, Verdict]
+    free: Resources
+    """What is left over."""
+    rejected: Mapping[str, float]
+    """Seconds that each job would have gained at the least by an exchange that wasn't surely worth it; empty: there was none."""
+
+
+def settle(
+    options: Sequence[Options],
+    capacity: Resources,
+    policy: Policy,
+    *,
+    alone: bool,
+    forced: bool,
+    starts: Mapping[str, int] | None = None,
+) -> Settled:
+    """Of all admitted jobs. ``alone``: this is the only job there is. ``forced``: others were let in or put out, so that plans may have
+    to shrink. ``starts``: jobs that begin with the plan at that position, whatever they could have. The smallest plans together fit into
+    ``capacity``."""
+    fixed = {one.view.job: one.now for one in options if one.view.fixed and one.now is not None}
+    pinned = {**(starts or {}), **fixed}
+    whole = {one.view.job: one for one in options}
+    free = [one if one.view.job in pinned else restrained(one, policy) for one in options]
+    walk = _walk(free, capacity, pinned, _floors(free, pinned, capacity, policy), policy, alone=alone)
+    _leave_alone(walk)
+    saving = _save(walk, whole, fixed.keys(), policy) if alone else frozenset()
+    rejected: dict[str, float] = {}
+    worth_it = forced or alone or _worth_it(walk, whole, policy)
+    if not worth_it and (kept := _nobody_loses(free, pinned, capacity)):
+        rejected = {job: float(one.least_gain[walk.chosen[job]]) for job, one in whole.items()}
+        walk = _walk(free, capacity, pinned, kept, policy, alone=alone)
+    causes: dict[str, Cause] = {
+        job: "exchange" for job, one in whole.items() if rejected and walk.chosen[job] == one.now
+    }
+    causes.update(dict.fromkeys(fixed, "fixed"))
+    causes.update(dict.fromkeys(saving, "spare"))
+    verdicts = {job: _verdict(one, walk, causes.get(job, ""), policy) for job, one in whole.items()}
+    return Settled(verdicts, Resources(walk.free_milli / 1000, walk.free_memory), rejected)
+
+
+def _walk(
+    options: Sequence[Options],
+    capacity: Resources,
+    pinned: Mapping[str, int],
+    floors: Mapping[str, int],
+    policy: Policy,
+    *,
+    alone: bool,
+) -> Walk:
+    stairs = {one.view.job: stairs_of(one, floors.get(one.view.job)) for one in options}
+    walk = Walk(options, capacity, stairs, pinned, floors)
+    for job, one in walk.options.items():
+        if job in pinned:
+            continue
+        if alone and walk.has_room(job, best := soonest(one, capacity)):
+            walk.move(job, best)
+        if walk.chosen[job] != one.now:
+            cheapest = cheapest_as_good(one, walk.chosen[job], policy.tie_share)
+            walk.move(job, fewest_nodes(one, cheapest, policy.fewer_nodes_share))
+    return walk
+
+
+def _floors(
+    options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources, policy: Policy
+) -> dict[str, int]:
+    """The plans that jobs keep at the least whose last change is too fresh to be undone: the most important first, as far as all others
+    can have their smallest."""
+    milli, memory = to_milli(capacity.cores), capacity.memory
+    for one in options:
+        base = pinned.get(one.view.job, one.minimum)
+        milli -= int(one.points.milli[base])
+        memory -= int(one.memory[base])
+    floors = {}
+    for one in sorted(options, key=lambda one: (-one.view.priority, one.view.job)):
+        if one.view.job in pinned or (floor := floor_of(one, policy)) is None:
+            continue
+        cores_more = int(one.points.milli[floor] - one.points.milli[one.minimum])
+        memory_more = int(one.memory[floor] - one.memory[one.minimum])
+        if cores_more <= milli and memory_more <= memory:
+            floors[one.view.job] = floor
+            milli -= cores_more
+            memory -= memory_more
+    return floors
+
+
+def _better_but_for(one: Options, walk: Walk, policy: Policy) -> int | None:
+    """The best of what it could have beside the others, if it may not be changed to that."""
+    job = one.view.job
+    here = walk.chosen[job]
+    room = one.points.milli <= walk.milli(job) + walk.free_milli
+    room &= one.memory <= walk.memory(job) + walk.free_memory
+    better = vetoed(one, policy) & room & (one.gain > one.gain[here] + policy.tie_share * one.stay_seconds)
+    return int(np.where(better, one.gain, -np.inf).argmax()) if better.any() else None
+
+
+def _save(walk: Walk, options: Mapping[str, Options], fixed: Set[str], policy: Policy) -> frozenset[str]:
+    """Give a job that stays as it is, and is as fast with much less, that; returns which ones."""
+    found = set()
+    for job, one in options.items():
+        if one.now is None or walk.chosen[job] != one.now or job in fixed:
+            continue
+        at = cheapest_as_good(one, one.now, policy.tie_share, most_loss=policy.saving_risk)
+        saved = int(one.points.milli[one.now] - one.points.milli[at])
+        if saved >= policy.least_saving * one.points.milli[one.now] and not vetoed(one, policy)[at]:
+            walk.move(job, at)
+            found.add(job)
+    return frozenset(found)
+
+
+def _leave_alone(walk: Walk) -> None:
+    """Nobody is made slower for what nobody uses: who would lose most first."""
+    losers = [
+        (float(one.value[walk.chosen[job]]), job)
+        for job, one in walk.options.items()
+        if one.now is not None and one.gain[walk.chosen[job]] <= 0 and walk.chosen[job] != one.now
+    ]
+    for _, job in sorted(losers):
+        now = walk.options[job].now
+        assert now is not None
+        if walk.has_room(job, now):
+            walk.move(job, now)
+
+
+def _worth_it(walk: Walk, options: Mapping[str, Options], policy: Policy) -> bool:
+    """Whether the changes together are worth something at the lower ends of their bands."""
+    total = 0.0
+    for job, one in options.items():
+        if one.now is None:
+            return True
+        total += one.view.priority * float(one.least_gain[walk.chosen[job]]) / max(one.stay_seconds, 1e-9) ** policy.rho
+    return total > 0
+
+
+def _nobody_loses(options: Sequence[Options], pinned: Mapping[str, int], capacity: Resources) -> dict[str, int]:
+    """For each job a plan as good as its present one, from which on all may still gain; empty if there isn't room for these. All run."""
+    kept, milli, memory = {}, to_milli(capacity.cores), capacity.memory
+    for one in options:
+        at = pinned.get(one.view.job, as_good(one))
+        kept[one.view.job] = at
+        milli -= int(one.points.milli[at])
+        memory -= int(one.memory[at])
+    return kept if milli >= 0 and memory >= 0 else {}
+
+
+def _verdict(one: Options, walk: Walk, cause: Cause, policy: Policy) -> Verdict:
+    at = walk.chosen[one.view.job]
+    better = None if cause else _better_but_for(one, walk, policy)
+    if one.now is None:
+        return Verdict(at, "start", cause, better)
+    if at != one.now:
+        return Verdict(at, "change", cause if cause or one.gain[at] > 0 else "taken", better)
+    if not one.view.fixed and (trial := _to_explore(one, walk, policy)) is not None:
+        walk.move(one.view.job, trial)
+        return Verdict(trial, "explore", cause, None if better == trial else better)
+    return Verdict(at, "stay", cause, better)
+
+
+def trial_seconds(one: Options, policy: Policy) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What trying each plan may cost: there and back, and what it is slower meanwhile at the lower end of its band."""
+    assert one.now is not None
+    slower = 1 - one.points.lower / one.points.throughput[one.now]
+    cost: np.ndarray[tuple[int], np.dtype[np.float64]] = (
+        2 * one.view.scale_seconds + policy.exploration_seconds * np.maximum(0.0, slower)
+    )
+    return cost
+
+
+def _to_explore(one: Options, walk: Walk, policy: Policy) -> int | None:
+    """The plan near the present one that may gain most, if trying it fits into what is left over and into the budget."""
+    assert one.now is not None
+    view, points = one.view, one.points
+    budget = policy.exploration_share * (view.ran_seconds + one.stay_seconds) - view.explored_seconds
+    cost = trial_seconds(one, policy)
+    job, now = view.job, points.candidate(one.now)
+    may = (points.milli <= walk.milli(job) + walk.free_milli) & (one.memory <= walk.memory(job) + walk.free_memory)
+    may &= (cost <= budget) & (one.most_gain > cost)
+    for axis, here in ((points.workers, now.workers), (points.servers, now.servers)):
+        may &= (axis <= here * policy.exploration_step) & (axis * policy.exploration_step >= here)
+    for size, its in ((points.worker_cores, now.worker_cores), (points.ps_cores, now.ps_cores)):
+        may &= (size <= its * policy.exploration_step) & (size * policy.exploration_step >= its)
+    may[one.now] = False
+    for refused in view.declined:
+        may &= ~points.are(refused)
+    change = view.last_change
+    if change is not None and change.fresh_windows < policy.reversal_windows:
+        return None
+    return int(np.where(may, one.most_gain - cost, -np.inf).argmax()) if may.any() else None

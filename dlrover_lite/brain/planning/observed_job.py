@@ -1,0 +1,109 @@
+"""A running job as stage 2 takes it, from its profiles: fitted costs, what was measured with the present plan, memory, work left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import takewhile
+
+import msgspec
+
+from dlrover_lite.brain.models.fitted_model import model_data
+from dlrover_lite.brain.models.memory_forecast import TableCurve, forecast, need_of
+from dlrover_lite.brain.models.throughput import Prior, fit
+from dlrover_lite.brain.models.throughput_forms import DEPTH
+from dlrover_lite.brain.planning.job_view import JobView, LastChange
+from dlrover_lite.brain.planning.pareto import Band
+from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, to_milli
+from dlrover_lite.protocol.demands import TableFacts
+from dlrover_lite.protocol.profiles import Profile, host_speeds, observe
+
+__all__ = ["candidate_of", "observed_view"]
+
+_NEWEST = 64
+"""Profiles that a model is fitted to."""
+_OF_80_PERCENT = 1.2816
+"""Half of a band that holds 80%, in standard deviations."""
+_LEAST_SD = 0.01
+"""Relative, of a throughput that was measured: windows differ by more than each one's parts tell."""
+
+
+def candidate_of(profile: Profile) -> Candidate | None:
+    """The plan that it was measured with, nodes of a role taken as alike; None if there was no node of a role."""
+    if not profile.workers or not profile.ps:
+        return None
+    worker, ps = (
+        to_milli(sum(use.cores for use in uses) / len(uses)) / MILLI for uses in (profile.workers, profile.ps)
+    )
+    return Candidate(len(profile.workers), len(profile.ps), worker, ps)
+
+
+def observed_view(
+    view: JobView,
+    profiles: Sequence[Profile],
+    *,
+    free_cores: float,
+    hosts: int = 1,
+    prior: Prior | None = None,
+    depth: float = DEPTH,
+    total_samples: float | None = None,
+    epoch_samples: float | None = None,
+    ahead_seconds: float = 3600.0,
+    curves: Sequence[TableCurve] = (),
+    spill_part: float = 0.0,
+    facts: TableFacts | None = None,
+) -> JobView:
+    """``view`` with what profiles, by time, tell of the job: its model, the present plan and what was measured with it, the last change,
+    the work left, and the memory needed within ``ahead_seconds``. The rest stays as it is: job, bounds, priority, bytes of each worker,
+    what changes cost. ``view`` itself if nothing was trained yet.
+
+    ``free_cores``: of each host, that this job's nodes could use; ``prior``: of jobs like it (stage 1);
+    ``depth``: of its workers' pipelines.
+    """
+    trained = [profile for profile in profiles if profile.samples > 0 and candidate_of(profile) is not None]
+    if not trained:
+        return view
+    speeds = host_speeds(trained)
+    seen = [one for profile in trained[-_NEWEST:] if (one := observe(profile, speeds)) is not None]
+    last = trained[-1]
+    now = candidate_of(last)
+    present = list(takewhile(lambda profile: candidate_of(profile) == now, reversed(trained)))
+    measured = _measured(present)
+    need = view.need
+    found = forecast(trained, curves, epoch_samples=epoch_samples, spill_part=spill_part, facts=facts)
+    if found is not None:
+        ahead = last.samples_so_far + measured.expected * ahead_seconds
+        samples = ahead if total_samples is None else min(ahead, max(total_samples, last.samples_so_far))
+        need = need_of(found, samples, worker=view.need.worker, most_per_ps=view.need.most_per_ps)
+    return msgspec.structs.replace(
+        view,
+        model=model_data(
+            fit(seen, prior=prior, depth=depth), batch_size=last.batch_size, free_cores=free_cores, hosts=float(hosts)
+        ),
+        need=need,
+        remaining_samples=None if total_samples is None else max(0.0, total_samples - last.samples_so_far),
+        now=now,
+        measured=measured,
+        last_change=_last_change(trained, len(present)),
+    )
+
+
+def _measured(present: Sequence[Profile]) -> Band:
+    """Of all windows with the present plan together."""
+    seconds = sum(profile.seconds for profile in present)
+    rate = sum(profile.samples for profile in present) / seconds
+    parts = sum((profile.relative_sd * profile.seconds / seconds) ** 2 for profile in present)
+    between = 0.0
+    if len(present) > 1:
+        squares = sum((profile.samples_per_second / rate - 1) ** 2 for profile in present)
+        between = squares / (len(present) - 1) / len(present)
+    width = math.exp(_OF_80_PERCENT * max(_LEAST_SD, math.sqrt(max(parts, between))))
+    return Band(rate, rate / width, rate * width)
+
+
+def _last_change(trained: Sequence[Profile], present: int) -> LastChange | None:
+    if present == len(trained):
+        return None
+    left = candidate_of(trained[-1 - present])
+    assert left is not None  # of a profile that has workers and PS
+    return LastChange(left=left, fresh_windows=present)

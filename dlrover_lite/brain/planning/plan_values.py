@@ -1,0 +1,210 @@
+"""What one job can have, and what each of it is worth: the front's points, the same with half the workers, the present plan, those near it
+and the smallest one.
+
+value = priority x (T_stay - T(A') - T_scale[A' is not the present plan]) / T_stay ** rho, with T the remaining time. For a job that doesn't
+run yet, T_stay is the time with the smallest plan, and nothing has to be scaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dlrover_lite.brain.planning.job_view import JobView, Policy
+from dlrover_lite.brain.planning.pareto import Parts, Points, ThroughputModel, fastest, points_of
+from dlrover_lite.brain.planning.plan_grid import MILLI, Candidate, FloatArray, IntArray, lattice_of
+from dlrover_lite.core.units import Resources
+
+__all__ = ["Options", "hull", "options_of"]
+
+_SMALL = 0.5
+"""Cores of a worker that takes long to start."""
+
+
+class Options(NamedTuple):
+    """Arrays are as long as ``points``; ``now`` and ``minimum`` are positions in them."""
+
+    view: JobView
+    points: Points
+    """Throughput as predicted, times ``calibration``."""
+    memory: IntArray
+    """Bytes of all nodes together."""
+    value: FloatArray
+    gain: FloatArray
+    """Seconds that the job would end sooner than if it stays as it is."""
+    least_gain: FloatArray
+    """The lower end of the gain's 80% band."""
+    most_gain: FloatArray
+    minimum: int
+    now: int | None
+    stay_seconds: float
+    """Remaining time if it stays as it is."""
+    calibration: float
+    """Measured over predicted throughput of the present plan; 1 if not measured."""
+
+    def seconds(self, at: int) -> float:
+        """Remaining time with this plan, the change included."""
+        return self.stay_seconds - float(self.gain[at])
+
+    def fits(self, at: int, milli: int, memory: int) -> bool:
+        """Whether it fits into so many thousandths of a core and bytes."""
+        return int(self.points.milli[at]) <= milli and int(self.memory[at]) <= memory
+
+
+def options_of(view: JobView, model: ThroughputModel, capacity: Resources, policy: Policy) -> Options | None:
+    """None when not even its smallest plan fits into the whole capacity; one that runs then keeps the plan it has."""
+    if view.most is not None:
+        capacity = Resources(min(capacity.cores, view.most.cores), min(capacity.memory, view.most.memory))
+    lattice = lattice_of(view.bounds)
+    fitting = lattice.fitting(view.need, capacity.memory)
+    flat = _search(policy)(lattice, model, most_cores=capacity.cores, fitting=fitting)
+    smallest = lattice.smallest(fitting, capacity.cores) if len(flat) else view.now
+    if smallest is None:
+        return None
+    if view.now is not None and view.now.milli <= smallest.milli:
+        smallest = view.now
+    parts = lattice.parts(flat)
+    extra = _joined(_columns([one for one in (view.now, smallest) if one is not None]), _halved(view, parts))
+    if view.now is not None:
+        extra = _joined(extra, _near(view, view.now, capacity))
+    keys = _keys(extra)
+    new = ~(keys[:, None] == _keys(parts)).any(axis=1)
+    new[np.tril(keys[:, None] == keys, -1).any(axis=1)] = False  # the same once more
+    more_w, more_p, more_worker_cores, more_ps_cores = (column[new] for column in extra)
+    columns = _joined(parts, (more_w, more_p, more_worker_cores, more_ps_cores))
+    points = points_of(model, columns)
+    return _valued(view, points, points.find(smallest), policy)
+
+
+def _search(policy: Policy) -> Callable[..., IntArray]:
+    if policy.search == "exact":
+        return fastest
+    from dlrover_lite.brain.planning.nsga2 import nsga2_front
+
+    return nsga2_front
+
+
+def _halved(view: JobView, parts: Parts) -> Parts:
+    """As large plans with half the workers, where they are small: that may be as good but for what the model doesn't know of."""
+    w, p, worker_cores, ps_cores = parts
+    may = (worker_cores <= _SMALL) & (w % 2 == 0) & (w // 2 >= view.bounds.min_workers)
+    may &= np.isin(worker_cores * 2, view.bounds.worker_sizes)
+    return w[may] // 2, p[may], worker_cores[may] * 2, ps_cores[may]
+
+
+def _near(view: JobView, now: Candidate, capacity: Resources) -> Parts:
+    """One step from the present plan: these are the surest to be predicted, on the front or not."""
+    bounds, need = view.bounds, view.need
+    workers = _steps(now.workers, bounds.min_workers, bounds.max_workers)
+    servers = _steps(now.servers, bounds.min_servers, bounds.max_servers)
+    sizes = now.worker_cores, now.ps_cores
+    rows = [(w, p, *sizes) for w in workers for p in servers]
+    for factor in (0.5, 2.0):
+        if sizes[0] * factor in bounds.worker_sizes:
+            rows.append((now.workers, now.servers, sizes[0] * factor, sizes[1]))
+        if sizes[1] * factor in bounds.ps_sizes:
+            rows.append((now.workers, now.servers, sizes[0], sizes[1] * factor))
+    if not rows:
+        return _columns([])
+    w, p, worker_cores, ps_cores = np.array(rows, np.float64).T
+    each = need.per_ps(p)
+    fits = w * worker_cores + p * ps_cores <= capacity.cores + 1 / MILLI
+    fits &= w * need.worker + p * each <= capacity.memory
+    if need.most_per_ps is not None:
+        fits &= each <= need.most_per_ps
+    return w[fits], p[fits], worker_cores[fits], ps_cores[fits]
+
+
+def _steps(now: int, low: int, high: int) -> list[int]:
+    return sorted({count for count in (now // 2, now - 1, now, now + 1, now * 2) if low <= count <= high})
+
+
+def _columns(candidates: Sequence[Candidate]) -> Parts:
+    rows = [(one.workers, one.servers, one.worker_cores, one.ps_cores) for one in candidates]
+    w, p, worker_cores, ps_cores = np.array(rows, np.float64).reshape(-1, 4).T
+    return w, p, worker_cores, ps_cores
+
+
+def _joined(some: Parts, more: Parts) -> Parts:
+    w, p, worker_cores, ps_cores = (np.concatenate(columns) for columns in zip(some, more, strict=True))
+    return w, p, worker_cores, ps_cores
+
+
+def _keys(parts: Parts) -> IntArray:
+    """A number for each plan, the same for the same plan only."""
+    w, p, worker_cores, ps_cores = parts
+    counts = (w * 4096 + p).astype(np.int64) << 40
+    sizes = np.rint(worker_cores * MILLI) * 2.0**20 + np.rint(ps_cores * MILLI)
+    return np.asarray(counts + sizes.astype(np.int64), np.int64)
+
+
+def _valued(view: JobView, points: Points, minimum: int, policy: Policy) -> Options:
+    now = None if view.now is None else points.find(view.now)
+    base = minimum if now is None else now
+    expected, spread = points.band(base), view.doubt * _spread(points)
+    calibration, base_spread = 1.0, float(spread[base])
+    if now is not None and view.measured is not None and view.measured.expected > 0:
+        calibration = view.measured.expected / expected.expected
+        base_spread = np.log(view.measured.expected / max(view.measured.lower, 1e-300))
+    points = points._replace(
+        throughput=points.throughput * calibration,
+        lower=points.lower * calibration,
+        upper=points.upper * calibration,
+    )
+    rate = float(points.throughput[base])
+    stay = policy.horizon_seconds if view.remaining_samples is None else view.remaining_samples / rate
+    scale = np.full(len(points.milli), view.scale_seconds if now is not None else 0.0)
+    together = np.exp(np.hypot(spread, base_spread))
+    if now is not None:
+        scale[now], together[now] = 0.0, 1.0
+    ratio = rate / points.throughput
+    gain = stay - stay * ratio - scale
+    return Options(
+        view=view,
+        points=points,
+        memory=points.memory(view.need),
+        value=view.priority * gain / max(stay, 1e-9) ** policy.rho,
+        gain=gain,
+        least_gain=stay - stay * ratio * together - scale,
+        most_gain=stay - stay * ratio / together - scale,
+        minimum=minimum,
+        now=now,
+        stay_seconds=stay,
+        calibration=float(calibration),
+    )
+
+
+def _spread(points: Points) -> FloatArray:
+    """Half of the band of each prediction, as a difference of logarithms (the wider half)."""
+    up = np.log(points.upper / points.throughput)
+    down = np.log(points.throughput / np.maximum(points.lower, points.throughput * 1e-9))
+    return np.maximum(up, down)
+
+
+def hull(options: Options, start: int) -> IntArray:
+    """The upper hull of (cost, value) from ``start`` on: positions with rising cost and value, each step worth less per core than
+    the one before."""
+    milli, value = options.points.milli.tolist(), options.value.tolist()  # of equal costs the order doesn't matter
+    corners, slopes = [start], [math.inf]
+    least = last_cost = milli[start]
+    highest = value[start]
+    for at, (cost, worth) in enumerate(zip(milli, value, strict=True)):
+        if worth <= highest or cost <= least:
+            continue
+        if cost == last_cost:  # as cheap, and worth more
+            corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+        slope = (worth - highest) / (cost - last_cost)
+        while slope >= slopes[-1]:
+            corners.pop()
+            slopes.pop()
+            last_cost, highest = milli[corners[-1]], value[corners[-1]]
+            slope = (worth - highest) / (cost - last_cost)
+        corners.append(at)
+        slopes.append(slope)
+        last_cost, highest = cost, worth
+    return np.array(corners, np.int64)

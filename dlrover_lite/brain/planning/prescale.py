@@ -1,0 +1,257 @@
+"""Stage 1, the plan that a job starts with: from the coefficients of jobs like it (warm), or a small one that learns fast (cold).
+
+::
+
+    decision = initial_plan(StartInputs(at=now, job="a", features=features, bounds=bounds, history=past, capacity=free))
+    decision.plan, decision.reason
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.brain.models.fitted_model import model_data
+from dlrover_lite.brain.models.memory_model import decayed_quantile, row_bytes, worker_limit
+from dlrover_lite.brain.models.similarity import THRESHOLD, JobFeatures, Neighbour, distance, neighbours, pooled_prior
+from dlrover_lite.brain.models.table_rows import Growth, fit_rows, quantile_rows
+from dlrover_lite.brain.models.throughput import Fit, Prior, fit
+from dlrover_lite.brain.planning.decision import Decision, decide
+from dlrover_lite.brain.planning.job_view import JobView, Policy, RoundInputs
+from dlrover_lite.brain.planning.plan_grid import Bounds, FloatArray, MemoryNeed, to_milli
+from dlrover_lite.core.units import MIB, Resources
+
+__all__ = ["PastJob", "PastMemory", "StartInputs", "basis", "initial_plan", "initial_view"]
+
+_COLD_CORES, _COLD_PS_SHARE = 4.0, 0.25
+"""A job that nothing is known of starts with what there is, but at most so many cores; and the PS's part of that."""
+_ROUNDING = 1e-6
+_COLD_MEMORY = 0.25
+"""Of what there is: for all its PS, and for all its workers, each. The rest is for what grows."""
+_NEW_IDS, _LEAST_TABLES = 0.1, 256 * MIB
+_COLD_PRIOR_SD = 1.5
+_HALF_LIFE = 14 * 24 * 3600.0
+"""Of what past jobs' memory tells."""
+_HEADROOM = 1.06
+
+_DIMS = 416
+"""Floats of a sample's rows at which these costs were measured, in CPU seconds: a Wide&Deep on Criteo's fields."""
+_COSTS = {
+    "worker_sample": 8e-6,
+    "worker_minibatch": 1e-3,
+    "worker_request": 2e-4,
+    "ps_sample": 2e-6,
+    "ps_request": 2e-4,
+    "latency": 2e-3,
+}
+
+
+class PastMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a past job's memory tells of another's."""
+
+    samples: tuple[float, ...]
+    rows: tuple[float, ...]
+    """Of all its tables together, when it had trained on so many ``samples`` of its first epoch; both rising."""
+    bytes_per_row: float
+    """Index included, at the end."""
+    base: int
+    """Of a PS, beside rows and index."""
+    worker: int
+    """The most that a worker used."""
+
+
+class PastJob(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    features: JobFeatures
+    fit: Fit
+    """Its last one."""
+    age_seconds: float = 0.0
+    """Since it ended."""
+    memory: PastMemory | None = None
+
+
+class StartInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """All that ``initial_plan`` follows from."""
+
+    at: float
+    """Seconds since the epoch."""
+    job: str
+    features: JobFeatures
+    bounds: Bounds
+    """What the recipe and the capacity leave open."""
+    history: tuple[PastJob, ...] = ()
+    """The oldest first."""
+    capacity: Resources
+    """That this job may have: what others leave, and no more than its recipe's ceiling."""
+    free_cores: float | None = None
+    """Of each host, that nobody else takes; None: ``capacity``'s."""
+    hosts: int = 1
+    total_samples: float | None = None
+    """To train on, over all epochs; None: not known."""
+    priority: float = 1.0
+    policy: Policy = Policy()
+
+
+class _Known(NamedTuple):
+    near: list[Neighbour]
+    prior: Prior | None
+    words: str
+
+
+def initial_plan(inputs: StartInputs) -> Decision:
+    """Stage 1, for a job that has the capacity to itself; the action is ``start``, or ``refuse`` if not even the smallest plan fits.
+    Everything follows from ``inputs``.
+
+    Where several jobs share a capacity, put their ``initial_view``s into a round of stage 2.
+    """
+    known = _known(inputs)
+    view = _view(inputs, known)
+    one = RoundInputs(at=inputs.at, capacity=inputs.capacity, jobs=(view,), policy=inputs.policy)
+    decision = decide(one).decisions[0]
+    return msgspec.structs.replace(decision, stage="initial", reason=f"{known.words}: {decision.reason}")
+
+
+def basis(inputs: StartInputs) -> str:
+    """What the first plan goes by, in words."""
+    return _known(inputs).words
+
+
+def initial_view(inputs: StartInputs) -> JobView:
+    """The job as stage 2 takes it before anything of it is measured. Where nothing is known of it, its first plan is the only one within
+    its bounds: give ``observed_view`` one with the recipe's bounds later on."""
+    return _view(inputs, _known(inputs))
+
+
+def _known(inputs: StartInputs) -> _Known:
+    history = [(past.job, past.features, past.fit) for past in inputs.history]
+    near = neighbours(inputs.features, history)
+    prior = pooled_prior(near)
+    if prior is not None:
+        names = f"{len(near)} past job{'s' * (len(near) > 1)} like it ({near[0].job} the most, at a distance of {near[0].distance:.2f})"
+        return _Known(near, prior, f"warm start, by the costs of {names}")
+    measured = [(distance(inputs.features, features), job) for job, features, fitted in history if fitted.observations]
+    if not measured:
+        return _Known([], None, f"cold start, as no past job was measured for ten seconds, {_cold(inputs)}")
+    nearest, job = min(measured)
+    words = f"the one most like it, {job}, is at a distance of {nearest:.2f}, beyond {THRESHOLD:g}"
+    return _Known([], None, f"cold start, as no past job is like it ({words}), {_cold(inputs)}")
+
+
+def _view(inputs: StartInputs, known: _Known) -> JobView:
+    bounds = inputs.bounds if known.prior is not None else _cold_bounds(inputs)
+    prior = known.prior or _guess(inputs.features)
+    free = inputs.capacity.cores / inputs.hosts if inputs.free_cores is None else inputs.free_cores
+    model = model_data(
+        fit([], prior=prior, depth=float(inputs.features.pipeline_depth)),
+        batch_size=inputs.features.batch_size,
+        free_cores=free,
+        hosts=float(inputs.hosts),
+    )
+    return JobView(
+        job=inputs.job,
+        bounds=bounds,
+        model=model,
+        need=_need(inputs, known.near, bounds),
+        priority=inputs.priority,
+        remaining_samples=inputs.total_samples,
+    )
+
+
+def _guess(features: JobFeatures) -> Prior:
+    """Costs of anything that trains at all, by its rows' size."""
+    factor = max(features.dims, 16) / _DIMS
+    scaled = {name: cost * (factor if name.endswith("_sample") else 1.0) for name, cost in _COSTS.items()}
+    return Prior(scaled, relative_sd=_COLD_PRIOR_SD)
+
+
+# --- cold -----------------------------------------------------------------------------------------------------------
+
+
+def _cold(inputs: StartInputs) -> str:
+    bounds = _cold_bounds(inputs)
+    cores = bounds.min_workers * bounds.worker_sizes[0] + bounds.min_servers * bounds.ps_sizes[0]
+    return f"with {cores:g} of the {inputs.capacity.cores:g} cores that it may have"
+
+
+def _cold_bounds(inputs: StartInputs) -> Bounds:
+    """One plan: workers of about a core, a small PS; within the recipe's bounds."""
+    bounds = inputs.bounds
+    cores = min(_COLD_CORES, inputs.capacity.cores)
+    ps_size = _nearest_below(bounds.ps_sizes, min(1.0, cores * _COLD_PS_SHARE / bounds.min_servers))
+    left = max(0.0, cores - ps_size * bounds.min_servers)
+    most = int(left / min(bounds.worker_sizes) + _ROUNDING)
+    workers = min(max(min(math.ceil(left - _ROUNDING), most), bounds.min_workers), bounds.max_workers)
+    worker_size = _nearest_below(bounds.worker_sizes, min(1.0, left / workers))
+    spare = cores - workers * worker_size  # steps of sizes leave some of their part
+    ps_size = _nearest_below(bounds.ps_sizes, min(1.0, spare / bounds.min_servers))
+    return msgspec.structs.replace(
+        bounds,
+        min_workers=workers,
+        max_workers=workers,
+        max_servers=bounds.min_servers,
+        worker_sizes=(worker_size,),
+        ps_sizes=(ps_size,),
+    )
+
+
+def _nearest_below(sizes: Sequence[float], wanted: float) -> float:
+    """The largest of at most ``wanted`` cores, or the smallest there is."""
+    return max((size for size in sizes if to_milli(size) <= to_milli(wanted)), default=min(sizes))
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def _need(inputs: StartInputs, near: Sequence[Neighbour], bounds: Bounds) -> MemoryNeed:
+    """Without any past to go by: parts of what there is, that leave room to grow."""
+    past = {one.job: one for one in inputs.history}
+    memories = [
+        (memory, past[one.job].age_seconds)
+        for one in near
+        if (memory := past[one.job].memory) is not None and memory.rows
+    ]
+    total = inputs.capacity.memory
+    if not memories:
+        return MemoryNeed(
+            worker=int(total * _COLD_MEMORY / max(bounds.min_workers, min(bounds.max_workers, inputs.capacity.cores))),
+            tables=min(int(total * _COLD_MEMORY), _most_of_tables(inputs.features)),
+        )
+    ages = [age for _, age in memories]
+
+    def usual(values: Sequence[float] | FloatArray) -> float:
+        return decayed_quantile(list(values), ages, half_life=_HALF_LIFE)
+
+    each = usual([memory.bytes_per_row for memory, _ in memories])
+    rows = np.array([_rows_of(memory, inputs) for memory, _ in memories])
+    lower, expected, upper = float(rows[:, 0].min()), usual(rows[:, 1]), usual(rows[:, 2])
+    return MemoryNeed(
+        worker=worker_limit(int(usual([memory.worker for memory, _ in memories]))),
+        ps=int(usual([memory.base for memory, _ in memories]) * _HEADROOM),
+        tables=int(upper * each * _HEADROOM),
+        tables_band=(int(lower * each), int(expected * each), int(upper * each)),
+    )
+
+
+def _most_of_tables(features: JobFeatures) -> int:
+    """Of anything that trains at all: a tenth of all ids that are read are new ones."""
+    ids, dim = features.rows * features.tables, features.dims / max(1, features.tables)
+    return max(_LEAST_TABLES, int(_NEW_IDS * ids * row_bytes(math.ceil(dim), 1))) if ids else 1 << 62
+
+
+def _rows_of(memory: PastMemory, inputs: StartInputs) -> tuple[float, float, float]:
+    """At the end of the new job's first epoch, as the past one's tables would have them: lower end, expected, upper end."""
+    samples = float(inputs.features.rows)
+    if inputs.total_samples is not None:
+        samples = min(samples, inputs.total_samples) if samples else inputs.total_samples
+    fitted = fit_rows(memory.samples, memory.rows, growth=Growth())
+    if fitted is None or not samples:
+        return memory.rows[-1], memory.rows[-1], memory.rows[-1]
+    if samples < fitted.counted:  # fewer than there were: what there was by then
+        rows = float(np.interp(samples, memory.samples, memory.rows))
+        return rows, rows, rows
+    lower, expected, upper = (float(value) for value in quantile_rows(fitted, samples, (0.1, 0.5, 0.9))[:, 0])
+    return lower, expected, upper

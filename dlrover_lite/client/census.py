@@ -1,0 +1,66 @@
+"""The census of a job: whether each of its samples has been applied exactly once in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.recipe.census import CENSUS
+
+if TYPE_CHECKING:
+    from dlrover_lite.models.census_check import CensusReport
+
+__all__ = ["check", "exported"]
+
+_RUN_ONE = "Run one: dlrover-lite run recipes/census.yaml"
+
+
+def check(job: Job, progress: Callable[[int], object] | None = None) -> CensusReport:
+    """What the census of a job that has succeeded says. It imports torch, and builds the job's model.
+
+    ``progress`` is called with the number of keys done. Raises UsageError for a job that can't be checked, ModelError when its export
+    can't be read.
+    """
+    directory = exported(job)
+    from dlrover_lite.models.census_check import check_export
+
+    return check_export(directory, job.recipe, progress)
+
+
+def exported(job: Job) -> Path:
+    """The directory of a census' exported model. Raises UsageError, with what to do, for a job that can't be checked."""
+    recipe = job.recipe
+    if recipe.model.use != CENSUS:
+        raise UsageError(f"{job.id} is no census: its model is {recipe.model.use}.", hint=_RUN_ONE)
+    state = job.state()
+    if state in ("starting", "running"):
+        raise UsageError(
+            f"{job.id} still runs: what it has counted is exported at its end.",
+            hint=f"See how far it is: dlrover-lite status {job.id}",
+        )
+    if state != "succeeded":
+        ended = {"stopped": "was stopped before its end", "lost": "was lost"}.get(state, f"has {state}")
+        raise UsageError(
+            f"{job.id} can't be checked: it {ended}, and hasn't applied every sample.",
+            hint=f"Why: dlrover-lite status {job.id}. {_RUN_ONE}",
+        )
+    if recipe.export.format == "none":
+        raise UsageError(
+            f"{job.id} can't be checked: its recipe says to export nothing.",
+            hint="Run it again with --set export.format=npz --set export.optimizer_state=yes",
+        )
+    if not recipe.export.optimizer_state:
+        raise UsageError(
+            f"{job.id} can't be checked: its export is without optimizer state.",
+            hint="Run it again with --set export.optimizer_state=yes",
+        )
+    result = job.result()
+    directory = Path(result.export) if result is not None and result.export is not None else job.export
+    # A job's directory may have been moved, with all that is in it.
+    directory = directory if directory.is_dir() else job.export
+    if not (directory / "model.json").is_file():
+        raise UsageError(f"{job.id} can't be checked: its exported model is gone from {directory}.", hint=_RUN_ONE)
+    return directory

@@ -1,0 +1,141 @@
+"""What plan a job would start with, if it were started now: nothing runs, and nothing is stored."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dlrover_lite.brain.advisor import Adviser, Arrival, readable
+from dlrover_lite.brain.explain.decision_text import explain
+from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.brain.planning.job_view import RoundInputs
+from dlrover_lite.brain.store.database import ConfigStore
+from dlrover_lite.brain_server.daemon import look_at
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.client.handle import JobHandle, Recipes, resolve, this_machine
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.words import at_time, cleaned
+from dlrover_lite.data.open import index_data
+from dlrover_lite.jobs.store import Job
+from dlrover_lite.protocol.demands import Standing, autoscale_of, demand_of, fixed
+from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.plans import Plan, initial_plan
+from dlrover_lite.recipe.schema import Recipe
+
+__all__ = ["FirstPlan", "Foreseen", "first_plan", "foresee", "plan"]
+
+
+class FirstPlan(NamedTuple):
+    """The nodes that a job would begin with, and who chooses them."""
+
+    plan: Plan
+    by_brain: bool
+    why: str = ""
+    """The brain would have chosen it, but has none."""
+
+
+class Foreseen(NamedTuple):
+    """What a job would start with. As text, what ``dlrover-lite plan`` prints: ``print(dlrover_lite.plan("job.yaml"))``."""
+
+    decision: Decision
+    """The decision that the brain would make, with its index."""
+    inputs: RoundInputs
+    """What it would be made from."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The nodes that the job would start with; None when it would have to wait, or can't have what it needs."""
+        return self.decision.plan
+
+    def text(self, at: float, most: int | None = 12) -> str:
+        """Explain the decision in several lines; ``at``: now, in seconds since the epoch; at most ``most`` candidates, None: all."""
+        lines = explain(self.decision, policy=self.inputs.policy, most=most).splitlines()
+        if (predicted := self.decision.predicted) is not None:
+            lines.insert(2, f"It would end at {at_time(at + predicted.seconds)}.")
+        return "\n".join(map(cleaned, lines))
+
+    def __str__(self) -> str:
+        return self.text(time.time())
+
+    def __repr__(self) -> str:
+        return f"<{self.decision.action}: {self.decision.reason}>"
+
+
+def plan(recipe: Recipes, **overrides: Any) -> Foreseen:
+    """Decide what a job of ``recipe`` would start with now, without starting anything; see ``run`` for the arguments.
+
+    Raises RecipeError for a recipe that can't be run, DataError for data that can't be read, HistoryError when the history can't be.
+    """
+    resolved = resolve(recipe, overrides)
+    return foresee(resolved, index_data(resolved.data, Path(resolved.directory)))
+
+
+def first_plan(recipe: Recipe, samples: int | None) -> FirstPlan:
+    """Find the first plan as a job's master does (``master.autoscale.first_plan``): by the brain where the recipe leaves that open, as
+    `plan` shows; else by the recipe, with a rule of thumb. ``samples``: of one epoch; None: not known, so that there is nothing to
+    decide by."""
+    ours = initial_plan(recipe.resources, this_machine())
+    if autoscale_of(recipe) == "off":
+        return FirstPlan(ours, False)
+    if samples is None:
+        return FirstPlan(ours, False, "the number of samples isn't known yet")
+    try:
+        decision = foresee(recipe, samples).decision
+    except DlroverLiteError as error:
+        return FirstPlan(ours, False, error.message)
+    if decision.plan is None:
+        return FirstPlan(ours, False, decision.reason)
+    return FirstPlan(decision.plan, True)
+
+
+def foresee(recipe: Recipe, samples: int) -> Foreseen:
+    """``samples``: of one epoch. Raises HistoryError when the history can't be read."""
+    at, files = time.time(), BrainFiles()
+    files.make()
+    with ConfigStore(files.database) as store:
+        adviser = Adviser(store)
+        for directory, other in readable(store):
+            if other.plan is not None and look_at(directory) is None:
+                adviser.arrived(other, at)
+                standing = _standing(Path(directory), other.plan)
+                adviser.reported(other.job, samples=other.samples, profiles=(), standing=standing, done=())
+        name = recipe.name
+        while name in adviser.jobs:  # a job's id may be another's name
+            name += "'"
+        adviser.arrived(
+            Arrival(
+                job=name,
+                features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=_user())),
+                demand=demand_of(recipe, this_machine(), samples=samples),
+                priority=recipe.priority,
+                began=at,
+            ),
+            at,
+        )
+        decision, inputs = adviser.first(name, at)
+        if decision.plan is not None:  # it counts thousandths of cores; what the recipe fixes is as the recipe says
+            limits, found = recipe.resources, decision.plan
+            as_fixed = Plan(ps=fixed(limits.ps) or found.ps, worker=fixed(limits.worker) or found.worker)
+            decision = msgspec.structs.replace(decision, plan=as_fixed)
+        return Foreseen(decision, inputs)
+
+
+def _standing(directory: Path, plan: Plan) -> Standing | None:
+    """Of a job that could shrink for another; None for one whose plan isn't to be changed now, or that doesn't say so."""
+    try:
+        told = JobHandle(Job(directory)).autoscale()
+    except DlroverLiteError:
+        return None
+    return None if told.paused or told.decision is not None else Standing(plan=plan)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container that runs with any number
+        return str(os.geteuid())

@@ -1,0 +1,49 @@
+"""Where things are kept: state and cache directories of the platform, all moved by ``DLROVER_LITE_HOME``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dlrover_lite.core.files.durable import make_private
+
+
+def _home() -> Path | None:
+    home = os.environ.get("DLROVER_LITE_HOME")
+    return Path(home).expanduser().absolute() if home else None
+
+
+def state_directory() -> Path:
+    """Jobs and everything worth keeping; XDG_STATE_HOME/dlrover-lite unless DLROVER_LITE_HOME says otherwise."""
+    if home := _home():
+        return home / "state"
+    from platformdirs import user_state_path
+
+    return user_state_path("dlrover-lite", appauthor=False)
+
+
+def cache_directory() -> Path:
+    """What can be made again: offset indexes, transcoded files, compiled kernels."""
+    if home := _home():
+        return home / "cache"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("dlrover-lite", appauthor=False)
+
+
+def make_state(*names: str) -> Path:
+    """Make the state directory and, one in the other, directories in it, each for this user alone; the last one. Raises OSError."""
+    return _make(state_directory(), names)
+
+
+def make_cache(*names: str) -> Path:
+    """Make the cache directory and directories in it, as ``make_state`` does. Raises OSError."""
+    return _make(cache_directory(), names)
+
+
+def _make(directory: Path, names: tuple[str, ...]) -> Path:
+    make_private(directory)
+    for name in names:
+        directory /= name
+        make_private(directory)
+    return directory

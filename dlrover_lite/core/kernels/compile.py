@@ -1,0 +1,208 @@
+"""``@kernel``: numba compilation as this project uses it (GIL released, compiled code cached where a cache can be written, and checked when
+it is taken from there: ``kernel_cache``)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dlrover_lite.core.files.durable import make_private
+
+_KEPT_SECONDS = 30 * 24 * 3600.0
+"""Kernels that were compiled from other sources are kept for so long after they were last used: somebody may go back."""
+
+
+@cache
+def _cache_is_writable() -> bool:
+    """Points numba at our own cache directory, which it reads when it is imported: to be called before. False where none can be
+    written (kernels then compile in memory)."""
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        from dlrover_lite.core.files.paths import cache_directory, make_cache
+
+        ours = cache_directory() / "kernels" / _sources()
+        os.environ["NUMBA_CACHE_DIR"] = str(ours)
+        with suppress(OSError):  # a cache that can't be written is found out below
+            make_cache("kernels")
+            _use(ours, time.time())
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    try:
+        if (
+            not directory.is_dir()
+        ):  # one of a person's may be another user's, or shared: then each kernel's own must be ours
+            make_private(directory)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def _use(directory: Path, now: float) -> None:
+    """Notes that ``directory`` is used ``now``. When it is new, those beside it that haven't been for 30 days are removed.
+
+    Other processes may do the same meanwhile, or use one of those after all: where numba finds a file gone it compiles, and makes the
+    directory anew. Raises OSError where nothing can be written.
+    """
+    is_new = not directory.exists()
+    make_private(directory)
+    os.utime(directory, (now, now))
+    if not is_new:
+        return
+    for other in directory.parent.iterdir():
+        with suppress(FileNotFoundError):  # another process was faster
+            if other != directory and other.stat().st_mtime < now - _KEPT_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
+
+
+def _sources() -> str:
+    """Names the state of our sources, so that the kernels of another one can be dropped as a whole. (``kernel_sources`` tells whether
+    one in the cache is of its sources.)"""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parents[2].rglob("*.py")):
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+_cache_is_writable()
+from dlrover_lite.core.kernels.cache import cache_of  # noqa: E402 - it imports numba, for which the directory must be named before
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile ``function`` on first use. Inside, arrays are not bounds-checked: callers check lengths."""
+    usable = _cache_is_writable()
+    import numba
+
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    if usable and (kept := cache_of(function)) is not None:
+        compiled._cache = kept  # as its ``enable_caching`` does with numba's own
+    return compiled  # type: ignore[no-any-return]
+
+
+def _make_prefetch() -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def prefetch(_context, array, index):  # type: ignore[no-untyped-def]
+        """Start loading the cache line of ``array[index]`` (1-d, contiguous); harmless whatever the index is."""
+
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data  # type: ignore[no-untyped-call]
+            pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+            i32 = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+            builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep in all caches, data
+            return context.get_dummy_value()
+
+        return types.none(array, types.int64), codegen
+
+    return prefetch
+
+
+prefetch = _make_prefetch()
+
+
+def _make_count_trailing_zeros() -> Any:
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def count_trailing_zeros(_context, bits):  # type: ignore[no-untyped-def]
+        """How many zeros there are below the lowest one of a uint64 that isn't 0."""
+
+        def codegen(_context, builder, _signature, arguments):  # type: ignore[no-untyped-def]
+            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+        return types.uint64(types.uint64), codegen
+
+    return count_trailing_zeros
+
+
+count_trailing_zeros = _make_count_trailing_zeros()
+
+
+def _make_fence() -> Any:
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def fence(_context):  # type: ignore[no-untyped-def]
+        """Stores before it are done before those after it, as a process killed at any instruction leaves them.
+
+        For the compiler alone, and free: who reads such memory when its writer is dead finds the writer's stores as its program made them,
+        since an interrupt divides a program between two instructions, whatever the processor had reordered. It wouldn't do between threads
+        that run at the same time.
+        """
+
+        def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+            builder.fence("seq_cst", targetscope="singlethread")
+            return context.get_dummy_value()
+
+        return types.none(), codegen
+
+    return fence
+
+
+fence = _make_fence()
+
+
+def _make_publish() -> Any:
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def publish(_context):  # type: ignore[no-untyped-def]
+        """As ``fence``, and for processes that run at the same time: another one that sees a store made after it, and has read in order,
+        sees all that were made before; and what was loaded before it was loaded before those stores.
+
+        An instruction on ARM; on x86 the processor does so anyway.
+        """
+
+        def codegen(context, builder, _signature, _arguments):  # type: ignore[no-untyped-def]
+            builder.fence("acq_rel")
+            return context.get_dummy_value()
+
+        return types.none(), codegen
+
+    return publish
+
+
+publish = _make_publish()
+
+
+def _make_copy(words: int) -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def copy(_context, target, to, source, at):  # type: ignore[no-untyped-def]
+        """So many values of 4 bytes from ``source[at]`` on to ``target[to]`` (1-d, contiguous), at once: a loop of so few would go one by
+        one."""
+
+        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            kind = ir.VectorType(ir.IntType(32), words).as_pointer()
+            pointers = []
+            for array, index in ((0, 1), (2, 3)):
+                proxy = cgutils.create_struct_proxy(signature.args[array])(context, builder, value=arguments[array])  # type: ignore[no-untyped-call]
+                pointers.append(builder.bitcast(builder.gep(proxy.data, [arguments[index]]), kind))
+            builder.store(builder.load(pointers[1], align=4), pointers[0], align=4)
+            return context.get_dummy_value()
+
+        return types.none(target, types.uint64, source, types.uint64), codegen
+
+    return copy
+
+
+copy_1, copy_4, copy_16 = _make_copy(1), _make_copy(4), _make_copy(16)

@@ -1,0 +1,436 @@
+"""Carrying out what the brain decides, one change at a time, as a pure state machine: what is wanted and what there is come in, a step
+goes out.
+
+A goal is a plan to get to, or a list of steps. It is level-triggered: each step follows from what there is, never from what was asked for
+before, so a node that dies meanwhile changes nothing but the time it takes. What is released goes before what is taken. A step that is
+refused is tried again a few times, one that takes too long isn't waited for; then the goal is given up, and the brain told why.
+
+The state is kept with the ledger, so that a restarted master goes on with it. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dlrover_lite.core.expected_end import PredictedRate
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.demands import Autoscale, Done
+from dlrover_lite.protocol.plans import Plan, RolePlan
+
+__all__ = [
+    "Autoscaler",
+    "Goal",
+    "Join",
+    "LetGo",
+    "MoveHot",
+    "NodeNow",
+    "PlanPrediction",
+    "Replace",
+    "Resize",
+    "Scale",
+    "SetSize",
+    "SmallShards",
+    "Step",
+    "TakeCut",
+    "World",
+]
+
+TRIES = 5
+AGAIN_SECONDS = 2.0
+"""After a refusal; each further one waits twice as long."""
+STEP_SECONDS = 600.0
+"""Slots with a lot of rows take their time."""
+WAIT_SECONDS = 900.0
+"""For nodes that come or go of themselves, before a step is begun."""
+
+Role = Literal["ps", "worker"]
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+class SetSize(msgspec.Struct, frozen=True, tag="set size"):
+    """Nodes of the role that come from now on have this size."""
+
+    role: Role
+    each: Resources
+
+
+class Resize(msgspec.Struct, frozen=True, tag="resize"):
+    """In place."""
+
+    node: str
+    resources: Resources
+
+
+class Scale(msgspec.Struct, frozen=True, tag="scale"):
+    role: Role
+    count: int
+
+
+class Replace(msgspec.Struct, frozen=True, tag="replace"):
+    """Another one takes its place, of this size."""
+
+    node: str
+    each: Resources
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """One more PS, of this size, so that there are ``count``; it gets no slots by that."""
+
+    each: Resources
+    count: int
+
+
+class MoveHot(msgspec.Struct, frozen=True, tag="move hot"):
+    """Slots with ``share`` of the node's load, or of the memory of its rows, those with the most first, to others: each with its part."""
+
+    node: str
+    share: float
+    to: dict[str, float]
+    """Empty: all to a PS that has no slots yet."""
+    of: Literal["load", "memory"] = "load"
+
+
+class SmallShards(msgspec.Struct, frozen=True, tag="small shards"):
+    """Lease it ``factor`` times as many minibatches at once as it would get."""
+
+    node: str
+    factor: float
+
+
+class TakeCut(msgspec.Struct, frozen=True, tag="take cut"):
+    """Have a complete checkpoint that holds so many samples at least."""
+
+    samples: int
+
+
+class LetGo(msgspec.Struct, frozen=True, tag="let go"):
+    """Let all nodes go, and wait for another plan: the job goes on from its newest checkpoint then."""
+
+
+Step = SetSize | Resize | Scale | Replace | Join | MoveHot | SmallShards | TakeCut | LetGo
+
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+
+class NodeNow(NamedTuple):
+    """A node that runs."""
+
+    id: str
+    role: Role
+    resources: Resources
+    up: bool
+    leaving: bool = False
+    resizing: bool = False
+    """It has not all that it was to have yet."""
+
+
+class World(NamedTuple):
+    plan: Plan
+    """That new nodes follow."""
+    nodes: tuple[NodeNow, ...]
+    settled: bool = True
+    """No slot moves, or is to."""
+    over: bool = False
+    """Nothing can be changed any more: all is trained, or the job ends."""
+    samples: int = 0
+    saved: int = -1
+    """Samples that the newest checkpoint holds; -1: there is none."""
+
+    def staying(self, role: Role) -> list[NodeNow]:
+        return [node for node in self.nodes if node.role == role and not node.leaving]
+
+    @property
+    def calm(self) -> bool:
+        """All that the plan has is there, and nothing comes, leaves or moves."""
+        whole = all(len(self.staying(role)) == _role(self.plan, role).count for role in _ROLES)
+        return self.settled and whole and all(node.up and not node.leaving and not node.resizing for node in self.nodes)
+
+
+# --- what is wanted -------------------------------------------------------------------------------------------------
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    """Of the decision."""
+    target: Plan | None = None
+    steps: tuple[Step, ...] = ()
+    """Where there is no target: what is left to do, in this order."""
+    what: str = ""
+    """In words."""
+    began: float = 0.0
+    samples: int = 0
+    """Trained on by then."""
+    step: Step | None = None
+    """Under way, or to be tried again."""
+    since: float = 0.0
+    """When the step was begun, or the last one ended."""
+    asked: bool = False
+    """The step was granted: it is waited for."""
+    tries: int = 0
+    again: float = 0.0
+    """Not to be tried before."""
+    predicted: PredictedRate | None = None
+    """Throughput with the target."""
+
+
+class PlanPrediction(msgspec.Struct, frozen=True):
+    """What was predicted for a plan by the decision that brought it."""
+
+    plan: Plan
+    rate: PredictedRate
+
+
+class Turn(NamedTuple):
+    state: Autoscaler
+    step: Step | None = None
+    """To be asked for now; ``answered`` is to be told what came of it."""
+    done: Done | None = None
+
+
+class Autoscaler(msgspec.Struct, frozen=True, kw_only=True):
+    """Methods return the next state; ``heard`` is the newest decision that has arrived."""
+
+    job: str
+    mode: Autoscale
+    paused: str = ""
+    """Why; empty: it isn't."""
+    heard: int = 0
+    goal: Goal | None = None
+    suggestion: Goal | None = None
+    """Waits for a person's word."""
+    began: str = ""
+    """With which plan the job began, or went on, and why, in words."""
+    prediction: PlanPrediction | None = None
+    """The prediction for the last plan that was decided and is there; by hand it may have been changed since."""
+
+    @property
+    def busy(self) -> bool:
+        return self.goal is not None or self.suggestion is not None
+
+    def advised(self, goal: Goal, now: float, samples: int) -> tuple[Autoscaler, list[Done]]:
+        """A decision has come. One that came before already changes nothing; a newer one takes the place of one that isn't done."""
+        if goal.number <= self.heard:
+            return self, []
+        goal = msgspec.structs.replace(goal, began=now, since=now, samples=samples)
+        state = msgspec.structs.replace(self, heard=goal.number)
+        if self.mode == "off":
+            return state, [self._done(goal, "rejected", "autoscaling is off for this job", now, samples)]
+        dropped = [
+            self._done(old, "superseded", f"by decision {goal.number}", now, samples)
+            for old in (self.goal, self.suggestion)
+            if old is not None
+        ]
+        if self.mode == "suggest":
+            return msgspec.structs.replace(state, suggestion=goal, goal=None), dropped
+        return msgspec.structs.replace(state, goal=goal), dropped
+
+    def pause(self, why: str) -> Autoscaler:
+        """No further step is begun; the one under way isn't undone."""
+        return msgspec.structs.replace(self, paused=why)
+
+    def resume(self, now: float) -> Autoscaler:
+        goal = self.goal
+        if goal is not None:
+            goal = msgspec.structs.replace(goal, since=now)
+        return msgspec.structs.replace(self, paused="", goal=goal)
+
+    def accept(self, now: float, samples: int) -> Autoscaler:
+        """Carry out what is suggested; there must be something."""
+        assert self.suggestion is not None
+        goal = msgspec.structs.replace(self.suggestion, began=now, since=now, samples=samples)
+        return msgspec.structs.replace(self, goal=goal, suggestion=None)
+
+    def reject(
+        self, why: str, now: float, samples: int, *, state: Literal["rejected", "given up"] = "rejected"
+    ) -> tuple[Autoscaler, list[Done]]:
+        """Neither what is suggested nor what is under way goes on."""
+        dropped = [self._done(old, state, why, now, samples) for old in (self.goal, self.suggestion) if old is not None]
+        return msgspec.structs.replace(self, goal=None, suggestion=None), dropped
+
+    def goes_on(
+        self, heard: int, began: str, *, by_itself: bool, prediction: PlanPrediction | None = None
+    ) -> Autoscaler:
+        """In the job's next generation, which decision ``heard`` has begun (0: none has). What is wanted stays so, unless the job had
+        ended meanwhile (not ``by_itself``), or what was wanted was to give way."""
+        goal = self.goal
+        if (
+            not by_itself
+            or heard
+            or (goal is not None and any(isinstance(step, TakeCut | LetGo) for step in goal.steps))
+        ):
+            goal = None
+        return msgspec.structs.replace(
+            self,
+            heard=max(self.heard, heard),
+            goal=goal,
+            suggestion=self.suggestion if by_itself and not heard else None,
+            began=began or self.began,
+            prediction=prediction if heard else self.prediction,
+        )
+
+    def turn(self, world: World, now: float) -> Turn:
+        """What to do now."""
+        goal = self.goal
+        if goal is None:
+            return Turn(self)
+        if world.over:
+            return self._end(goal, "given up", "there is nothing left to change it for", now, world)
+        if goal.step is not None and goal.asked:
+            if not _is_done(goal.step, world):
+                if now - goal.since < STEP_SECONDS or self.paused:
+                    return Turn(self)
+                why = f"{_words(goal.step)} is not done after {STEP_SECONDS:.0f} s"
+                return self._end(goal, "given up", why, now, world)
+            steps = goal.steps[1:] if goal.target is None else ()
+            goal = msgspec.structs.replace(goal, step=None, steps=steps, asked=False, tries=0, again=now, since=now)
+        if self.paused or now < goal.again:
+            return Turn(self._with(goal))
+        step = _next(goal, world)
+        if step is None and (world.calm or goal.target is None):
+            return self._end(goal, "done", "", now, world)
+        if step is None or not (world.calm or _at_any_time(goal, step)):
+            if now - goal.since < WAIT_SECONDS:
+                return Turn(self._with(goal))
+            return self._end(goal, "given up", f"nodes come and go for {WAIT_SECONDS:.0f} s", now, world)
+        goal = msgspec.structs.replace(goal, step=step, since=now, tries=goal.tries if step == goal.step else 0)
+        return Turn(self._with(goal), step)
+
+    def answered(self, refused: str, now: float, world: World) -> Turn:
+        """What came of the step that was asked for: "" if it is granted, else why not."""
+        goal = self.goal
+        assert goal is not None and goal.step is not None
+        if not refused and isinstance(goal.step, LetGo):
+            return self._end(goal, "done", "", now, world)
+        if not refused:
+            return Turn(self._with(msgspec.structs.replace(goal, asked=True, since=now)))
+        tries = goal.tries + 1
+        if tries >= TRIES:
+            return self._end(goal, "given up", f"{_words(goal.step)}: {refused}", now, world)
+        again = now + AGAIN_SECONDS * 2 ** (tries - 1)
+        return Turn(self._with(msgspec.structs.replace(goal, tries=tries, again=again, asked=False)))
+
+    def _with(self, goal: Goal) -> Autoscaler:
+        return self if goal == self.goal else msgspec.structs.replace(self, goal=goal)
+
+    def _end(self, goal: Goal, state: Literal["done", "given up"], why: str, now: float, world: World) -> Turn:
+        done = self._done(goal, state, why, now, world.samples)
+        prediction = self.prediction
+        if state == "done" and goal.target is not None:
+            prediction = None if goal.predicted is None else PlanPrediction(goal.target, goal.predicted)
+        return Turn(msgspec.structs.replace(self, goal=None, prediction=prediction), None, done)
+
+    def _done(
+        self,
+        goal: Goal,
+        state: Literal["done", "given up", "rejected", "superseded"],
+        why: str,
+        now: float,
+        samples: int,
+    ) -> Done:
+        return Done(
+            job=self.job,
+            number=goal.number,
+            at=now,
+            state=state,
+            why=why,
+            seconds=max(0.0, now - goal.began),
+            samples=max(0, samples - goal.samples),
+        )
+
+
+# --- steps towards a plan -------------------------------------------------------------------------------------------
+
+_ROLES: tuple[Role, ...] = ("worker", "ps")
+
+
+def _role(plan: Plan, role: Role) -> RolePlan:
+    return plan.ps if role == "ps" else plan.worker
+
+
+def _at_any_time(goal: Goal, step: Step) -> bool:
+    """Memory that runs out doesn't wait until other nodes have come or gone, and whoever is slow needs less at once."""
+    return goal.target is None and isinstance(step, Resize | SmallShards)
+
+
+def _next(goal: Goal, world: World) -> Step | None:
+    if goal.target is None:
+        return goal.steps[0] if goal.steps else None
+    steps = list(_missing(goal.target, world))
+    return next((step for step, releases in steps if releases), steps[0][0] if steps else None)
+
+
+def _missing(target: Plan, world: World) -> Iterator[tuple[Step, bool]]:
+    """Steps between what there is and ``target``, each with whether it releases something. Sizes for newcomers first: they cost nothing."""
+    for role in _ROLES:
+        wanted, planned = _role(target, role), _role(world.plan, role)
+        if planned.each != wanted.each:
+            yield SetSize(role, wanted.each), True
+    for role in _ROLES:
+        wanted, planned = _role(target, role), _role(world.plan, role)
+        for node in world.staying(role):
+            size = _size(node.resources, wanted.each)
+            if role == "ps" and wanted.count < planned.count and size.memory > node.resources.memory:
+                # before any leaves: there has to be room for what it holds
+                yield Resize(node.id, Resources(node.resources.cores, size.memory)), True
+            elif size != node.resources:
+                yield Resize(node.id, size), size.cores <= node.resources.cores
+        if planned.count != wanted.count:
+            yield Scale(role, wanted.count), wanted.count < planned.count
+
+
+def _size(now: Resources, wanted: Resources) -> Resources:
+    """Memory that a node has isn't taken from it: what it has grown into can't be known from a plan."""
+    return Resources(wanted.cores, max(now.memory, wanted.memory))
+
+
+def _is_done(step: Step, world: World) -> bool:
+    """Or can't be done any more, since the node is gone: what follows is seen from what there is."""
+    match step:
+        case SetSize(role, each):
+            return _role(world.plan, role).each == each
+        case Resize(name, _):
+            return not any(node.id == name and node.resizing for node in world.nodes)
+        case Scale(role, count):
+            planned = _role(world.plan, role).count
+            return planned != count or (len(world.staying(role)) == count and world.calm)
+        case Join(_, count):
+            planned = world.plan.ps.count
+            return planned != count or (len(world.staying("ps")) == count and world.calm)
+        case Replace(name, _):
+            return world.calm and not any(node.id == name for node in world.nodes)
+        case MoveHot():
+            return world.settled
+        case SmallShards():
+            return True
+        case TakeCut(samples):
+            return world.saved >= samples
+        case LetGo():
+            return False
+
+
+def _words(step: Step) -> str:
+    match step:
+        case SetSize(role, each):
+            return f"the size of new {role} nodes ({each.cores:g} cores)"
+        case Resize(node, resources):
+            return f"resizing {node} to {resources.cores:g} cores"
+        case Scale(role, count):
+            return f"scaling to {count} {role}"
+        case Replace(node, _):
+            return f"replacing {node}"
+        case Join(each, _):
+            return f"one more parameter server ({each.cores:g} cores)"
+        case MoveHot(node, share, _, of):
+            return f"moving {share:.0%} of the {of} of {node}"
+        case SmallShards(node, _):
+            return f"smaller shards for {node}"
+        case TakeCut():
+            return "a last checkpoint"
+        case LetGo():
+            return "letting the nodes go"

@@ -1,0 +1,428 @@
+"""A master's line to the brain: what happens goes out, advice comes in, and nothing here ever holds up training.
+
+What can't be told now is kept, up to a bound, and told later; what was dropped is said. A brain that is lost is looked for again. What
+is told may be told twice, so a restarted master tells everything it finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import zmq
+
+from dlrover_lite.core.errors import BrainError
+from dlrover_lite.core.version import __version__
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.protocol.brain_messages import (
+    REFUSED,
+    UNKNOWN_JOB,
+    Advice,
+    BrainHello,
+    BrainReplies,
+    BrainWelcome,
+    EndJob,
+    RegisterJob,
+    Report,
+    understand_each_other,
+)
+from dlrover_lite.protocol.demands import Done, Standing
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.profiles import Level, Profile
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Reply
+
+__all__ = ["BrainLink", "Unsent"]
+
+SOON_SECONDS = 0.1
+"""After it was told what it may decide something by; then twice as long each time, up to the beat."""
+FIRST_PLAN_SECONDS = 30.0
+"""A brain that lives is waited for: it may have a lot to read first, or wait for the database."""
+BEAT_SECONDS = 10.0
+"""Between two reports when there is no news but the samples."""
+AGAIN_SECONDS = 2.0
+"""Between two looks whether the brain still lives; an unanswered request is then repeated."""
+LOST_SECONDS = 40.0
+"""A brain may wait half a minute for a database that others write to."""
+LATER_SECONDS = 10.0
+"""After it couldn't write."""
+_LONGEST_PAUSE_SECONDS = 30.0
+_FIRST_BEAT_SECONDS, _PATIENT_BEAT_SECONDS = 0.2, 1.0
+END_SECONDS = 3.0
+MOST_PROFILES, MOST_HAPPENINGS = 2_000, 5_000
+MOST_LEVELS = 60
+_AT_ONCE = 500
+
+State = Literal["looking", "greeting", "registering", "open"]
+Happening = Profile | NodeRecord | PlanRecord | Done
+
+
+class Unsent:
+    """What is to be told, in its order, the newest of it. Profiles have a bound of their own: they are many, and each one tells little."""
+
+    def __init__(self, *, most_profiles: int = MOST_PROFILES, most_happenings: int = MOST_HAPPENINGS) -> None:
+        self.dropped_profiles = self.dropped_happenings = 0
+        self._profiles: deque[tuple[int, Profile]] = deque()
+        self._happenings: deque[tuple[int, NodeRecord | PlanRecord | Done]] = deque()
+        self._most_profiles, self._most_happenings = most_profiles, most_happenings
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._profiles) + len(self._happenings)
+
+    def add(self, happening: Happening) -> None:
+        self._added += 1
+        if isinstance(happening, Profile):
+            self._profiles.append((self._added, happening))
+            if len(self._profiles) > self._most_profiles:
+                self._profiles.popleft()
+                self.dropped_profiles += 1
+            return
+        self._happenings.append((self._added, happening))
+        if len(self._happenings) > self._most_happenings:
+            self._happenings.popleft()
+            self.dropped_happenings += 1
+
+    def report(self, job: str, samples: int, *, most: int = _AT_ONCE) -> tuple[Report, int]:
+        """The oldest of it, and the number to call ``told`` with once it has arrived."""
+        pairs = sorted([*self._profiles, *self._happenings], key=lambda pair: pair[0])[:most]
+        items = [item for _, item in pairs]
+        report = Report(
+            job,
+            samples,
+            profiles=[item for item in items if isinstance(item, Profile)],
+            events=[item for item in items if isinstance(item, NodeRecord)],
+            plans=[item for item in items if isinstance(item, PlanRecord)],
+            done=[item for item in items if isinstance(item, Done)],
+        )
+        return report, pairs[-1][0] if pairs else 0
+
+    def told(self, number: int) -> None:
+        for kept in (self._profiles, self._happenings):
+            while kept and kept[0][0] <= number:
+                kept.popleft()
+
+    def what_was_dropped(self) -> str:
+        """Since this was last asked, in words; empty: nothing."""
+        counts = (self.dropped_profiles, "profiles"), (self.dropped_happenings, "events")
+        self.dropped_profiles = self.dropped_happenings = 0
+        return " and ".join(f"the oldest {count:,} {what}" for count, what in counts if count)
+
+
+class _Asked(NamedTuple):
+    body: msgspec.Struct
+    sequence: int
+    at: float
+    told: int
+    """Of ``Unsent``."""
+
+
+class BrainLink:
+    """``find`` gives the endpoint of a brain that lives; it raises BrainError, saying why there is none. ``say`` is told what a person
+    should know, a line each. ``advised`` is given all advice."""
+
+    def __init__(
+        self,
+        job: RegisterJob,
+        find: Callable[[], str],
+        *,
+        context: zmq.Context[Any],
+        say: Callable[[str], None],
+        advised: Callable[[Advice], None] = lambda _: None,
+        version: str = __version__,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.unsent = Unsent()
+        self._levels: list[Level] = []
+        self.state: State = "looking"
+        self.samples = job.samples
+        self._job = job
+        self._find = find
+        self._context = context
+        self._say = say
+        self.advised = advised
+        self._version = version
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._client: Client | None = None
+        self._endpoint = ""
+        self._asked: _Asked | None = None
+        self._again_at = 0.0
+        self._next_at = clock()
+        self._pause = 0.0
+        self._beat = BEAT_SECONDS
+        self._said = ""
+        """Why there is no brain, as last said; empty while there is one."""
+        self._fleet: Fleet | None = None
+        self._plan: Plan | None = None
+        self._nodes: dict[str, Node] = {}
+        self._end: EndJob | None = None
+        self.standing: Callable[[], Standing] | None = None
+        """Asked before each report, once there is somebody who knows."""
+        self.ended = False
+        """The brain knows how the job has ended."""
+        self._anew = False
+        """The job is to be registered once more: it has a plan now, or none any more."""
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no brain to ask, in words; empty: there is one, or it isn't known yet."""
+        return self._said
+
+    # --- what happens ---------------------------------------------------------------------------------------------------
+
+    def turn(self, fleet: Fleet, samples: int) -> None:
+        """Notice what is new, and send or receive whatever can be without waiting. To be called often."""
+        self.samples = samples
+        self._notice(fleet)
+        self._serve(0.0)
+
+    def keep(self, found: Profile | Gap) -> None:
+        """A profile; the brain has no use for gaps. (``master.profiling.profile_intervals.Sink``)"""
+        if isinstance(found, Profile):
+            self.unsent.add(found)
+            self._at_once()
+
+    def keep_level(self, level: Level | None) -> None:
+        """What PS hold, told at once; older ones that can't be told give way."""
+        if level is not None:
+            self._levels = [*self._levels, level][-MOST_LEVELS:]
+            self._at_once()
+
+    def done(self, done: Done) -> None:
+        """What became of a decision."""
+        self.unsent.add(done)
+        self._at_once()
+
+    def _at_once(self) -> None:
+        """Told with the next turn, not with the next beat: something may be decided by it."""
+        if self.state == "open" and not self._said:
+            self._next_at = min(self._next_at, self._clock())
+
+    def waits(self, since: float | None) -> None:
+        """The job has no nodes, and is to be given a plan; ``since``: it had some until then (seconds since the epoch)."""
+        self._job = msgspec.structs.replace(self._job, waits_since=since)
+        self._plan, self.standing = None, None
+        self._register_again()
+
+    def first_advice(
+        self, has_come: Callable[[], bool], give_up: Callable[[], bool], *, meanwhile: Callable[[], None], patient: bool
+    ) -> bool:
+        """Wait for what the brain says to a job that has no plan; whether it came. No longer than a brain lives, and answers; with
+        ``patient`` another brain is looked for. ``meanwhile`` is called all the time, and may wait for a moment, too."""
+        until = self._clock() + FIRST_PLAN_SECONDS
+        beat = _PATIENT_BEAT_SECONDS if patient else _FIRST_BEAT_SECONDS
+        while not has_come() and not give_up() and self._clock() < until:
+            if self._asked is None and self.state == "open":
+                self._next_at = min(self._next_at, self._clock() + beat)
+            self._serve(_FIRST_BEAT_SECONDS)
+            meanwhile()
+            if self.state == "looking" and self._said:
+                if not patient:
+                    break
+                self._next_at = min(self._next_at, self._clock() + AGAIN_SECONDS)
+        return has_come()
+
+    def _register_again(self) -> None:
+        self._anew = True
+        if self.state == "open" and self._asked is None:
+            self.state, self._next_at = "registering", self._clock()
+
+    def plan_wished(self, plan: Plan, decision: int | None = None) -> None:
+        """What the job is to have from now on, by whose decision."""
+        self.unsent.add(
+            PlanRecord(job=self._job.job, at=self._wall_clock(), kind="desired", plan=plan, decision=decision)
+        )
+
+    def end(self, end: EndJob, fleet: Fleet | None, *, seconds: float = END_SECONDS) -> bool:
+        """Tell all that is still untold, and how the job has ended; whether that is done. Waits for a brain that lives, for a moment.
+        ``fleet``: None: it has no nodes."""
+        if fleet is not None:
+            self._notice(fleet)
+        self._end = end
+        self._next_at = now = self._clock()
+        until = now + seconds
+        while not self.ended and self._clock() < until:
+            self._serve(min(0.1, seconds))
+            if self.state == "looking" and self._said:
+                break
+        if untold := len(self.unsent):
+            self._say(f"the brain wasn't told {untold:,} of the last things that happened")
+        return self.ended
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _notice(self, fleet: Fleet) -> None:
+        if fleet is self._fleet:
+            return
+        self._fleet = fleet
+        now = self._wall_clock()
+        if fleet.plan != self._plan:
+            if self._plan is None:
+                self._register_again()
+            self._plan = fleet.plan
+            self.unsent.add(PlanRecord(job=self._job.job, at=now, kind="granted", plan=fleet.plan))
+        for node in fleet.by_id.values():
+            if (before := self._nodes.get(node.id)) is not node:
+                self._nodes[node.id] = node
+                for event in _events(self._job.job, before, node, now):
+                    self.unsent.add(event)
+
+    # --- the line ---------------------------------------------------------------------------------------------------------
+
+    def _serve(self, wait_seconds: float) -> None:
+        now = self._clock()
+        if self._client is None:
+            if now >= self._next_at:
+                self._connect(now)
+            if self._client is None:
+                return
+        if (reply := self._client.receive(wait_seconds)) is not None:
+            self._take(reply)
+            now = self._clock()
+        if self.state == "looking":
+            return
+        if now >= self._again_at and not self._is_there(self._client, now):
+            return
+        if self._asked is None and (question := self._next(now)) is not None:
+            body, told = question
+            self._asked = _Asked(body, self._client.send(body), now, told)
+            self._again_at = now + AGAIN_SECONDS
+
+    def _connect(self, now: float) -> None:
+        try:
+            endpoint = self._find()
+        except BrainError as error:
+            self._lose(error.message, now)
+            return
+        self._endpoint = endpoint
+        self._client = Client(endpoint, BrainReplies, context=self._context, peer="the brain")
+        self.state, self._asked, self._next_at, self._again_at = "greeting", None, now, now + AGAIN_SECONDS
+
+    def _next(self, now: float) -> tuple[msgspec.Struct, int] | None:
+        if now < self._next_at:
+            return None
+        if self.state == "greeting":
+            return BrainHello(self._version), 0
+        if self.state == "registering":
+            self._anew = False
+            return msgspec.structs.replace(self._job, samples=self.samples, plan=self._plan), 0
+        if self._end is not None and not self.unsent:
+            return None if self.ended else (self._end, 0)
+        report, told = self.unsent.report(self._job.job, self.samples)
+        standing = self.standing() if self.standing is not None else None
+        return msgspec.structs.replace(report, standing=standing, levels=self._levels), told
+
+    def _is_there(self, client: Client, now: float) -> bool:
+        """Look, and ask again what isn't answered yet."""
+        self._again_at = now + AGAIN_SECONDS
+        try:
+            endpoint = self._find()
+        except BrainError as error:
+            self._lose(error.message, now)
+            return False
+        if endpoint != self._endpoint:  # another one has taken over
+            self.close()
+            self.state, self._asked, self._next_at = "looking", None, now
+            return False
+        if self._asked is not None:
+            if now - self._asked.at >= LOST_SECONDS:
+                self._lose("it doesn't answer", now)
+                return False
+            client.send(self._asked.body, sequence=self._asked.sequence)
+        return True
+
+    def _take(self, reply: Reply) -> None:
+        asked, now = self._asked, self._clock()
+        if asked is None or reply.sequence != asked.sequence:
+            return
+        self._asked, body = None, reply.body
+        if isinstance(body, Failure):
+            self._take_failure(body, asked, now)
+        elif isinstance(body, BrainWelcome):
+            self._take_welcome(body, now)
+        else:
+            self._arrived(asked, now)
+            if isinstance(body, Advice):
+                self.advised(body)
+
+    def _arrived(self, asked: _Asked, now: float) -> None:
+        if isinstance(asked.body, EndJob):
+            self.ended = True
+            return
+        self.state, self._pause = "registering" if self._anew else "open", 0.0
+        if self._said:
+            dropped = self.unsent.what_was_dropped()
+            self._say("the brain is there" + (f"; of what happened meanwhile, {dropped} are lost" if dropped else ""))
+            self._said = ""
+        self.unsent.told(asked.told)
+        if isinstance(asked.body, Report):
+            self._levels = self._levels[len(asked.body.levels) :]
+        news = isinstance(asked.body, Report) and bool(asked.body.profiles or asked.body.done)
+        held = isinstance(asked.body, Report) and bool(asked.body.levels)
+        self._beat = SOON_SECONDS if news or held else min(2 * self._beat, BEAT_SECONDS)
+        waits = self.unsent or self._levels or self._anew or self._end is not None
+        self._next_at = now if waits else now + self._beat
+
+    def _take_welcome(self, welcome: BrainWelcome, now: float) -> None:
+        if understand_each_other(welcome.protocol, welcome.oldest):
+            self.state = "registering"
+            return
+        self._lose(f"it is of version {welcome.version}, which doesn't understand {self._version}", now)
+        self._next_at = now + _LONGEST_PAUSE_SECONDS
+
+    def _take_failure(self, failure: Failure, asked: _Asked, now: float) -> None:
+        if failure.code == UNKNOWN_JOB:
+            self.state, self._next_at = "registering", now
+        elif isinstance(asked.body, RegisterJob):
+            self._tell(f"the brain doesn't take this job: {failure.message}")
+            self._next_at = now + LATER_SECONDS
+        elif failure.code in (REFUSED, NOT_UNDERSTOOD, INTERNAL):
+            self._say(f"the brain doesn't take what it was told, which is dropped: {failure.message}")
+            self._arrived(asked, now)
+        else:
+            self._tell(f"the brain can't keep what it is told: {failure.message}")
+            self._next_at = now + LATER_SECONDS
+
+    def _lose(self, why: str, now: float) -> None:
+        self.close()
+        before, self.state, self._asked = self.state, "looking", None
+        lost = "the brain is lost" if before == "open" else "there is no brain"
+        self._pause = min(max(AGAIN_SECONDS, 2 * self._pause), _LONGEST_PAUSE_SECONDS)
+        self._next_at = now + self._pause
+        self._tell(f"{lost} ({why}): training goes on without its advice")
+
+    def _tell(self, what: str) -> None:
+        """Once, until there is a brain again."""
+        if not self._said:
+            self._say(what)
+        self._said = what
+
+
+def _events(job: str, before: Node | None, node: Node, at: float) -> list[NodeRecord]:
+    """What has happened to a node between two looks at it."""
+    found = []
+
+    def add(what: Literal["launched", "up", "resized", "ended"], data: dict[str, Any], reason: str = "") -> None:
+        found.append(NodeRecord(job=job, at=at, node=node.id, event=what, reason=reason, data=data))
+
+    size = {"cores": node.resources.cores, "memory": node.resources.memory}
+    if before is None:
+        add("launched", {"role": node.role, "follows": node.follows, **size})
+    elif before.resources != node.resources:
+        add("resized", size)
+    if node.state == "up" and (before is None or before.state != "up"):
+        add("up", {})
+    if node.state == "ended" and (before is None or before.state != "ended"):
+        add("ended", {"detail": node.detail}, node.reason or "Unknown")
+    return found

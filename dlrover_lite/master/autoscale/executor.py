@@ -1,0 +1,432 @@
+"""Carries out what the autoscaler says, with what a person can ask for too; and tells the brain how the job stands, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.core import slots
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.autoscale.autoscaler import (
+    Autoscaler,
+    Goal,
+    Join,
+    LetGo,
+    MoveHot,
+    NodeNow,
+    Replace,
+    Resize,
+    Scale,
+    SetSize,
+    SmallShards,
+    Step,
+    TakeCut,
+    Turn,
+    World,
+)
+from dlrover_lite.master.autoscale.memory_reflex import AtOnce
+from dlrover_lite.master.autoscale.suggestion_check import misfit, refusal, superseded
+from dlrover_lite.master.checkpoints.checkpoints import OFF, Checkpoints
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.profiling.job_end import predicted_rate
+from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.master.slots.slot_control import SlotControl
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.demands import Done, Standing, StandingNode
+from dlrover_lite.protocol.messages import (
+    AutoscaleRequest,
+    AutoscaleStatus,
+    KillRequest,
+    MoveRequest,
+    ResizeRequest,
+    Scaled,
+    ScaleRequest,
+)
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.transport.frames import Failure
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.loop import Master
+    from dlrover_lite.master.slots.slot_control import Wish
+
+__all__ = ["Executor", "executor_of"]
+
+BY_HAND = "nodes were changed by hand"
+_SPARE = "memory to spare"
+"""Why nodes are given less (``brain.healing.mitigation.Cause``)."""
+
+
+class Executor:
+    """``state`` is kept by ``keep`` before anything that follows from it is done; ``tell`` is given what became of decisions."""
+
+    def __init__(
+        self,
+        state: Autoscaler,
+        *,
+        control: SlotControl,
+        reconciler: Reconciler,
+        servers: ParameterServers,
+        shards: ShardService,
+        story: StoryLog,
+        keep: Callable[[Autoscaler], None],
+        tell: Callable[[Done], None],
+        checkpoints: Callable[[], Checkpoints | None],
+        let_go: Callable[[str, int], str],
+        wall_clock: Callable[[], float],
+        at_once: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """``let_go`` is given why, and the decision's number, and says why that can't be, or ""; ``at_once`` does what can't wait for
+        advice, and is given whether all is trained."""
+        self.state = state
+        self._control = control
+        self._reconciler = reconciler
+        self._servers = servers
+        self._shards = shards
+        self._story = story
+        self._keep = keep
+        self._tell = tell
+        self._checkpoints = checkpoints
+        self._let_go = let_go
+        self._wall_clock = wall_clock
+        self._at_once = at_once
+
+    # --- from the brain, and to it --------------------------------------------------------------------------------------
+
+    def advised(self, advice: Advice) -> None:
+        """What it is to do about the job that runs; another version's advice is refused, not guessed at."""
+        if advice.number <= self.state.heard:
+            return
+        try:
+            goal = self._goal(advice)
+        except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+            self._say(
+                f"decision {advice.number} can't be understood, as by another version, and is left alone: {error}"
+            )
+            goal = None
+        if goal is None:
+            self._take(msgspec.structs.replace(self.state, heard=advice.number))
+            return
+        state, ended = self.state.advised(goal, self._wall_clock(), self._shards.consumed_samples)
+        how = "is suggested" if self.state.mode == "suggest" else "is carried out"
+        if state.busy:
+            self._say(f"decision {goal.number} {how}: {goal.what}")
+        self._take(state)
+        self._told(ended)
+
+    def standing(self) -> Standing:
+        fleet, on = self._reconciler.fleet, self._reconciler.readings
+        hosts = on[1].on if on is not None else {}
+        leaving = self._servers.leaving
+        return Standing(
+            plan=fleet.plan,
+            nodes=tuple(
+                StandingNode(
+                    node.id,
+                    "ps" if node.role == "ps" else "worker",
+                    hosts.get(node.id, ""),
+                    node.resources,
+                    self._reconciler.most_used(node.id),
+                )
+                for node in fleet.running
+                if node.state == "up" and node.id not in leaving
+            ),
+            paused=self.state.paused,
+            busy=self.state.busy,
+            # not what writing the model takes, at the end
+            worker_peak=0
+            if self._shards.trained
+            else max((self._reconciler.most_used(node.id) for node in fleet.of("worker")), default=0),
+            evaluated=self._shards.has_evaluated,
+            heard=self.state.heard,
+            move_rate=float(f"{self._servers.state.move_rate or 0.0:.2g}"),
+        )
+
+    def _goal(self, advice: Advice) -> Goal | None:
+        decision = advice.decision
+        what = str(decision.get("reason", ""))
+        if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
+            target = self._no_less(msgspec.convert(decision["plan"], Plan))
+            return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision))
+        if decision.get("action") == "preempt":
+            steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
+            return Goal(number=advice.number, steps=steps, what=what)
+        treatment = decision.get("treatment") or {}
+        if decision.get("action") == "tell":
+            self._say(f"decision {advice.number}: {treatment.get('node')}: {what}")
+            return None
+        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {}, str(treatment.get("cause")))
+        return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
+
+    def _steps(self, node: str, act: dict[str, Any], cause: str) -> tuple[Step, ...]:
+        """List the steps of a treatment (``brain.healing.mitigation.Act``, as plain data); empty for what this version doesn't know, or
+        only is told. Its host isn't asked for: no backend has several yet."""
+        match act.get("type"):
+            case "resize":
+                wanted = {node: _each(act), **msgspec.convert(act.get("others", {}), dict[str, Resources])}
+                if cause == _SPARE:
+                    return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
+                return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
+            case "replace":
+                return (Replace(node, _each(act)),)
+            case "move slots":
+                share, to = float(act["share"]), dict(act["to"])
+                return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
+            case "add ps":
+                count = self._reconciler.fleet.plan.ps.count + 1
+                return (Join(_each(act), count), MoveHot(node, float(act["share"]), {}, "memory"))
+            case "smaller shards":
+                return (SmallShards(node, float(act["factor"])),)
+        return ()
+
+    def _no_less_now(self, node: str, each: Resources) -> Resources:
+        """It may have been given more since the brain looked, and what is to help it takes nothing away."""
+        known = self._reconciler.fleet.by_id.get(node)
+        return each if known is None else Resources(each.cores, max(each.memory, known.resources.memory))
+
+    def _new_sizes(self, lowered: dict[str, Resources]) -> Iterable[Step]:
+        """Nodes that come later get no more memory than those of their role, if these have all been lowered."""
+        fleet = self._reconciler.fleet
+        for role, planned in (("worker", fleet.plan.worker), ("ps", fleet.plan.ps)):
+            there = [node.id for node in fleet.running if node.role == role]
+            if there and all(node in lowered for node in there) and not fleet.comebacks.get(role, {}).get("OOMKilled"):
+                memory = max(lowered[node].memory for node in there)
+                if memory < planned.each.memory:
+                    yield SetSize("ps" if role == "ps" else "worker", Resources(planned.each.cores, memory))
+
+    def _no_less(self, target: Plan) -> Plan:
+        """Memory that nodes of a role had too little of isn't taken from those that come."""
+        fleet = self._reconciler.fleet
+
+        def role(name: str, wanted: RolePlan, planned: RolePlan) -> RolePlan:
+            if not fleet.comebacks.get(name, {}).get("OOMKilled"):
+                return wanted
+            memory = max(wanted.each.memory, planned.each.memory)
+            return msgspec.structs.replace(wanted, each=msgspec.structs.replace(wanted.each, memory=memory))
+
+        return Plan(ps=role("ps", target.ps, fleet.plan.ps), worker=role("worker", target.worker, fleet.plan.worker))
+
+    # --- from people ----------------------------------------------------------------------------------------------------
+
+    def answer(self, wish: AutoscaleRequest) -> AutoscaleStatus | Failure:
+        now, samples = self._wall_clock(), self._shards.consumed_samples
+        match wish.what:
+            case "pause":
+                self._take(self.state.pause("by request"))
+                self._say("autoscaling is paused by request")
+            case "resume":
+                self._take(self.state.resume(now))
+                self._say("autoscaling goes on")
+            case "accept":
+                if (suggested := self.state.suggestion) is None:
+                    return Failure("refused", "nothing is suggested", "See: dlrover-lite explain")
+                if refused := superseded(wish.decision, suggested):
+                    return refused
+                if why := misfit(suggested, self._world()):
+                    state, ended = self.state.reject(why, now, samples, state="given up")
+                    self._take(state)
+                    self._told(ended)
+                    return refusal(suggested, why)
+                self._say(f"decision {suggested.number} is accepted")
+                self._take(self.state.accept(now, samples))
+            case "reject":
+                if not self.state.busy:
+                    return Failure("refused", "nothing is suggested or under way", "See: dlrover-lite explain")
+                if refused := superseded(wish.decision, self.state.goal or self.state.suggestion):
+                    return refused
+                state, ended = self.state.reject("by request", now, samples)
+                self._take(state)
+                self._told(ended)
+        return self.status()
+
+    def status(self) -> AutoscaleStatus:
+        state = self.state
+        one = state.goal or state.suggestion
+        return AutoscaleStatus(
+            mode=state.mode,
+            paused=state.paused,
+            decision=one.number if one is not None else None,
+            what=one.what if one is not None else "",
+            under_way=state.goal is not None,
+        )
+
+    def by_hand(self, wish: Wish) -> Scaled | Failure:
+        """A person changes something: the brain doesn't undo it. Raises MalformedMessage."""
+        answer = self._control.answer(wish)
+        if isinstance(answer, Failure) or not answer.actions or self.state.mode == "off" or self.state.paused:
+            return answer
+        if isinstance(wish, KillRequest):  # the plan is as it was
+            return answer
+        self._take(self.state.pause(BY_HAND))
+        self._say(f"autoscaling is paused: {BY_HAND}")
+        return Scaled([*answer.actions, "autoscaling is paused (dlrover-lite autoscale resume)"])
+
+    # --- each turn ------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """The next step, if it is time for one; and what can't wait for any."""
+        if self.state.mode == "on" and not self.state.paused:
+            self._at_once(self._shards.trained)
+        if self.state.goal is None:
+            return
+        found = self.state.turn(self._world(), self._wall_clock())
+        self._follow(found)
+        if found.step is not None:
+            refused = self._do(found.step)
+            if refused:
+                self._say(f"a step is refused: {refused}")
+            self._follow(self.state.answered(refused, self._wall_clock(), self._world()))
+
+    def _follow(self, found: Turn) -> None:
+        self._take(found.state)
+        if found.done is not None:
+            self._told([found.done])
+
+    def _world(self) -> World:
+        fleet, leaving = self._reconciler.fleet, self._servers.leaving
+        nodes = tuple(
+            NodeNow(
+                node.id,
+                "ps" if node.role == "ps" else "worker",
+                node.resources,
+                node.state == "up",
+                node.state in ("draining", "ending") or node.id in leaving,
+                node.wanted is not None,
+            )
+            for node in fleet.running
+        )
+        return World(
+            fleet.plan,
+            nodes,
+            settled=self._servers.settled and not fleet.pending,
+            over=fleet.done or self._shards.trained,
+            samples=self._shards.consumed_samples,
+            saved=self._saved(),
+        )
+
+    def _saved(self) -> int:
+        cuts = self._checkpoints()
+        return cuts.newest.samples if cuts is not None and cuts.newest is not None else -1
+
+    def _do(self, step: Step) -> str:
+        """Why it can't be; "" if it is begun."""
+        match step:
+            case SetSize(role, each):
+                self._reconciler.set_size(role, each)
+                return ""
+            case Resize(node, resources):
+                return self._ask(ResizeRequest(node, resources.cores, resources.memory))
+            case Scale(role, count):
+                return self._ask(ScaleRequest(workers=count) if role == "worker" else ScaleRequest(ps=count))
+            case Replace(node, each):
+                return _why_not(self._control.replace(node, each))
+            case Join(each, _):
+                return _why_not(self._control.join(each))
+            case MoveHot():
+                return self._move(step)
+            case SmallShards(node, factor):
+                self._shards.lease_less(node, factor)
+                return ""
+            case TakeCut():
+                cuts = self._checkpoints()
+                answer = cuts.request() if cuts is not None else OFF
+                return answer.message if isinstance(answer, Failure) else ""
+            case LetGo():
+                assert self.state.goal is not None
+                return self._let_go(self.state.goal.what, self.state.goal.number)
+
+    def _ask(self, wish: Wish) -> str:
+        return _why_not(self._control.answer(wish))
+
+    def _move(self, step: MoveHot) -> str:
+        """Those with the most first, each to who has most of its part still to get."""
+        state = self._servers.state
+        to = step.to or {node.id: 1.0 for node in self._reconciler.fleet.servers_up() if not state.owns(node.id)}
+        if not to:
+            return "there is no parameter server without slots to move them to"
+        loads = self._servers.loads
+        measure = loads.busy if step.of == "load" else loads.row_bytes(state, self._servers.reports)
+        owned = np.flatnonzero(state.owned(step.node))
+        order, total = owned[np.argsort(-measure[owned], kind="stable")], float(measure[owned].sum())
+        due = {target: part * step.share * total / sum(to.values()) for target, part in to.items()}
+        given: dict[str, list[int]] = {target: [] for target in due}
+        for slot in order[:-1].tolist():  # one stays
+            load = float(measure[slot])
+            target = max(due, key=lambda name: due[name])
+            if load > due[target] or load <= 0:
+                continue
+            due[target] -= load
+            given[target].append(slot)
+        refused = [
+            self._ask(MoveRequest(slots.pack(slots.of(numbers)), target))
+            for target, numbers in given.items()
+            if numbers
+        ]
+        return next((why for why in refused if why), "")
+
+    def _take(self, state: Autoscaler) -> None:
+        if state != self.state:
+            self.state = state
+            self._keep(state)
+
+    def _told(self, ended: list[Done]) -> None:
+        for done in ended:
+            why = f": {done.why}" if done.why else f" after {done.seconds:.1f} s" if done.state == "done" else ""
+            self._say(f"decision {done.number} is {done.state}{why}")
+            self._tell(done)
+
+    def _say(self, what: str) -> None:
+        self._story.node("master", what)
+
+
+def _each(act: dict[str, Any]) -> Resources:
+    return msgspec.convert(act["resources"], Resources)
+
+
+def _why_not(answer: Scaled | Failure) -> str:
+    return answer.message if isinstance(answer, Failure) else ""
+
+
+def _let_go(master: Master, why: str, decision: int, at: float) -> str:
+    """The job's generation ends, and the next one begins with the newest checkpoint, when there is a plan for it. Why not, or ""."""
+    cuts = master.checkpoints
+    if cuts is None or cuts.newest is None or master.go_back is None:
+        return "there is no checkpoint to go on from"
+    cut = cuts.newest.number
+    master.beginning = master.go_back.let_go(master.facts.generation, cut, why=why, decision=decision, at=at)
+    master.story.node("master", f"lets its nodes go, to go on from checkpoint {cut} later: {why}")
+    return ""
+
+
+def executor_of(master: Master, begin: Autoscaler | None, wall_clock: Callable[[], float]) -> Executor:
+    """Of a master that is being made, and as its brain's line knows it; with what an earlier one has left, else ``begin``."""
+    brain, facts = master.brain, master.facts
+    at_once = AtOnce(
+        master.slots,
+        master.reconciler,
+        master.servers,
+        master.story,
+        exporter=lambda: master.exporting.exporter,
+        clock=master.now,
+    )
+    found = Executor(
+        facts.autoscaler() or begin or Autoscaler(job=master.job, mode="off"),
+        control=master.slots,
+        reconciler=master.reconciler,
+        servers=master.servers,
+        shards=master.shards,
+        story=master.story,
+        keep=facts.keep_autoscaler,
+        tell=brain.done if brain is not None else lambda _: None,
+        checkpoints=lambda: master.checkpoints,
+        let_go=lambda why, decision: _let_go(master, why, decision, wall_clock()),
+        wall_clock=wall_clock,
+        at_once=lambda trained: at_once.turn(trained=trained),
+    )
+    if brain is not None:
+        brain.standing, brain.advised = found.standing, found.advised
+    return found

@@ -1,0 +1,126 @@
+"""What a job asks of the brain, and the plan that it starts with, or goes on with after it has given way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from dlrover_lite.core.expected_end import PredictedRate
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.autoscale.autoscaler import PlanPrediction
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.profiling.job_end import predicted_rate
+from dlrover_lite.master.queued_job import WaitingRoom
+from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.demands import autoscale_of, fixed
+from dlrover_lite.protocol.plans import Plan, initial_plan
+from dlrover_lite.recipe.schema import Recipe, RoleResources
+
+__all__ = ["FirstPlan", "first_plan", "next_plan"]
+
+
+class FirstPlan(NamedTuple):
+    plan: Plan
+    number: int = 0
+    """Of the brain's decision; 0: it isn't by the brain."""
+    why: str = ""
+    begun: bool = False
+    """The job has had nodes before."""
+    predicted: PredictedRate | None = None
+    """Throughput with this plan, by the decision."""
+
+    @property
+    def prediction(self) -> PlanPrediction | None:
+        return None if self.predicted is None else PlanPrediction(self.plan, self.predicted)
+
+    @property
+    def words(self) -> str:
+        by = f" (decision {self.number}: {self.why})" if self.number else ""
+        return f"{'goes on' if self.begun else 'begins'} with {self.plan.describe()}{by}"
+
+
+def first_plan(
+    recipe: Recipe,
+    capacity: Resources,
+    brain: BrainLink | None,
+    room: WaitingRoom,
+    *,
+    say: Callable[[str], None],
+) -> FirstPlan:
+    """The brain's, where it is asked for and there is one that answers; else the recipe's, with a rule of thumb for what it leaves open.
+    Waits as long as the brain wants it to; ``room`` says whether that was for nothing, since the job is to stop."""
+    ours = FirstPlan(initial_plan(recipe.resources, capacity))
+    if brain is None or autoscale_of(recipe) == "off":
+        return ours
+    brain.waits(None)
+    return _advised(recipe, ours, brain, room, after=0, say=say)
+
+
+def next_plan(
+    recipe: Recipe,
+    before: Plan,
+    brain: BrainLink | None,
+    room: WaitingRoom,
+    *,
+    since: float,
+    after: int,
+    say: Callable[[str], None],
+) -> FirstPlan:
+    """For a job that has given way to others, ``since`` then and by the decision ``after``: the brain's plan; the one it had ``before``,
+    when there is no brain any more."""
+    ours = FirstPlan(before, begun=True)
+    if brain is None:
+        return ours
+    brain.waits(since)
+    return _advised(recipe, ours, brain, room, after=after, say=say)
+
+
+def _advised(
+    recipe: Recipe,
+    ours: FirstPlan,
+    brain: BrainLink,
+    room: WaitingRoom,
+    *,
+    after: int,
+    say: Callable[[str], None],
+) -> FirstPlan:
+    """What isn't newer than ``after`` was said before."""
+    heard: list[Advice] = []
+
+    def take(advice: Advice) -> None:
+        if advice.number > after:
+            heard.append(advice)
+
+    brain.advised = take
+    while brain.first_advice(
+        lambda: bool(heard), room.is_over, meanwhile=room.turn, patient=room.status.state == "queued"
+    ):
+        advice = heard.pop()
+        heard.clear()
+        action, why = advice.decision.get("action"), str(advice.decision.get("reason", ""))
+        if action == "queue":
+            room.waits(why)
+            continue
+        if action not in ("start", "refuse"):
+            continue  # of when it ran: a brain that has just come decided it before it heard that the job has given way
+        if action != "start" or advice.decision.get("plan") is None:
+            say(f"{ours.words}, since the brain has no plan for it: {why}")
+            return ours
+        try:
+            plan = msgspec.convert(advice.decision["plan"], Plan)
+        except msgspec.ValidationError as error:
+            say(f"{ours.words}, since the brain's plan can't be understood, as by another version: {error}")
+            return ours
+        limits = recipe.resources
+        plan = _memory_fixed(plan, limits.ps, limits.worker)
+        return FirstPlan(plan, advice.number, why, ours.begun, predicted_rate(advice.decision))
+    if room.status.state == "queued" and not room.is_over():
+        say("there is no brain any more that it could wait for")
+    return ours
+
+
+def _memory_fixed(plan: Plan, ps: RoleResources | None, worker: RoleResources | None) -> Plan:
+    """Memory of a role that the recipe fixes is the recipe's."""
+    return Plan(ps=fixed(ps) or plan.ps, worker=fixed(worker) or plan.worker)

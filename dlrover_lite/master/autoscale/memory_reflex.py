@@ -1,0 +1,96 @@
+"""Memory that nodes are given before the brain could be asked: parameter servers (PS) that fill up, workers that nearly
+are, the one that writes the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dlrover_lite.core.units import MIB, format_bytes
+from dlrover_lite.master.autoscale.filling_servers import Filling
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.master.slots.slot_control import SlotControl
+from dlrover_lite.protocol.messages import ResizeRequest
+
+__all__ = ["AtOnce"]
+
+_NEARLY_FULL, _MORE = 0.9, 1.25
+"""Of its limit that a worker uses when it gets more; and its new limit over that."""
+_EXPORT_BYTES = 512 * MIB
+"""Beside what a worker has used: rows that are scanned and held back, and what writes them (Parquet's library takes the most)."""
+
+
+class AtOnce:
+    """Of a job that is autoscaled. ``exporter`` says which worker writes the model, or ""."""
+
+    def __init__(
+        self,
+        control: SlotControl,
+        reconciler: Reconciler,
+        servers: ParameterServers,
+        story: StoryLog,
+        *,
+        exporter: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._control = control
+        self._reconciler = reconciler
+        self._servers = servers
+        self._story = story
+        self._exporter = exporter
+        self._clock = clock
+        self._filling = Filling()
+        self._exports = ""
+        """The worker that was given room to."""
+
+    def turn(self, *, trained: bool) -> None:
+        """``trained``: on all there is."""
+        if trained:
+            self._make_room_to_export()
+        else:
+            self._fill_up()
+            self._raise_workers()
+
+    def _fill_up(self) -> None:
+        """Those PS that are about to be full get a little more: the brain hears of it, and decides what they are to have."""
+        servers = self._reconciler.fleet.servers_up()
+        self._filling.keep({node.id for node in servers})
+        for node in servers:
+            # moves see to their own room
+            if node.wanted is not None or not self._servers.tidy(node.id):
+                continue
+            report, limit = self._servers.reports[node.id], node.resources.memory
+            used = partial(self._reconciler.memory_used, node.id)
+            wanted = self._filling.look(node.id, self._clock(), held=report.bytes, limit=limit, used=used)
+            if wanted is not None:
+                self._give(node.id, limit, wanted, "fills up")
+
+    def _raise_workers(self) -> None:
+        """Those that have come to need more than any had until their limit was set."""
+        for node in self._reconciler.fleet.staying:
+            usage, limit = self._reconciler.usage.get(node.id), node.resources.memory
+            if (
+                node.state == "up"
+                and node.wanted is None
+                and usage is not None
+                and usage.memory >= _NEARLY_FULL * limit
+            ):
+                self._give(node.id, limit, int(_MORE * usage.memory), "is nearly full")
+
+    def _make_room_to_export(self) -> None:
+        """Its limit may be what training takes."""
+        node = self._reconciler.fleet.by_id.get(self._exporter())
+        if node is None or node.id == self._exports:
+            return
+        self._exports = node.id
+        wanted = self._reconciler.most_used(node.id) + _EXPORT_BYTES
+        self._give(node.id, node.resources.memory, wanted, "writes the model")
+
+    def _give(self, node: str, limit: int, wanted: int, why: str) -> None:
+        """As far as there is so much."""
+        more = self._control.more_memory(node, wanted)
+        if more > limit:
+            self._story.node(node, f"{why}: it gets {format_bytes(more)} instead of {format_bytes(limit)} at once")
+            self._control.answer(ResizeRequest(node, memory=more))

@@ -1,0 +1,66 @@
+"""When the brain looks next whether something is to be done about the job, or why it doesn't: what a person waits for who watches it.
+
+It looks when an interval that was measured has ended: that is when it is asked. (What parameter servers hold it is told every second in
+which they grow, and whatever comes of that comes at once.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlrover_lite.protocol.messages import NextLook
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+    from dlrover_lite.master.loop import Master
+
+__all__ = ["QUEUED", "next_look"]
+
+QUEUED = NextLook(None, "it is decided as soon as other jobs leave room")
+
+
+def next_look(master: Master) -> NextLook | None:
+    """None: the job is over."""
+    if master.outcome is not None:
+        return None
+    if why := _over(master) or _may_not(master.executor.state) or _nobody(master):
+        return NextLook(None, why)
+    profiling = master.profiling
+    if (ends_at := profiling.ends_at) is None:
+        return NextLook(None, f"nothing can be measured: {profiling.disturbed}")
+    if _is_done_before(master, profiling.seconds_left):
+        return NextLook(None, "the job is done before the next interval is measured")
+    first = "" if profiling.has_measured else "the first interval with these nodes is measured"
+    return NextLook(round(ends_at, 1), first)
+
+
+def _over(master: Master) -> str:
+    if master.stopping or master.beginning is not None:
+        return "the job ends"
+    return "all is trained" if master.shards.trained else ""
+
+
+def _may_not(state: Autoscaler) -> str:
+    """Why nothing would be done."""
+    if state.mode == "off":
+        return "autoscaling is off for this job"
+    if state.paused:
+        return f"autoscaling is paused: {state.paused}"
+    if state.goal is not None:
+        return f"decision {state.goal.number} is being carried out"
+    if state.suggestion is not None:
+        return f"decision {state.suggestion.number} waits to be accepted or rejected"
+    return ""
+
+
+def _nobody(master: Master) -> str:
+    if master.brain is None:
+        return "no brain advises this job"
+    return master.brain.trouble
+
+
+def _is_done_before(master: Master, seconds: float) -> bool:
+    """At the present rate."""
+    rate = master.progress.rate(now=master.now())
+    left = master.shards.plan.samples * master.shards.plan.epochs - master.shards.consumed_samples
+    return rate > 0 and left / rate < seconds

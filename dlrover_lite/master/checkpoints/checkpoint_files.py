@@ -1,0 +1,132 @@
+"""What a cut's orders and its manifest say. Pure: data in, data out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dlrover_lite.checkpoint.manifest import Consumed, Layout, Manifest, PartEntry
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.protocol.messages import SnapshotOrder, SnapshotReport
+from dlrover_lite.protocol.nodes import Usage
+
+__all__ = [
+    "Basis",
+    "Noted",
+    "Owner",
+    "basis_for",
+    "interval_for",
+    "manifest_of",
+    "number_of",
+    "part_order",
+    "spill_bytes",
+]
+
+_LEAST_SPILL_BYTES = 1 << 20
+
+
+class Basis(NamedTuple):
+    """The newest complete cut, and how many have been taken since its base."""
+
+    manifest: Manifest
+    increments: int
+
+
+class Owner(NamedTuple):
+    """A PS that owns slots."""
+
+    owned: SlotSet
+    numbers: list[int]
+    """Its own, then those of the PS whose memory it has taken over, the last one first."""
+
+
+class Noted(NamedTuple):
+    """What is known when a cut begins, before any snapshot does."""
+
+    job: str
+    cut: int
+    at: float
+    """Seconds since the epoch."""
+    generation: int
+    map_version: int
+    consumed: Consumed
+    samples: int
+    facts: dict[str, Any]
+    builds_on: int | None
+
+
+def number_of(node: str) -> int:
+    """``ps-3`` is 3."""
+    return int(node.rpartition("-")[2])
+
+
+def basis_for(found: Basis | None, job: str, generation: int, full_every: int, owners: Sequence[Owner]) -> Basis | None:
+    """What the next cut is to build on; None: it is a base. Another generation's epochs mean nothing in this one."""
+    if found is None or found.increments + 1 >= full_every:
+        return None
+    manifest = found.manifest
+    if manifest.job != job or manifest.generation != generation:
+        return None
+    return found if any(_part_before(manifest, owner) is not None for owner in owners) else None
+
+
+def spill_bytes(limit: int, usage: Usage | None) -> int:
+    """For a server with this memory: half of what it has left, so that a cut doesn't take it over its limit; 0 where that isn't known."""
+    return max(_LEAST_SPILL_BYTES, (limit - usage.memory) // 2) if limit and usage is not None else 0
+
+
+def interval_for(seconds: float) -> float:
+    """Tell how many seconds from one checkpoint to the next would do, if one takes so many: half as many again, in whole tens."""
+    return max(10.0, 10.0 * math.ceil(1.5 * seconds / 10.0))
+
+
+def part_order(order: SnapshotOrder, basis: Basis | None, owner: Owner, moved: SlotSet) -> SnapshotOrder:
+    """``order``, with what is to be written in it. ``moved``: slots that came to their owners after the cut to build on."""
+    if basis is None:
+        return order
+    before = _part_before(basis.manifest, owner)
+    if before is None:
+        return msgspec.structs.replace(order, whole=slot_sets.pack(owner.owned))
+    whole = owner.owned & (moved | ~slot_sets.unpack(before.slots))
+    return msgspec.structs.replace(order, since=before.clocks, whole=slot_sets.pack(whole))
+
+
+def _part_before(manifest: Manifest, owner: Owner) -> PartEntry | None:
+    """Of the same memory, as it was at an earlier cut."""
+    for number in owner.numbers:
+        for part in manifest.parts:
+            if part.ps == number and len(part.clocks) == len(manifest.groups) > 0:
+                return part
+    return None
+
+
+def manifest_of(noted: Noted, reports: Mapping[str, SnapshotReport]) -> Manifest:
+    """Raises JobError when parameter servers have told what can't be."""
+    layouts, parts = list[Layout](), list[PartEntry]()
+    for node, report in reports.items():
+        try:
+            parts.append(msgspec.json.decode(report.part, type=PartEntry))
+            layouts.append(msgspec.json.decode(report.layout, type=Layout))
+        except msgspec.MsgspecError as error:
+            raise JobError(f"{node} has told of its part what can't be understood: {error}") from error
+    if not layouts or any(layout != layouts[0] for layout in layouts):
+        raise JobError("the parameter servers don't keep the same tables")
+    return Manifest(
+        job=noted.job,
+        cut=noted.cut,
+        at=noted.at,
+        builds_on=noted.builds_on,
+        generation=noted.generation,
+        map_version=noted.map_version,
+        consumed=noted.consumed,
+        configuration=layouts[0].configuration,
+        groups=layouts[0].groups,
+        samples=noted.samples,
+        facts=noted.facts,
+        parts=parts,
+    )

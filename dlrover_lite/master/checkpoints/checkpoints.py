@@ -1,0 +1,435 @@
+"""A job's cuts: the state machine of ``cuts``, with orders for parameter servers, files at the destination, and what is to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import msgspec
+
+from dlrover_lite.checkpoint.lineage import Lineage
+from dlrover_lite.checkpoint.manifest import Consumed, Manifest
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.units import format_bytes
+from dlrover_lite.master.checkpoints.checkpoint_files import (
+    Noted,
+    Owner,
+    basis_for,
+    interval_for,
+    manifest_of,
+    number_of,
+    part_order,
+    spill_bytes,
+)
+from dlrover_lite.master.checkpoints.checkpoint_schedule import (
+    Commit,
+    Cuts,
+    Drop,
+    Hurry,
+    Instruction,
+    Open,
+    Server,
+    Take,
+    Tell,
+    View,
+)
+from dlrover_lite.master.checkpoints.checkpoint_stalls import Steps
+from dlrover_lite.master.checkpoints.checkpoint_store import CutStore, Found, Opened
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.io_thread import Background
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.slots.parameter_servers import ParameterServers, consumed
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.messages import (
+    CheckpointProblem,
+    CheckpointPromise,
+    CheckpointsStatus,
+    CheckpointStall,
+    CheckpointStatus,
+    CheckpointUnderWay,
+    PsReport,
+    SnapshotOrder,
+)
+from dlrover_lite.protocol.nodes import Usage
+from dlrover_lite.recipe.schema import Checkpoint
+from dlrover_lite.transport.frames import Failure
+
+__all__ = ["OFF", "Checkpoints", "CutNumbers"]
+
+T = TypeVar("T")
+
+OFF = Failure(
+    "refused", "this job takes no checkpoints: its recipe says `checkpoint: off`", "Remove that line, and run it again."
+)
+_OVER = Failure("refused", "the job has ended: there is nothing to take a checkpoint of")
+_MOST_STALLS = 32
+"""Kept."""
+_CLEANING_SECONDS = 2.0
+"""At the job's end a destination is given so long to let be removed what is half-written or too old."""
+
+
+class CutNumbers(msgspec.Struct, frozen=True):
+    """What is kept with the ledger."""
+
+    next: int = 1
+    """No cut has had this number or a higher one."""
+    under_way: int = 0
+    """0: none."""
+    wanted: bool = False
+    newest: CheckpointStatus | None = None
+    stalls: tuple[CheckpointStall, ...] = ()
+    """The last ones, the oldest first."""
+
+
+class Checkpoints:
+    """``keep`` puts numbers among the facts, which ``shards.commit`` makes durable; ``known``: what an earlier master has left there.
+    ``facts_of``: what the master is to know again beside the ledger. ``usage``: of nodes, as last seen. ``generation``: of the job's
+    parameters; each restore has a new one.
+
+    Nothing here waits for the destination, but for ``close``.
+    """
+
+    def __init__(
+        self,
+        chosen: Checkpoint,
+        url: str,
+        *,
+        job: str,
+        servers: ParameterServers,
+        shards: ShardService,
+        story: StoryLog,
+        keep: Callable[[CutNumbers], None],
+        known: CutNumbers | None,
+        facts_of: Callable[[], dict[str, Any]],
+        usage: Mapping[str, Usage],
+        steps: Steps | None = None,
+        generation: int = 0,
+        lineage: Lineage = Lineage(),  # noqa: B008 - it can't change
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._chosen = chosen
+        self._job = job
+        self._generation = generation
+        self._steps = steps or Steps()
+        self._servers = servers
+        self._shards = shards
+        self._story = story
+        self._keep = keep
+        self._facts_of = facts_of
+        self._usage = usage
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._store = CutStore(url, create=known is None or known.newest is None, lineage=lineage)
+        self._background = Background("checkpoints")
+        self._opened: Opened | None = None
+        self._noted: Noted | None = None
+        self._began = 0.0
+        self._cleans = False
+        """A cut was under way when the job ended."""
+        self._problem: CheckpointProblem | None = None
+        self._interval_is_told = False
+        self._is_asked = False
+        """A turn has something to go by that it hadn't before."""
+        self._heard: dict[str, tuple[int, str]] = {}
+        """Which state of which cut each PS has told last."""
+        self._kept = known or CutNumbers()
+        self.newest = self._kept.newest
+        self._stalls = self._kept.stalls
+        self.cuts = self._resumed(self._kept)
+        self._background.submit(self._store.look, self._looked)
+
+    def _resumed(self, known: CutNumbers) -> Cuts:
+        """A cut that an earlier master was at has come to nothing: its number isn't used again."""
+        every, newest = self._chosen.every_seconds, known.newest
+        # A clock that was put forward or back may make the next cut come sooner, but not later.
+        since = 0.0 if newest is None else min(max(0.0, self._wall_clock() - newest.at), every)
+        if known.under_way:
+            self._story.node("master", f"checkpoint {known.under_way} is given up: the master has been restarted")
+        return Cuts(
+            every,
+            due_at=self._clock() + every - since,
+            next=known.next,
+            newest=newest.number if newest else 0,
+            wanted=known.wanted or known.under_way > 0,
+            hurried=known.wanted or known.under_way > 0,
+        )
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    def status(self) -> CheckpointsStatus:
+        cuts, under_way = self.cuts, None
+        if cuts.phase != "idle":
+            rows, size, _ = cuts.written
+            under_way = CheckpointUnderWay(cuts.cut, cuts.phase, rows, size)
+        return CheckpointsStatus(self.newest, under_way, self._problem, list(self._stalls))
+
+    def request(self) -> CheckpointPromise | Failure:
+        """Take one as soon as may be."""
+        if self.cuts.over:
+            return _OVER
+        self.cuts, number = self.cuts.request(self._clock())
+        self._remember()
+        self._is_asked = True
+        return CheckpointPromise(number)
+
+    def heard(self, report: PsReport) -> None:
+        """Of a PS: what it has told of its part."""
+        said = report.snapshot
+        if said is not None and self._heard.get(report.node) != (said.cut, said.state):
+            self._heard[report.node] = said.cut, said.state
+            self._is_asked = True
+
+    @property
+    def has_news(self) -> bool:
+        """A turn shouldn't wait."""
+        return self._is_asked or self._background.is_done
+
+    def fileno(self) -> int:
+        """Readable when the destination has answered."""
+        return self._background.fileno()
+
+    def stop(self) -> None:
+        """The job is to stop, after a last cut. May be said again."""
+        self.cuts = self.cuts.stop(self._clock(), begun=self._shards.consumed_samples > 0)
+
+    def may_stop(self, fleet: Fleet) -> bool:
+        """Whether there is no last cut to wait for: it is complete, or can't be."""
+        lost = fleet.done and any(fleet.by_id[node].state == "ended" for node in self._servers.state.counts())
+        return self.cuts.may_stop(self._clock()) or (lost and self.cuts.phase != "committing")
+
+    def misses(self, samples: int) -> bool:
+        """Say whether more has been trained than ``samples``, and than the newest complete one holds."""
+        newest = self.newest.samples if self.newest is not None else 0
+        return self._shards.consumed_samples > max(samples, newest)
+
+    def missing(self) -> str:
+        """What a job that has been stopped ends without, and why; empty: its last checkpoint is complete."""
+        cuts, problem = self.cuts, self._problem
+        if cuts.newest >= cuts.last:
+            return ""
+        why = f": {problem.why}" if problem is not None and problem.number >= cuts.newest else ""
+        return f"without a last checkpoint{why}"
+
+    # --- each turn ------------------------------------------------------------------------------------------------------
+
+    def turn(self, fleet: Fleet) -> None:
+        """Bring the cut under way nearer to its end. Raises JobError when the ledger can't be written."""
+        self._is_asked = False
+        self._background.take()
+        self._take_stall()
+        while True:
+            before = self.cuts
+            self._go(self.cuts.tick(self._clock(), self._view(fleet)), fleet)
+            if self.cuts.phase == before.phase:
+                break
+        self._servers.hold_moves = self.cuts.holds_moves(self._clock())
+
+    def end(self) -> None:
+        """The job is over: what is under way is given up."""
+        self._cleans = self.cuts.phase != "idle"
+        self._go(self.cuts.end())
+        self._servers.hold_moves = False
+
+    def close(self) -> None:
+        """Nobody writes any more: nothing stays of the cut that was under way, nor of those that needn't be kept since the last one, if
+        the destination lets us."""
+        if self._cleans:
+            self._background.submit(self._store.clean, lambda _: None)
+        if not self._background.close(_CLEANING_SECONDS):
+            print("the checkpoints' destination doesn't answer; what is to be removed there may stay", flush=True)
+
+    def _view(self, fleet: Fleet) -> View:
+        servers, state = self._servers, self._servers.state
+        generation = servers.restore.generation if servers.restore is not None else 0
+        found = []
+        for node in state.counts():
+            report = servers.reports.get(node)
+            ready = (
+                report is not None and report.version >= state.version and report.tidy and report.restored >= generation
+            )
+            found.append(Server(node, fleet.by_id[node].state == "up", ready))
+        return View(
+            begun=self._shards.consumed_samples > 0,
+            at_rest=state.version > 0 and all(move.state == "queued" for move in state.moves),
+            queued=any(move.state == "queued" for move in state.moves),
+            servers=found,
+            reports={node: report.snapshot for node, report in servers.reports.items() if report.snapshot is not None},
+        )
+
+    def _go(self, following: tuple[Cuts, list[Instruction]], fleet: Fleet | None = None) -> None:
+        before, (self.cuts, instructions) = self.cuts, following
+        if (problem := self.cuts.problem) is not None and problem is not before.problem:
+            self._problem = CheckpointProblem(
+                problem.cut, self._wall_clock(), problem.why, problem.hint, problem.failures
+            )
+        self._remember()
+        if before.phase != "idle" and self.cuts.phase == "idle":
+            self._steps.gives_up()  # unless it is complete
+        if any(isinstance(step, Open | Take) for step in instructions):
+            self._shards.commit()
+        for instruction in instructions:
+            match instruction:
+                case Open(cut):
+                    self._open(cut)
+                case Take(cut, nodes, seconds):
+                    assert fleet is not None
+                    self._order(cut, nodes, fleet, seconds)
+                case Hurry():
+                    for node, order in self._servers.snapshots.items():
+                        self._servers.snapshots[node] = msgspec.structs.replace(order, seconds=0.0)
+                case Drop():
+                    self._servers.snapshots.clear()
+                case Commit():
+                    self._commit(instruction)
+                case Tell(text):
+                    self._story.node("master", text)
+
+    def _remember(self) -> None:
+        cuts = self.cuts
+        numbers = CutNumbers(cuts.next, cuts.cut, cuts.wanted, self.newest, self._stalls)
+        if numbers != self._kept:
+            self._kept = numbers
+            self._keep(numbers)
+
+    # --- a cut ----------------------------------------------------------------------------------------------------------
+
+    def _open(self, cut: int) -> None:
+        self._background.submit(lambda: self._store.open(cut), lambda done: self._begun(cut, done))
+
+    def _order(self, cut: int, nodes: list[str], fleet: Fleet, seconds: float) -> None:
+        """What is consumed comes first: nothing of it can be missing in a snapshot that begins later."""
+        opened, state = self._opened, self._servers.state
+        assert opened is not None
+        owners = {node: Owner(state.owned(node), _line(node, fleet)) for node in nodes}
+        basis = basis_for(opened.basis, self._job, self._generation, self._chosen.full_every, [*owners.values()])
+        moved = state.moved_since(basis.manifest.map_version if basis else 0)
+        below, ranges = consumed(self._shards)
+        self._noted = Noted(
+            job=self._job,
+            cut=cut,
+            at=self._wall_clock(),
+            generation=self._generation,
+            map_version=state.version,
+            consumed=Consumed(below, ranges),
+            samples=self._shards.consumed_samples,
+            facts=self._facts_of(),
+            builds_on=basis.manifest.cut if basis else None,
+        )
+        self._began = self._clock()
+        self._steps.begins(cut, self._began)
+        order = SnapshotOrder(cut, self._job, self._store.url, compress=self._chosen.compress, seconds=seconds)
+        for node, owner in owners.items():
+            room = spill_bytes(fleet.by_id[node].least_memory, self._usage.get(node))
+            self._servers.snapshots[node] = part_order(
+                msgspec.structs.replace(order, spill_bytes=room), basis, owner, moved
+            )
+        failpoint("master.cut.ordered")
+
+    def _commit(self, commit: Commit) -> None:
+        failpoint("master.cut.written")
+        opened, noted = self._opened, self._noted
+        assert opened is not None and noted is not None
+        try:
+            manifest = manifest_of(noted, commit.parts)
+        except DlroverLiteError as error:
+            self._go(self.cuts.failed(commit.cut, error.message, error.hint, self._clock()))
+            return
+        self._background.submit(lambda: opened.writer.commit(manifest), lambda done: self._committed(manifest, done))
+
+    # --- what the destination has answered ------------------------------------------------------------------------------
+
+    def _looked(self, done: Future[Found]) -> None:
+        found = _outcome(done)
+        if isinstance(found, DlroverLiteError):
+            self._go(self.cuts.unreachable(found.message, found.hint))
+        else:
+            self._take_over(found)
+
+    def _take_over(self, found: Found) -> None:
+        one = found.newest
+        if one is not None and (self.newest is None or one.cut > self.newest.number):
+            self.newest = CheckpointStatus(one.cut, one.at, one.samples, one.rows, one.stored_bytes, 0.0)
+        self._go((self.cuts.found(one.cut if one else 0, found.used), []))
+
+    def _begun(self, cut: int, done: Future[Opened | Found]) -> None:
+        result = _outcome(done)
+        if isinstance(result, Opened):
+            failpoint("master.cut.opened")
+            self._opened = result
+            self._go((self.cuts.opened(cut, self._clock()), []))
+        elif isinstance(result, Found):
+            self._take_over(result)
+            self._go((self.cuts.refused(cut, result.used), []))
+        else:
+            self._go(self.cuts.failed(cut, result.message, result.hint, self._clock()))
+
+    def _committed(self, manifest: Manifest, done: Future[None]) -> None:
+        cut, error = manifest.cut, _outcome(done)
+        if error is not None:
+            self._go(self.cuts.failed(cut, error.message, error.hint, self._clock()))
+            return
+        failpoint("master.cut.manifest")
+        seconds, size = self._clock() - self._began, manifest.stored_bytes
+        self._steps.ends(cut, self._clock())
+        self.newest = CheckpointStatus(cut, manifest.at, manifest.samples, manifest.rows, size, seconds)
+        kind = "" if manifest.builds_on is None else f", on top of {manifest.builds_on}"
+        what = f"{manifest.rows:,} rows, {format_bytes(size)}{kind}"
+        self._story.node("master", f"checkpoint {cut} is complete in {seconds:.2f} s: {what}")
+        self._judge_interval(cut, seconds)
+        self._go((self.cuts.committed(cut), []))
+        failpoint("master.cut.complete")
+        keep, every_hours = self._chosen.keep, self._chosen.keep_every_hours
+        self._background.submit(lambda: self._store.retain(keep, every_hours), lambda done: self._retained(cut, done))
+
+    def _judge_interval(self, cut: int, seconds: float) -> None:
+        """Say once that checkpoints take longer than the time from one to the next."""
+        every = self._chosen.every_seconds
+        if seconds <= every or self._interval_is_told:
+            return
+        self._interval_is_told = True
+        enough = interval_for(seconds)
+        why = f"checkpoint {cut} took {seconds:.0f} s, longer than the {every:g} s from one to the next"
+        hint = f"It would do to take one every {enough:g} s: checkpoint.every_seconds."
+        self._problem = CheckpointProblem(cut, self._wall_clock(), why, hint, too_slow=True)
+        self._story.node("master", f"{why}. {hint}")
+
+    def _take_stall(self) -> None:
+        """How long the last one has held training up, once all workers have told."""
+        stall, newest = self._steps.take(self._clock()), self.newest
+        if stall is None or newest is None or newest.number != stall.cut:
+            return
+        self.newest = msgspec.structs.replace(
+            newest, stall_seconds=stall.seconds, usual_stall_seconds=stall.usual_seconds
+        )
+        told = CheckpointStall(stall.cut, newest.seconds, stall.seconds, stall.usual_seconds)
+        self._stalls = (*self._stalls, told)[-_MOST_STALLS:]
+        self._remember()
+
+    def _retained(self, cut: int, done: Future[list[int]]) -> None:
+        error = _outcome(done)
+        if isinstance(error, DlroverLiteError):
+            why = f"old checkpoints can't be deleted: {error.message}"
+            self._problem = CheckpointProblem(cut, self._wall_clock(), why, error.hint)
+            self._story.node("master", why)
+
+
+def _outcome(done: Future[T]) -> T | DlroverLiteError:
+    """The result, or an error that is for a person. Raises any other: a bug."""
+    error = done.exception()
+    if error is None:
+        return done.result()
+    if not isinstance(error, DlroverLiteError):
+        raise error
+    return error
+
+
+def _line(node: str, fleet: Fleet) -> list[int]:
+    """The numbers of a PS and of those whose memory it has taken over."""
+    numbers = []
+    while node:
+        numbers.append(number_of(node))
+        node = fleet.by_id[node].follows
+    return numbers

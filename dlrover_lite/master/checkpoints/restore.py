@@ -1,0 +1,337 @@
+"""Generations of a job: each but the first begins with a cut. Which one is chosen, and everything that is made anew for it.
+
+The order makes it safe to be killed anywhere: the beginning is noted, all nodes end, then the new ledger appears, whole. A ledger is never
+newer than the parameters that belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from dlrover_lite.checkpoint.manifest import Manifest, known_id_kinds
+from dlrover_lite.checkpoint.store import CheckpointStore
+from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.units import Resources
+from dlrover_lite.jobs.checkpoint_location import store_of
+from dlrover_lite.jobs.restore_point import Gone, NeverTaken, Unreachable, Unusable, Usable, newest_checkpoint
+from dlrover_lite.jobs.store import Beginning, Job
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler, PlanPrediction
+from dlrover_lite.master.checkpoints.checkpoints import CutNumbers
+from dlrover_lite.master.checkpoints.restored_ledger import (
+    NewLedger,
+    begun_anew,
+    consumed_minibatches,
+    cut_facts,
+    ledger_of,
+    settings_of,
+    write_ledger,
+)
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.job_state_store import (
+    AUTOSCALER,
+    BEGAN,
+    CUTS,
+    FLEET,
+    GENERATION,
+    PROGRESS,
+    RESTARTS,
+    RESTORE,
+    SLOTS,
+    Generation,
+    decoded,
+)
+from dlrover_lite.master.nodes.fleet import Fleet, Note
+from dlrover_lite.master.slots.slot_state import SlotState
+from dlrover_lite.master.work.ledger_data import TokensReserved
+from dlrover_lite.master.work.ledger_store import LedgerStore
+from dlrover_lite.master.work.shard_plan import ID_KINDS, PLAN, ShardPlan
+from dlrover_lite.protocol.messages import NodeFailed, RestoreOrder
+from dlrover_lite.protocol.nodes import Backend
+from dlrover_lite.protocol.plans import Plan, RolePlan
+
+__all__ = ["GoingBack", "begin_generation", "end_generation", "waiting"]
+
+MOST = 5
+"""So often a job goes back by itself."""
+_END_SECONDS = 60.0
+
+
+class GoingBack:
+    """Decides whether a job that has lost parameters goes on from a cut, and from which."""
+
+    def __init__(self, job: Job, insist: Callable[[Callable[[], None]], object] = lambda action: action()) -> None:
+        """``insist`` does what it is given until there is room for it on the disk."""
+        self._job = job
+        self._insist = insist
+
+    def __call__(self, failed: NodeFailed, now: Generation) -> tuple[Beginning, list[str]]:
+        """What is noted, durably, and what to say of newer cuts that can't be used. Raises JobError, the job's end, when there is none, or
+        it has gone back too often."""
+        message, _, hint = failed.message.partition("\n")
+        why = f"{failed.node}: {message}" if failed.because == "damaged" else message
+        if now.went_back >= MOST:
+            raise JobError(
+                f"{failed.node}: {message}. The job has gone back to a checkpoint {MOST} times: that is enough",
+                hint=hint,
+            )
+        damaged = self._damaged(failed, now, message)
+        if failed.because == "damaged" and now.exactly:
+            raise JobError(f"{failed.node}: {message}", hint=hint)
+        found = newest_checkpoint(self._job)
+        if not isinstance(found, Usable):
+            hint = hint or f"Its log: dlrover-lite logs {self._job.id} --node {failed.node}"
+            raise JobError(f"{failed.node}: {message}{_but(found)}", hint=hint)
+        beginning = Beginning(
+            now.number + 1,
+            found.url,
+            found.manifest.cut,
+            why,
+            exactly=now.exactly and found.url == now.url,
+            only_parameters=found.only_parameters,
+            went_back=now.went_back + 1,
+            damaged=damaged,
+        )
+        return self._noted(beginning, found.manifest.generation), [f"passed over {line}" for line in found.passed_over]
+
+    def _damaged(self, failed: NodeFailed, now: Generation, message: str) -> dict[str, dict[int, str]]:
+        """All that are known to be, noted for whoever asks what the job can go on from."""
+        damaged = {url: dict(cuts) for url, cuts in now.damaged.items()}
+        noted = self._job.beginning()
+        if failed.because == "damaged" and noted is not None:
+            damaged.setdefault(now.url, {})[now.cut] = message
+            known = msgspec.structs.replace(noted, damaged=damaged)
+            self._insist(lambda: self._job.write_beginning(known))
+        return damaged
+
+    def let_go(self, now: Generation, cut: int, *, why: str, decision: int, at: float) -> Beginning:
+        """What is noted, durably, of a job that gives way to others: it goes on from this cut of its own, but not before the brain has a
+        plan for it again. ``why`` in words, by which ``decision``; ``at``: seconds since the epoch."""
+        beginning = Beginning(
+            now.number + 1,
+            store_of(self._job).url,
+            cut,
+            why,
+            went_back=now.went_back,
+            damaged=now.damaged,
+            waits_since=at,
+            decision=decision,
+        )
+        return self._noted(beginning, now.lineage.taken_in(cut, now.number))
+
+    def _noted(self, beginning: Beginning, taken_in: int) -> Beginning:
+        beginning = beginning.after(self._job.beginning(), store_of(self._job).url, taken_in)
+        self._insist(lambda: self._job.write_beginning(beginning))
+        failpoint("master.restore.noted")
+        return beginning
+
+
+def _but(point: NeverTaken | Gone | Unreachable | Unusable) -> str:
+    """Why the job can't go back."""
+    match point:
+        case Unreachable(_, why, _):
+            return f", and the checkpoints can't be read: {why}"
+        case Gone(url, recorded):
+            return f", and checkpoint {recorded}, which was complete, isn't at {url} any more"
+        case Unusable():
+            return ", and no checkpoint can be used"
+        case _:
+            return ""
+
+
+class _Before(msgspec.Struct):
+    """What is known of the generation before."""
+
+    fleet: Fleet | None = None
+    slots: SlotState | None = None
+    cuts: CutNumbers | None = None
+    tokens: int = 1
+    consumed: int = 0
+    began_at: float | None = None
+    restarts: int = 0
+    autoscaler: Autoscaler | None = None
+
+
+def waiting(job: Job) -> Beginning | None:
+    """What was noted of a job that has given way to others, or was resumed, and waits; None: it doesn't."""
+    beginning, newest = job.beginning(), job.generation()
+    if beginning is None or beginning.waits_since is None or (newest is not None and beginning.generation <= newest):
+        return None
+    return beginning
+
+
+def end_generation(job: Job, backend: Backend, clock: Callable[[], float]) -> Fleet | None:
+    """Of one that waits: a master that was killed may have left nodes of it. Its fleet. Raises JobError when they don't end."""
+    fleet = _before(job, job.generation()).fleet
+    if fleet is not None:
+        _end_nodes(fleet, backend, clock)
+    return fleet
+
+
+def begin_generation(
+    job: Job,
+    plan: ShardPlan,
+    nodes: Plan,
+    capacity: Resources,
+    backend: Backend,
+    story: StoryLog,
+    *,
+    decision: int = 0,
+    began: str = "",
+    prediction: PlanPrediction | None = None,
+    wall_clock: Callable[[], float],
+    clock: Callable[[], float],
+) -> None:
+    """Does what is missing of the beginning that was noted last, if anything is. Raises JobError, CheckpointDamaged and BackendError.
+
+    ``nodes`` is the plan of a job that has none yet; with the number of a ``decision`` it takes the place of the one it had. ``began``
+    says it in words, ``prediction`` what it predicts.
+    """
+    beginning, newest = job.beginning(), job.generation()
+    if beginning is None or (newest is not None and beginning.generation <= newest):
+        return
+    before = _before(job, newest)
+    if before.fleet is not None:
+        _end_nodes(before.fleet, backend, clock)
+    failpoint("master.restore.ended")
+    manifest = CheckpointStore(beginning.url).manifest(beginning.cut)
+    ledger = _ledger(manifest, plan, beginning, before)
+    again = before.consumed - (0 if beginning.only_parameters else consumed_minibatches(manifest, plan))
+    told = _told(job, manifest, beginning, again)
+    fleet, notes = _fleet(before.fleet, nodes, capacity, clock(), instead=decision > 0)
+    generation = Generation(
+        beginning.generation,
+        told,
+        beginning.went_back,
+        before.restarts if beginning.by_itself else 0,
+        beginning.url,
+        beginning.cut,
+        beginning.exactly,
+        beginning.only_parameters,
+        beginning.damaged,
+        beginning.lineage,
+    )
+    marks, training = not beginning.only_parameters, settings_of(job.recipe)
+    order = RestoreOrder(beginning.url, beginning.cut, beginning.generation, marks, training=training)
+    known, now = cut_facts(manifest), wall_clock()
+    elapsed = 0.0 if manifest.job != job.id else known.elapsed_seconds
+    goes_back = beginning.went_back and beginning.waits_since is None
+    began_at = before.began_at if goes_back and before.began_at is not None else now - elapsed
+    facts: dict[str, object] = {GENERATION: generation, RESTORE: order, FLEET: fleet, BEGAN: began_at}
+    if before.cuts is not None:
+        facts[CUTS] = CutNumbers(next=before.cuts.next)
+    if before.autoscaler is not None:
+        facts[AUTOSCALER] = before.autoscaler.goes_on(
+            decision, began, by_itself=beginning.by_itself, prediction=prediction
+        )
+    if before.slots is not None:
+        facts[SLOTS] = SlotState(next_move=before.slots.next_move)
+    if kinds := known_id_kinds(manifest):
+        facts[ID_KINDS] = kinds
+    if known.progress is not None and not beginning.only_parameters:
+        facts[PROGRESS] = known.progress
+    encoded = {name: msgspec.json.encode(value).decode() for name, value in facts.items()}
+    path = job.ledger(beginning.generation)
+    write_ledger(path, ledger, encoded, block_minibatches=plan.block_minibatches)
+    failpoint("master.restore.ledger")
+    story.node("master", told)
+    for note in notes:
+        story.node(note.node, note.text)
+    story.flush()
+    _forget_old(job, beginning.generation)
+
+
+def _ledger(manifest: Manifest, plan: ShardPlan, beginning: Beginning, before: _Before) -> NewLedger:
+    if beginning.only_parameters:
+        return NewLedger([TokensReserved(before.tokens)], {PLAN: msgspec.json.encode(plan).decode()})
+    return ledger_of(manifest, plan, tokens_reserved=before.tokens)
+
+
+def _told(job: Job, manifest: Manifest, beginning: Beginning, again: int) -> str:
+    own = manifest.job == job.id
+    goes_back = beginning.went_back and beginning.waits_since is None
+    verb = "went back to" if goes_back else "goes on from" if own else "begins with"
+    what = "the parameters of " if beginning.only_parameters else ""
+    cut = f"checkpoint {manifest.cut}" + ("" if own else f" of {manifest.job}")
+    done = f": {again:,} minibatch{'es are' if again != 1 else ' is'} done again" if again > 0 else ""
+    anew = begun_anew(manifest, settings_of(job.recipe))
+    return "; ".join([f"{verb} {what}{cut}{_because(beginning)}{done}", *anew])
+
+
+def _because(beginning: Beginning) -> str:
+    return f" ({beginning.why})" if beginning.why else ""
+
+
+def _before(job: Job, generation: int | None) -> _Before:
+    """A ledger that can't be read says nothing, and needn't."""
+    found = _Before()
+    if generation is None:
+        return found
+    with suppress(JobError, msgspec.MsgspecError), LedgerStore(job.ledger(generation)) as store:
+        ledger = store.load()
+        found.tokens = ledger.data().tokens_reserved
+        found.consumed = sum(ledger.done(of).total for of in ledger.passes() if of.kind == "train")
+        found.began_at = decoded(store.fact(BEGAN), float)
+        found.restarts = decoded(store.fact(RESTARTS), int) or 0
+        found.cuts = decoded(store.fact(CUTS), CutNumbers)
+        found.slots, found.fleet = decoded(store.fact(SLOTS), SlotState), decoded(store.fact(FLEET), Fleet)
+        found.autoscaler = decoded(store.fact(AUTOSCALER), Autoscaler)
+    return found
+
+
+def _fleet(
+    before: Fleet | None, plan: Plan, capacity: Resources, now: float, *, instead: bool
+) -> tuple[Fleet, list[Note]]:
+    """Ids are never used again, and what was scaled stays so, unless the plan is to be another one: then nodes have no less memory."""
+    if before is not None:
+        plan = _no_less_memory(plan, before.plan) if instead else _as_grown(before)
+    ended = {}
+    for node in before.by_id.values() if before is not None else ():
+        if node.state != "ended":
+            node = msgspec.structs.replace(node, state="ended", reason=node.reason or "Killed", wanted=None)
+        ended[node.id] = node
+    fleet, instructions = Fleet(plan, capacity, by_id=ended).begin(now)
+    return fleet, [one for one in instructions if isinstance(one, Note)]
+
+
+def _as_grown(before: Fleet) -> Plan:
+    """PS that were given more while they ran need that for the rows that come back, too."""
+    each = before.plan.ps.each
+    memory = max([each.memory, *(node.resources.memory for node in before.of("ps") if node.state != "ended")])
+    ps = msgspec.structs.replace(before.plan.ps, each=msgspec.structs.replace(each, memory=memory))
+    return msgspec.structs.replace(before.plan, ps=ps)
+
+
+def _no_less_memory(plan: Plan, before: Plan) -> Plan:
+    def role(wanted: RolePlan, had: RolePlan) -> RolePlan:
+        return RolePlan(wanted.count, Resources(wanted.each.cores, max(wanted.each.memory, had.each.memory)))
+
+    return Plan(ps=role(plan.ps, before.ps), worker=role(plan.worker, before.worker))
+
+
+def _end_nodes(fleet: Fleet, backend: Backend, clock: Callable[[], float]) -> None:
+    """All that a generation may have left running: nothing of it may reach the next one. Raises JobError when they don't end."""
+    left = set()
+    for node in fleet.by_id.values():
+        with suppress(BackendError):  # it isn't known any more: those who ran it have ended
+            backend.terminate(node.id, grace_seconds=0.0)
+            left.add(node.id)
+    seen, until = 0, clock() + _END_SECONDS
+    while left:
+        for event in backend.events(seen, timeout_seconds=0.2):
+            seen = event.number
+            if event.kind == "exited":
+                left.discard(event.node)
+        if left and clock() > until:
+            raise JobError(f"{', '.join(sorted(left))} can't be ended, and the job can't go on beside them")
+
+
+def _forget_old(job: Job, generation: int) -> None:
+    """Ledgers but for the one before, which may say what happened."""
+    kept = {job.ledger(generation), job.ledger(max(0, generation - 1))}
+    for path in job.directory.glob("ledger*.sqlite*"):
+        if not any(path.name.startswith(one.name) for one in kept):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,184 @@
+"""What a master keeps with the ledger beside it, so that a restarted one can go on: fleet, slots, export, outcome, counters of
+progress, numbers of cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from dlrover_lite.checkpoint.lineage import Lineage
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.master.checkpoints.checkpoints import CutNumbers
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.slots.slot_state import SlotState
+from dlrover_lite.master.work.progress import Counters, Progress
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.messages import Exported, RestoreOrder
+
+__all__ = [
+    "AUTOSCALER",
+    "BEGAN",
+    "CUTS",
+    "FLEET",
+    "GENERATION",
+    "PROGRESS",
+    "RESTARTS",
+    "RESTORE",
+    "SLOTS",
+    "Facts",
+    "Generation",
+    "decoded",
+]
+
+T = TypeVar("T")
+BEGAN, FLEET, SLOTS, PROGRESS, GENERATION, RESTORE = "began_at", "fleet", "slots", "progress", "generation", "restore"
+RESTARTS, CUTS, AUTOSCALER = "master_restarts", "cuts", "autoscaler"
+_EXPORTER, _EXPORTED, _OUTCOME, _STOPPING, _FAILING = "exporter", "exported", "outcome", "stopping", "failing"
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """Which this is, and how it began: put into a ledger when it is made from a cut."""
+
+    number: int = 0
+    """0: with nothing."""
+    told: str = ""
+    """The same for people: "went back to checkpoint 12: …"."""
+    went_back: int = 0
+    """How often the job has gone back by itself."""
+    restarts: int = 0
+    """Of the master before."""
+    url: str = ""
+    cut: int = 0
+    exactly: bool = False
+    only_parameters: bool = False
+    damaged: dict[str, dict[int, str]] = {}
+    """As in ``Beginning``."""
+    lineage: Lineage = Lineage()
+
+
+class Facts:
+    """Over the facts of the ledger: the shard service's next commit writes what is kept here, except where it says otherwise."""
+
+    def __init__(self, shards: ShardService, wall_clock: Callable[[], float]) -> None:
+        self._shards = shards
+        self._wall_clock = wall_clock
+        before = self._fact(RESTARTS, int)
+        self.generation = self._fact(GENERATION, Generation) or Generation()
+        self.taken_over = before is not None
+        """An earlier master has left all this."""
+        self.restarts = self.generation.restarts if before is None else before + 1
+        """How often the master of this job has been restarted."""
+        if self._fact(BEGAN, float) is None:
+            self._keep(BEGAN, wall_clock())
+        self._keep(RESTARTS, self.restarts)
+        shards.commit()
+
+    def fleet(self) -> Fleet | None:
+        return self._fact(FLEET, Fleet)
+
+    def keep_fleet(self, fleet: Fleet) -> None:
+        """At once. Raises JobError when it can't be written."""
+        self._keep(FLEET, fleet)
+        self._shards.commit()
+
+    def slots(self) -> SlotState | None:
+        """Raises JobError when what was kept can't be."""
+        state = self._fact(SLOTS, SlotState)
+        try:
+            if state is not None:
+                state.validate()
+        except ValueError as error:
+            raise JobError(
+                f"The slot map in the job's ledger is damaged: {error}", hint="A checkpoint has a ledger of its own."
+            ) from error
+        return state
+
+    def keep_slots(self, state: SlotState) -> None:
+        """With the next commit: nothing may be told that follows from it before."""
+        self._keep(SLOTS, state)
+
+    def restore(self) -> RestoreOrder | None:
+        """The cut that parameter servers still have to restore."""
+        return self._fact(RESTORE, RestoreOrder)
+
+    def keep_restore(self, order: RestoreOrder | None) -> None:
+        """With the next commit: nothing may be told that follows from it before."""
+        self._keep(RESTORE, order)
+
+    def autoscaler(self) -> Autoscaler | None:
+        return self._fact(AUTOSCALER, Autoscaler)
+
+    def keep_autoscaler(self, state: Autoscaler) -> None:
+        """At once: a step that was asked for is known to a restarted master. Raises JobError when it can't be written."""
+        self._keep(AUTOSCALER, state)
+        self._shards.commit()
+
+    def cuts(self) -> CutNumbers | None:
+        return self._fact(CUTS, CutNumbers)
+
+    def keep_cuts(self, numbers: CutNumbers) -> None:
+        """With the next commit: nothing may be begun under a new number before."""
+        self._keep(CUTS, numbers)
+
+    def stopping(self) -> str:
+        """Why the job is to stop; empty while it isn't."""
+        return self._fact(_STOPPING, str) or ""
+
+    def keep_stopping(self, reason: str) -> None:
+        self._keep(_STOPPING, reason)
+
+    def failing(self, kind: type[T]) -> T | None:
+        """Return how the job is going to fail, once its last checkpoint is complete."""
+        return self._fact(_FAILING, kind)
+
+    def keep_failing(self, outcome: msgspec.Struct) -> None:
+        self._keep(_FAILING, outcome)
+
+    def exporter(self) -> str:
+        return self._fact(_EXPORTER, str) or ""
+
+    def keep_exporter(self, node: str) -> None:
+        self._keep(_EXPORTER, node)
+
+    def exported(self) -> Exported | None:
+        return self._fact(_EXPORTED, Exported)
+
+    def keep_exported(self, exported: Exported) -> None:
+        self._keep(_EXPORTED, exported)
+
+    def outcome(self, kind: type[T]) -> T | None:
+        return self._fact(_OUTCOME, kind)
+
+    def keep_outcome(self, outcome: msgspec.Struct) -> None:
+        """At once; a ledger that can't be written must not take the job's result with it."""
+        self._keep(_OUTCOME, outcome)
+        try:
+            self._shards.commit()
+        except JobError as error:
+            print(error, flush=True)
+
+    def restore_progress(self, progress: Progress, *, now: float) -> None:
+        """Metrics of the last samples begin anew; what is counted goes on, and so does the time since the job began."""
+        began = self._fact(BEGAN, float)
+        if began is not None:
+            progress.began = now - max(0.0, self._wall_clock() - began)
+        counters = self._fact(PROGRESS, Counters)
+        if counters is not None:
+            progress.restore(counters)
+
+    def keep_progress(self, progress: Progress) -> None:
+        self._keep(PROGRESS, progress.counters())
+
+    def _fact(self, name: str, kind: type[T]) -> T | None:
+        return decoded(self._shards.fact(name), kind)
+
+    def _keep(self, name: str, value: object) -> None:
+        self._shards.keep_fact(name, msgspec.json.encode(value).decode())
+
+
+def decoded(text: str | None, kind: type[T]) -> T | None:
+    """A fact as it was kept; None where there is none."""
+    return None if text is None or text == "null" else msgspec.json.decode(text, type=kind)

@@ -1,0 +1,509 @@
+"""All nodes of a job and the plan they are to follow, as a pure state machine: events in, instructions out.
+
+The backend's reports are believed, nothing else. A worker that ends before the job is done comes back as its reason and the budget allow;
+its leases are to do again. A PS that owns slots is followed by one that finds its memory, and owns them from then on; one that owns none
+comes back like a worker, with nothing, unless it was to leave. The person's own error is never tried again.
+
+A fleet is a value, and is kept with the ledger after each change, before what follows from it is done: a master that was restarted
+goes on from there (``restored``), and asks for what may not have been done once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Literal
+
+import msgspec
+
+from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.master.nodes.lifecycle import EventKind, Node, State, step
+from dlrover_lite.master.nodes.relaunch import POLICIES, delay_seconds, describe_growth, larger
+from dlrover_lite.protocol.nodes import ExitReason, NodeEvent, Role
+from dlrover_lite.protocol.plans import Plan, RolePlan
+
+__all__ = [
+    "FailJob",
+    "Fleet",
+    "Instruction",
+    "Launch",
+    "Note",
+    "Pending",
+    "ServerDown",
+    "ServerGone",
+    "ServerReplaced",
+    "Terminate",
+    "WorkerGone",
+    "describe",
+    "describe_end",
+]
+
+WorkRole = Literal["ps", "worker"]
+_NAMES: dict[Role, str] = {"ps": "parameter servers", "worker": "workers"}
+
+
+class Launch(msgspec.Struct, frozen=True):
+    node: Node
+
+
+class Terminate(msgspec.Struct, frozen=True):
+    """``keep_memory``: what it has left is for the node that follows it; else that is let go, also of a node that has ended."""
+
+    node: str
+    gently: bool
+    keep_memory: bool = False
+
+
+class WorkerGone(msgspec.Struct, frozen=True):
+    """Lease again what it had."""
+
+    node: str
+
+
+class ServerGone(msgspec.Struct, frozen=True):
+    """A PS that owned no slot: its moves are off."""
+
+    node: str
+
+
+class ServerDown(msgspec.Struct, frozen=True):
+    """A PS that owns slots has ended, and is going to be followed: nothing moves to it or from it till then."""
+
+    node: str
+
+
+class ServerReplaced(msgspec.Struct, frozen=True):
+    """The slots of ``old`` are those of ``new``. To be known, and durable, before ``new`` is launched."""
+
+    old: str
+    new: str
+
+
+class Note(msgspec.Struct, frozen=True):
+    """For the story of ``node``."""
+
+    node: str
+    text: str
+
+
+class FailJob(msgspec.Struct, frozen=True):
+    """``JOB`` in the hint stands for the job's id; the story of ``nodes`` explains it."""
+
+    message: str
+    hint: str = ""
+    nodes: list[str] = []
+
+
+Instruction = Launch | Terminate | WorkerGone | ServerGone | ServerDown | ServerReplaced | Note | FailJob
+Next = tuple["Fleet", list[Instruction]]
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A node that comes back later."""
+
+    due: float
+    resources: Resources
+    role: WorkRole = "worker"
+    follows: str = ""
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Methods return the next fleet and what to do. ``now`` is seconds of a steady clock."""
+
+    plan: Plan
+    capacity: Resources
+    by_id: dict[str, Node] = {}
+    """All nodes the job has ever had, in the order they were launched."""
+    pending: list[Pending] = []
+    comebacks: dict[str, dict[str, int]] = {}
+    """How many nodes have come back, by role and reason."""
+    left: int = 0
+    """Workers that have left because there was nothing more to do."""
+    done: bool = False
+    """The job needs no more nodes: what ends now just ends."""
+
+    def of(self, role: Role) -> list[Node]:
+        return [node for node in self.by_id.values() if node.role == role]
+
+    def servers_up(self, leaving: Collection[str] = ()) -> list[Node]:
+        """PS that can be talked to and stay; ``leaving``: those that are to be emptied."""
+        return [node for node in self.of("ps") if node.state == "up" and node.id not in leaving]
+
+    def all_ps_up(self, leaving: Collection[str] = ()) -> bool:
+        """None of the plan is still to come."""
+        return len(self.servers_up(leaving)) == self.plan.ps.count == len(self.staying_of("ps", leaving))
+
+    @property
+    def running(self) -> list[Node]:
+        return [node for node in self.by_id.values() if node.state != "ended"]
+
+    @property
+    def staying(self) -> list[Node]:
+        """Workers that run and are not on their way out."""
+        return self.staying_of("worker")
+
+    def staying_of(self, role: Role, leaving: Collection[str] = ()) -> list[Node]:
+        return [
+            node for node in self.of(role) if node.state in ("launched", "started", "up") and node.id not in leaving
+        ]
+
+    def coming_back(self, role: Role, leaving: Collection[str] = ()) -> list[Pending]:
+        """Those that follow one of the ``leaving`` leave too."""
+        return [
+            late for late in self.pending if late.role == role and (not late.follows or late.follows not in leaving)
+        ]
+
+    def following(self, leaving: Collection[str] = ()) -> int:
+        """How many PS are still to follow others, and stay."""
+        return sum(bool(late.follows) for late in self.coming_back("ps", leaving))
+
+    def planned(self, role: Role) -> RolePlan:
+        return self.plan.ps if role == "ps" else self.plan.worker
+
+    # --- events ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> Next:
+        """Launch the plan."""
+        fleet: Fleet = self
+        done: list[Instruction] = []
+        for role, plan in _by_role(self.plan):
+            for _ in range(plan.count):
+                fleet, instructions = fleet._launch(role, plan.each, now)
+                done += instructions
+        return fleet, done
+
+    def restored(self, now: float) -> Next:
+        """After a restart of the master: times begin anew, and what may not have been asked for is asked for again."""
+        by_id = {node.id: msgspec.structs.replace(node, since=now) for node in self.by_id.values()}
+        pending = [msgspec.structs.replace(late, due=now) for late in self.pending]
+        fleet = msgspec.structs.replace(self, by_id=by_id, pending=pending)
+        again: dict[State, Callable[[Node], Instruction]] = {
+            "launched": Launch,
+            "draining": lambda node: Terminate(node.id, gently=True),
+            "ending": _kill,
+        }
+        return fleet, [again[node.state](node) for node in fleet.running if node.state in again]
+
+    def hello(self, node: str, endpoint: str, now: float) -> Next:
+        """A node has introduced itself; one that isn't ours, or has ended, is ignored."""
+        fleet, _, instructions = self._step(node, "hello", now, "is up")
+        if node in fleet.by_id and fleet.by_id[node].endpoint != endpoint and fleet.by_id[node].state != "ended":
+            fleet = fleet._with(msgspec.structs.replace(fleet.by_id[node], endpoint=endpoint))
+        return fleet, instructions
+
+    def event(
+        self,
+        event: NodeEvent,
+        now: float,
+        *,
+        owns: bool = True,
+        leaving: Collection[str] = (),
+        work_is_left: bool = False,
+        doing: str = "",
+    ) -> Next:
+        """The backend reports. Reports about unknown nodes, and repeated ones, change nothing. ``owns``: the node is a PS, and holds
+        slots; ``leaving``: PS that are to be emptied and ended; ``work_is_left``: no worker has been told that there is nothing left to
+        do; ``doing``: what the node said last that it was at."""
+        if event.kind == "started":
+            fleet, _, instructions = self._step(event.node, "started", now, "its process runs")
+            return fleet, instructions
+        before = self.by_id.get(event.node)
+        fleet, changed, _ = self._step(event.node, "exited", now, "")
+        if before is None or not changed:
+            return self, []
+        reason = before.verdict or event.reason or "Unknown"
+        detail = before.detail if before.verdict else event.detail
+        asked = (self.done or before.state == "draining") and reason in ("Succeeded", "Killed")
+        if reason == "Succeeded" and not asked and work_is_left and before.role == "worker":
+            where = f", in {doing}" if doing else ""
+            reason, detail = "UserError", f"exit code 0 without having been told to leave{where}"
+        node = msgspec.structs.replace(
+            fleet.by_id[event.node],
+            reason="Succeeded" if asked else reason,
+            detail="" if asked else detail,
+            wanted=None,
+        )
+        told: list[Instruction] = [Note(node.id, f"ended: {describe_end(node)}")]
+        fleet = fleet._with(node)
+        fleet, more = (
+            fleet._judge_server(node, before, now, owns, leaving)
+            if node.role == "ps"
+            else fleet._judge(node, before, now)
+        )
+        return fleet, told + more
+
+    def give_up(self, node: str, kind: Literal["overdue", "stuck"], why: str, now: float) -> Next:
+        """A node has said nothing, or got nowhere, for too long."""
+        fleet, changed, instructions = self._step(node, kind, now, f"given up: {why}")
+        if not changed:
+            return self, []
+        verdict: ExitReason = "StartupTimeout" if kind == "overdue" else "Hung"
+        given_up = msgspec.structs.replace(fleet.by_id[node], verdict=verdict, detail=why)
+        return fleet._with(given_up), instructions
+
+    def kill(self, node: str, now: float) -> Next:
+        """A person wants it to end at once. Another one takes its place, however often that is wanted."""
+        fleet, changed, instructions = self._step(node, "kill", now, "is killed by request")
+        if not changed:
+            return self, []
+        killed = msgspec.structs.replace(fleet.by_id[node], verdict="Killed", detail="by request")
+        return fleet._with(killed), instructions
+
+    def tick(self, now: float) -> Next:
+        """Launch what is due."""
+        due = [late for late in self.pending if late.due <= now]
+        if not due:
+            return self, []
+        fleet = msgspec.structs.replace(self, pending=[late for late in self.pending if late.due > now])
+        done: list[Instruction] = []
+        for late in due:
+            fleet, instructions = fleet._launch(late.role, late.resources, now, late.follows)
+            done += instructions
+        return fleet, done
+
+    def scale(self, workers: int, now: float) -> Next:
+        """Have ``workers`` workers from now on: the youngest are drained, or new ones launched."""
+        fleet = msgspec.structs.replace(self._plan("worker", workers), left=0)
+        done: list[Instruction] = []
+        surplus = len(fleet.staying) + len(fleet.coming_back("worker")) - workers
+        for node in _least_missed(fleet.staying)[: max(0, surplus)]:
+            fleet, _, instructions = fleet._step(node.id, "drain", now, f"to leave: scaled to {workers} workers")
+            done += instructions
+        fleet, instructions = fleet._fill("worker", now)
+        return fleet, done + instructions
+
+    def scale_ps(self, count: int, now: float, *, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
+        """Have ``count`` PS from now on beside those ``leaving``: new ones are launched, of the plan's size or with ``each``. Who is too
+        many must be among the leaving."""
+        return self._plan("ps", count, leaving)._fill("ps", now, leaving, each)
+
+    def drain(
+        self, node: str, now: float, *, why: str = "", replace: bool = False, each: Resources | None = None
+    ) -> Next:
+        """One node leaves: a worker, and there is one less from now on unless it is replaced (by one with ``each``, or of the plan's
+        size); or a PS that has been emptied."""
+        role = self.by_id[node].role
+        fleet, changed, done = self._step(node, "drain", now, f"to leave: {why}" if why else "is asked to leave")
+        if not changed or role == "ps":
+            return fleet, done
+        if not replace:
+            return fleet._plan("worker", self.plan.worker.count - 1), done
+        fleet, instructions = fleet._fill("worker", now, each=each)
+        return fleet, done + instructions
+
+    def resize(self, node: str, wanted: Resources) -> Next:
+        """One node is to have other limits. Whoever takes its place later has the plan's again, and a PS no less memory
+        than the one whose memory it takes over."""
+        known = self.by_id[node]
+        changed = msgspec.structs.replace(known, wanted=None if wanted == known.resources else wanted)
+        if changed == known:
+            return self, []
+        told = [] if changed.wanted else [Note(node, f"stays with {describe(known.resources)}")]
+        return self._with(changed), [*told]
+
+    def set_size(self, role: WorkRole, each: Resources) -> Fleet:
+        """Of the nodes of a role that come from now on."""
+        planned = msgspec.structs.replace(self.planned(role), each=each)
+        return msgspec.structs.replace(self, plan=msgspec.structs.replace(self.plan, **{role: planned}))
+
+    def resized(self, node: str, agreed: Resources) -> Next:
+        """The backend has agreed to new limits, which may be only a part of what is wanted."""
+        known = self.by_id[node]
+        changed = msgspec.structs.replace(
+            known, resources=agreed, wanted=None if agreed == known.wanted else known.wanted
+        )
+        if changed == known:
+            return self, []
+        told = Note(node, f"is resized from {describe(known.resources)} to {describe(agreed)}")
+        return self._with(changed), [told] if agreed != known.resources else []
+
+    def one_more_worker(self, now: float) -> Next:
+        """All workers have left, and there is work: one comes back like any other."""
+        if self.staying or self.coming_back("worker"):
+            return self, []
+        last = [node for node in self.of("worker") if node.state == "ended"][-1]
+        left = max(0, self.left - 1)
+        return msgspec.structs.replace(self, left=left)._come_back(last, now, left)
+
+    def finished(self) -> Fleet:
+        return msgspec.structs.replace(self, done=True, pending=[])
+
+    # --- how ------------------------------------------------------------------------------------------------------------
+
+    def _step(self, node_id: str, kind: EventKind, now: float, note: str) -> tuple[Fleet, bool, list[Instruction]]:
+        node = self.by_id.get(node_id)
+        found = step(node, kind, now) if node is not None else None
+        if found is None:
+            return self, False, []
+        after, actions = found
+        instructions: list[Instruction] = [Note(node_id, note)] if note else []
+        if "kill" in actions:
+            instructions.append(_kill(after))
+        if "ask_to_leave" in actions:
+            instructions.append(Terminate(node_id, gently=True))
+        return self._with(after), True, instructions
+
+    def _plan(self, role: Role, count: int, leaving: Collection[str] = ()) -> Fleet:
+        """The plan has ``count`` of a role, and no more come back than there is room for."""
+        planned = msgspec.structs.replace(self.planned(role), count=count)
+        plan = msgspec.structs.replace(self.plan, **{role: planned})
+        following = self.following(leaving) if role == "ps" else 0
+        room = max(0, count - len(self.staying_of(role, leaving)) - following)
+        kept = [late for late in self.pending if late.role != role or late.follows]
+        kept += [late for late in self.coming_back(role) if not late.follows][:room]
+        return msgspec.structs.replace(self, plan=plan, pending=kept)
+
+    def _fill(self, role: WorkRole, now: float, leaving: Collection[str] = (), each: Resources | None = None) -> Next:
+        """Launch what is missing."""
+        fleet: Fleet = self
+        done: list[Instruction] = []
+        plan = self.planned(role)
+        for _ in range(plan.count - len(self.staying_of(role, leaving)) - len(self.coming_back(role, leaving))):
+            fleet, instructions = fleet._launch(role, each or plan.each, now)
+            done += instructions
+        return fleet, done
+
+    def _judge(self, node: Node, before: Node, now: float) -> Next:
+        """A worker has ended."""
+        gone = WorkerGone(node.id)
+        if self.done or before.state == "draining":
+            return self, [gone]
+        if node.reason == "Succeeded":
+            return msgspec.structs.replace(self, left=self.left + 1), [gone]
+        if node.reason == "UserError":
+            return self, [gone, FailJob(*_no_last_words(node))]
+        fleet, instructions = self._come_back(node, now, self.left)
+        return fleet, [gone, *instructions]
+
+    def _judge_server(self, node: Node, before: Node, now: float, owns: bool, leaving: Collection[str]) -> Next:
+        """A PS has ended."""
+        if self.done:
+            return self, []
+        if not owns:
+            gone = ServerGone(node.id)
+            if before.state == "draining":
+                return self, [gone]
+            gone_for_good: list[Instruction] = [gone, Terminate(node.id, gently=False)]  # nobody follows it
+            if node.id in leaving:
+                return self, gone_for_good
+            fleet, instructions = self._come_back(node, now, 0, leaving)
+            return fleet, [*gone_for_good, *instructions]
+        if node.reason == "UserError":
+            hint = "Its log: dlrover-lite logs JOB --role ps."
+            return self, [
+                FailJob(f"{node.id} has ended ({describe_end(node)}) and its parameters are lost", hint, [node.id])
+            ]
+        fleet, instructions = self._come_back(node, now, 0, leaving, follows=node.id)
+        return fleet, [ServerDown(node.id), *instructions]
+
+    def _come_back(
+        self, node: Node, now: float, left: int, leaving: Collection[str] = (), *, follows: str = ""
+    ) -> Next:
+        role: WorkRole = "ps" if node.role == "ps" else "worker"
+        plan, reason = self.planned(role), node.reason or "Unknown"
+        by_request = node.verdict == "Killed"
+        policy, before = POLICIES[reason], 0 if by_request else self.comebacks.get(role, {}).get(reason, 0)
+        room = self._room_beside(node)
+        there = len(self.staying_of(role, leaving)) + len(self.coming_back(role, leaving))
+        if there >= plan.count - left and not follows:
+            return self, []
+        if before >= policy.budget:
+            ended = [other.id for other in self.of(role) if other.reason == reason]
+            return self, [FailJob(*_keep_ending(node, before + 1), ended[-3:])]
+        each = plan.each
+        if node.resources.memory < each.memory and each.memory > room:
+            each = msgspec.structs.replace(each, memory=node.resources.memory)  # what was taken from it others have now
+        if policy.memory_factor > 1:
+            grown = larger(node.resources, policy.memory_factor, room)
+            if grown is None:
+                return self, [FailJob(*_no_room(node, room))]
+            each = msgspec.structs.replace(each, memory=max(each.memory, grown.memory))
+        counted = {**self.comebacks, role: {**self.comebacks.get(role, {}), reason: before + 1}}
+        counted = self.comebacks if by_request else counted
+        planned = msgspec.structs.replace(plan, each=max(plan.each, each, key=lambda size: size.memory))
+        grown_plan = msgspec.structs.replace(self.plan, **{role: planned})
+        fleet = msgspec.structs.replace(self, plan=grown_plan, comebacks=counted)
+        if follows and each.memory < node.resources.memory:  # it was given more, and what it leaves may need that
+            each = msgspec.structs.replace(each, memory=node.resources.memory)
+        delay = delay_seconds(policy, before)
+        how = describe_growth(node.resources, each, followed=bool(follows))
+        if not delay:
+            fleet, instructions = fleet._launch(role, each, now, follows)
+            return fleet, [Note(node.id, f"{list(fleet.by_id)[-1]} takes its place{how}"), *instructions]
+        pending = msgspec.structs.replace(fleet, pending=[*fleet.pending, Pending(now + delay, each, role, follows)])
+        another = "parameter server" if role == "ps" else "worker"
+        return pending, [Note(node.id, f"another {another} takes its place in {delay:g} s{how}")]
+
+    def memory_beside(self, node: Node) -> int:
+        """That all others have, or are to have, in bytes."""
+        others = sum(other.most.memory for other in self.running if other.id != node.id)
+        return others + sum(late.resources.memory for late in self.pending)
+
+    def _room_beside(self, node: Node) -> int:
+        """Memory that is left for another in place of ``node``."""
+        return self.capacity.memory - self.memory_beside(node)
+
+    def _launch(self, role: WorkRole, resources: Resources, now: float, follows: str = "") -> Next:
+        node = Node(f"{role}-{len(self.of(role))}", role, resources, since=now, follows=follows)
+        whose = f" in the place of {follows}" if follows else ""
+        note = Note(node.id, f"launched with {describe(resources)}{whose}")
+        replaced = [ServerReplaced(follows, node.id)] if follows else []
+        return self._with(node), [note, *replaced, Launch(node)]
+
+    def _with(self, node: Node) -> Fleet:
+        return msgspec.structs.replace(self, by_id={**self.by_id, node.id: node})
+
+
+def describe(resources: Resources) -> str:
+    """``0.5 cores and 1 GiB``"""
+    return f"{resources.cores:g} core{'s' * (resources.cores != 1)} and {format_bytes(resources.memory)}"
+
+
+def describe_end(node: Node) -> str:
+    """``OOMKilled: over its memory limit of 1 GiB``."""
+    reason = node.reason or "Unknown"
+    return f"{reason}: {node.detail}" if node.detail else reason
+
+
+def _kill(node: Node) -> Terminate:
+    return Terminate(node.id, gently=False, keep_memory=node.role == "ps")
+
+
+def _least_missed(workers: list[Node]) -> list[Node]:
+    """Those that are not at work yet first, then the youngest."""
+    youngest_first = workers[::-1]
+    youngest_first.sort(key=lambda node: node.state == "up")
+    return youngest_first
+
+
+def _by_role(plan: Plan) -> list[tuple[WorkRole, RolePlan]]:
+    """Servers first: they are waited for."""
+    return [("ps", plan.ps), ("worker", plan.worker)]
+
+
+def _keep_ending(node: Node, number: int) -> tuple[str, str]:
+    detail = node.detail or "no detail"
+    return (
+        f"{_NAMES[node.role]} keep ending: {node.id} was number {number} to end as {node.reason or 'Unknown'} ({detail})",
+        f"Their logs: dlrover-lite logs JOB --role {node.role}",
+    )
+
+
+def _no_last_words(node: Node) -> tuple[str, str, list[str]]:
+    """A worker that finds the person's code or data at fault says so before it ends; this one has not."""
+    return (
+        f"{node.id} ended in the middle of its work, without an error message ({node.detail or 'no detail'})",
+        "The model's code, or a native library that it uses, has most likely ended the process, as os._exit does. "
+        f"What it printed: dlrover-lite logs JOB --node {node.id}",
+        [node.id],
+    )
+
+
+def _no_room(node: Node, room: int) -> tuple[str, str, list[str]]:
+    limit = format_bytes(node.resources.memory)
+    left = f"{format_bytes(max(0, room))} are left for it beside the other nodes"
+    return (
+        f"{node.id} needs more memory than its {limit}, and {left}",
+        f"Use fewer {_NAMES[node.role]}{' or a smaller batch_size' if node.role == 'worker' else ''}, "
+        "or raise resources.total if the machine has more.",
+        [node.id],
+    )

@@ -1,0 +1,71 @@
+"""Who has been silent, or got nowhere, for too long. Pure but for the calls that feed it.
+
+Time is counted in turns of the master, each for at most a second: when the whole machine was asleep, or the master itself was held up,
+nobody is blamed for it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.recipe.schema import Health
+
+__all__ = ["Finding", "Liveness"]
+
+_LONGEST_TURN_SECONDS = 1.0
+
+
+class Finding(NamedTuple):
+    node: str
+    kind: Literal["overdue", "stuck"]
+    why: str
+
+
+class Liveness:
+    """``now`` is seconds of a steady clock."""
+
+    def __init__(self, health: Health, now: float) -> None:
+        self._health = health
+        self._last_turn = now
+        self._awake = 0.0
+        self._heard: dict[str, float] = {}
+        self._doing: dict[str, tuple[str, float]] = {}
+
+    def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
+        """The node is alive, and has been ``doing`` the same thing for so long."""
+        self._heard[node] = self._awake
+        self._doing[node] = doing, seconds
+
+    def doing(self, node: str) -> str:
+        """Return what the node said last that it was at, in words."""
+        return self._doing.get(node, ("", 0.0))[0]
+
+    def judge(self, nodes: list[Node], now: float) -> list[Finding]:
+        """Call it every turn, with all nodes that run."""
+        self._awake += min(_LONGEST_TURN_SECONDS, max(0.0, now - self._last_turn))
+        self._last_turn = now
+        found = []
+        for node in nodes:
+            silent = self._awake - self._heard.setdefault(node.id, self._awake)
+            if (finding := self._judge(node, silent)) is not None:
+                found.append(finding)
+        return found
+
+    def _judge(self, node: Node, silent: float) -> Finding | None:
+        health = self._health
+        if node.state in ("launched", "started"):
+            if silent <= health.startup_seconds:
+                return None
+            stage = "was not started" if node.state == "launched" else "did not come up"
+            return Finding(node.id, "overdue", f"it {stage} within {health.startup_seconds:g} s")
+        if node.state not in ("up", "draining"):
+            return None
+        if silent > health.heartbeat_seconds:
+            return Finding(node.id, "stuck", f"no heartbeat for {health.heartbeat_seconds:g} s")
+        doing, seconds = self._doing.get(node.id, ("", 0.0))
+        if seconds > health.progress_seconds:
+            return Finding(
+                node.id, "stuck", f"no progress for {health.progress_seconds:g} s, in {doing or 'something'}"
+            )
+        return None

@@ -1,0 +1,363 @@
+"""Makes the backend's nodes follow the fleet, and the fleet what the backend reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, Protocol
+
+import msgspec
+
+from dlrover_lite.core.errors import BackendError, JobError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.units import Resources
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.nodes.fleet import (
+    FailJob,
+    Fleet,
+    Instruction,
+    Launch,
+    Next,
+    Note,
+    ServerDown,
+    ServerGone,
+    ServerReplaced,
+    Terminate,
+    WorkerGone,
+    describe,
+)
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.nodes.liveness import Liveness
+from dlrover_lite.master.nodes.resizing import next_step
+from dlrover_lite.protocol.nodes import Backend, NodeEvent, NodeSpec, Readings, Usage
+from dlrover_lite.recipe.schema import Health
+
+__all__ = ["Reconciler", "Servers"]
+
+GRACE_SECONDS = 10.0
+FAILED_GRACE_SECONDS = 1.0
+"""Nodes of a failed job have nothing to hand over, and may wait for a server that is no more."""
+END_SECONDS = 60.0
+"""So long nodes may take to end that are killed."""
+USAGE_SECONDS, LEAST_USAGE_SECONDS = 1.0, 0.25
+"""From one reading of what nodes have used to the next; and at least, where somebody waits for it."""
+RESIZE_AGAIN_SECONDS = 1.0
+"""After the backend couldn't give a node more."""
+_UNSEEN = 1.25
+"""Between two looks, a second apart, a node may have used so many times the most that was seen."""
+
+
+class Servers(Protocol):
+    """What there is to know of parameter servers, and who is to know when one is no more."""
+
+    def owns(self, node: str) -> bool:
+        """Whether it holds slots."""
+
+    @property
+    def leaving(self) -> Collection[str]:
+        """Those that are to be emptied and ended."""
+
+    def tidy(self, node: str) -> bool:
+        """It has given back all memory that it can."""
+
+    def bytes_of(self, node: str) -> int:
+        """Memory that it takes for what it holds, by its own account."""
+
+    def gone(self, node: str) -> None:
+        """It has ended, and held no slots."""
+
+    def down(self, node: str) -> None:
+        """It has ended, holds slots, and is going to be followed. Durable with the fleet."""
+
+    def replaced(self, old: str, new: str) -> None:
+        """What ``old`` held is held by ``new``. Durable with the fleet."""
+
+
+class Reconciler:
+    """``keep`` makes a fleet durable: it is called before anything that follows from the change is done. ``on_refusal`` is told when the
+    backend refuses to launch a node; it raises the error, or ends the job. ``work_is_left``: no worker may have been told to leave for
+    want of work."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        backend: Backend,
+        *,
+        endpoint: str,
+        health: Health,
+        story: StoryLog,
+        servers: Servers,
+        keep: Callable[[Fleet], None],
+        on_gone: Callable[[str], None],
+        on_failure: Callable[[FailJob], None],
+        on_refusal: Callable[[BackendError], None],
+        work_is_left: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self.fleet = fleet
+        self.usage: dict[str, Usage] = {}
+        """The last that is known of each node, also after its end."""
+        self._seen: dict[str, int] = {}
+        """The most memory that each was seen to use."""
+        self.readings: tuple[float, Readings] | None = None
+        """The newest, and as of when."""
+        self.waits_for: dict[str, str] = {}
+        """Why nodes that are to be resized haven't been yet, in words."""
+        self._backend = backend
+        self._endpoint = endpoint
+        self._story = story
+        self._servers = servers
+        self._keep = keep
+        self._on_gone = on_gone
+        self._on_failure = on_failure
+        self._on_refusal = on_refusal
+        self._work_is_left = work_is_left
+        self._clock = clock
+        self._liveness = Liveness(health, clock())
+        self._events_seen = 0
+        self._usage_at = self._resize_at = clock()
+
+    def begin(self) -> None:
+        """Launch the plan; or go on with the nodes that an earlier master has left."""
+        now = self._clock()
+        if not self.fleet.by_id:
+            self._take(self.fleet.begin(now))
+            return
+        self._take(self.fleet.restored(now))
+        for node in self.fleet.of("ps"):
+            if node.state == "ended" and not self._servers.owns(node.id):
+                self._let_go(node.id)
+
+    def hello(self, node: str, endpoint: str) -> None:
+        self._take(self.fleet.hello(node, endpoint, self._clock()))
+        self._liveness.heard(node)
+        self._usage_at = self._clock()  # what a newcomer has left is asked for soon
+
+    def heard(self, node: str, doing: str = "", seconds: float = 0.0) -> None:
+        self._liveness.heard(node, doing, seconds)
+
+    def scale(self, workers: int) -> list[str]:
+        """What follows from it, in words."""
+        return self._told(self.fleet.scale(workers, self._clock()))
+
+    def scale_ps(self, count: int, *, each: Resources | None = None) -> list[str]:
+        """Have so many PS beside those that leave, newcomers of the plan's size or with ``each``; what follows from it, in words."""
+        return self._told(self.fleet.scale_ps(count, self._clock(), leaving=self._servers.leaving, each=each))
+
+    def drain(self, node: str, *, why: str = "", replace: bool = False, each: Resources | None = None) -> list[str]:
+        """A worker, or a PS that holds nothing; what follows from it, in words. ``each``: of the one that takes its place."""
+        return self._told(self.fleet.drain(node, self._clock(), why=why, replace=replace, each=each))
+
+    def kill(self, node: str) -> list[str]:
+        """A node ends at once, and another one takes its place; what follows from it, in words."""
+        return self._told(self.fleet.kill(node, self._clock()))
+
+    def resize(self, node: str, wanted: Resources) -> list[str]:
+        """Other limits for a node, at once or as soon as may be; what follows from it, in words."""
+        told = self._noted(self.fleet.resize(node, wanted))
+        self.waits_for.pop(node, None)
+        told += self._resize(self.fleet.by_id[node])
+        return [f"{node} {text}" for text in told]
+
+    def set_size(self, role: Literal["ps", "worker"], each: Resources) -> None:
+        """Of the nodes of a role that come from now on."""
+        self._take((self.fleet.set_size(role, each), []))
+
+    def memory_used(self, node: str) -> int:
+        """Bytes, now."""
+        usage = self._backend.usage(node)
+        if usage is None:
+            return self._servers.bytes_of(node)
+        self._see({node: usage})
+        return usage.memory
+
+    def most_used(self, node: str) -> int:
+        """Bytes, since it started. The kernel's high-water mark counts file pages that were cached too: what is far beyond all that was
+        seen is taken for those."""
+        usage, seen = self.usage.get(node), self._seen.get(node, 0)
+        return 0 if usage is None else max(seen, min(usage.peak_memory, int(seen * _UNSEEN)))
+
+    def _see(self, usage: Mapping[str, Usage]) -> None:
+        self.usage |= usage
+        for node, now in usage.items():
+            self._seen[node] = max(self._seen.get(node, 0), now.memory)
+
+    def _noted(self, following: Next) -> list[str]:
+        self._take(following)
+        return [step.text for step in following[1] if isinstance(step, Note)]
+
+    def _told(self, following: Next) -> list[str]:
+        self._take(following)
+        notes = [step for step in following[1] if isinstance(step, Note)]
+        return [f"{note.node} is {note.text.removeprefix('is ')}" for note in notes]
+
+    def one_more_worker(self) -> None:
+        self._take(self.fleet.one_more_worker(self._clock()))
+
+    def finish(self) -> None:
+        self.fleet = self.fleet.finished()
+
+    def turn(self) -> None:
+        """What the backend reports, what is due, and who has been silent. Raises BackendError when it can't be reached."""
+        self._take_events(0.0)
+        now = self._clock()
+        self._take(self.fleet.tick(now))
+        for finding in self._liveness.judge(self.fleet.running, now):
+            self._take(self.fleet.give_up(*finding, now))
+        if now >= self._resize_at:
+            for node in self.fleet.running:
+                self._resize(node)
+        if now >= self._usage_at:
+            self._usage_at = now + USAGE_SECONDS
+            readings = self._backend.readings()
+            self._see(readings.nodes)
+            self.readings = (now + self._clock()) / 2, readings
+
+    def read_soon(self) -> None:
+        """What nodes have used is wanted as of now, with the next turn."""
+        last = self.readings[0] if self.readings is not None else -math.inf
+        self._usage_at = min(self._usage_at, last + LEAST_USAGE_SECONDS)
+
+    def _resize(self, node: Node) -> list[str]:
+        """Ask the backend for what a node is to have, as far as may be now. Asking again does no harm: an earlier master may have done
+        so, and not heard the answer. What came of it, in words."""
+        if node.wanted is None:
+            self.waits_for.pop(node.id, None)
+            return []
+        tidy = self._servers.tidy(node.id)
+        lowered = node.wanted.memory < node.resources.memory and (tidy or node.role != "ps")
+        step = next_step(node, used=self.memory_used(node.id) if lowered else 0, tidy=tidy)
+        told = self._give_up(node, step.resources, step.refused) if step.refused else []
+        if step.resources != node.resources:
+            try:
+                self._backend.resize(node.id, step.resources)
+            except BackendError as error:
+                return told + self._not_resized(node, step.resources, error)
+            told += self._noted(self.fleet.resized(node.id, step.resources))
+        return told + self._waiting(node.id, step.waits_for)
+
+    def _give_up(self, node: Node, instead: Resources, why: str) -> list[str]:
+        self._story.node(node.id, why)
+        return [why, *self._noted(self.fleet.resize(node.id, instead))]
+
+    def _not_resized(self, node: Node, wanted: Resources, error: BackendError) -> list[str]:
+        why = f"is not resized to {describe(wanted)}: {error.message}"
+        if wanted.memory < node.resources.memory:  # it has grown meanwhile
+            return self._give_up(node, msgspec.structs.replace(wanted, memory=node.resources.memory), why)
+        self._resize_at = self._clock() + RESIZE_AGAIN_SECONDS
+        return self._waiting(node.id, why)
+
+    def _waiting(self, node: str, why: str) -> list[str]:
+        if not why:
+            self.waits_for.pop(node, None)
+            return []
+        if self.waits_for.get(node) != why:
+            self.waits_for[node] = why
+            self._story.node(node, why)
+        return [why]
+
+    def end_all(self, *, meanwhile: Callable[[], None]) -> None:
+        """Now, with all that they hold. Raises JobError when they don't end."""
+        self.finish()
+        for node in self.fleet.by_id.values():
+            if node.state != "ended" or node.role == "ps":
+                self._terminate(node.id, 0.0, keep_memory=False)
+        until = self._clock() + END_SECONDS
+        while left := self.fleet.running:
+            meanwhile()
+            self._take_events(0.1)
+            if self._clock() > until:
+                raise JobError(
+                    f"{', '.join(node.id for node in left)} can't be ended, and nothing may begin beside them"
+                )
+
+    def wind_down(self, *, failed: bool, meanwhile: Callable[[], None]) -> None:
+        """End all nodes. Workers first: they give their leases back. Then the parameter servers."""
+        grace = FAILED_GRACE_SECONDS if failed else GRACE_SECONDS
+        for role in ("worker", "ps"):
+            for node in self.fleet.running:
+                if node.role == role:
+                    self._backend.terminate(node.id, grace_seconds=grace)
+            end = self._clock() + grace + 5
+            while any(node.role == role for node in self.fleet.running) and self._clock() < end:
+                meanwhile()
+                self._take_events(0.1)
+
+    def _take_events(self, timeout_seconds: float) -> None:
+        for event in self._backend.events(self._events_seen, timeout_seconds=timeout_seconds):
+            self._take(self._judged(event))
+            self._events_seen = event.number
+
+    def _take(self, following: Next) -> None:
+        fleet, instructions = following
+        follows = any(isinstance(instruction, ServerReplaced) for instruction in instructions)
+        if follows:
+            failpoint("master.relaunch.noticed")
+        for instruction in instructions:
+            self._note(instruction)
+        if fleet is not self.fleet:
+            self.fleet = fleet
+            self._keep(fleet)
+        if follows:
+            failpoint("master.relaunch.noted")
+        for instruction in instructions:
+            self._follow(instruction)
+
+    def _note(self, instruction: Instruction) -> None:
+        """What is to be as durable as the fleet itself, and the story of it."""
+        match instruction:
+            case ServerDown(node):
+                self._servers.down(node)
+            case ServerReplaced(old, new):
+                self._servers.replaced(old, new)
+            case Note(node, text):
+                self._story.node(node, text)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Launch(node):
+                self._launch(node)
+            case Terminate(node, gently, keep_memory):
+                self._terminate(node, GRACE_SECONDS if gently else 0.0, keep_memory=keep_memory)
+            case WorkerGone(node):
+                self._on_gone(node)
+            case ServerGone(node):
+                self._servers.gone(node)
+            case FailJob():
+                self._on_failure(instruction)
+
+    def _terminate(self, node: str, grace_seconds: float, *, keep_memory: bool) -> None:
+        try:
+            self._backend.terminate(node, grace_seconds=grace_seconds, keep_memory=keep_memory)
+        except BackendError as error:
+            print(f"{node} can't be ended: {error.message}", flush=True)
+
+    def _let_go(self, node: str) -> None:
+        """Of the memory of one that has ended: an earlier master may have had no time to. If it has been followed there is none."""
+        self._terminate(node, 0.0, keep_memory=False)
+
+    def _launch(self, node: Node) -> None:
+        failpoint("master.launch.noted")
+        if not self.fleet.done:
+            try:
+                self._backend.launch(NodeSpec(node.id, node.role, node.resources, self._endpoint, node.follows))
+            except BackendError as error:
+                self._on_refusal(error)
+            else:
+                failpoint("master.launch.asked")
+                if node.follows:
+                    failpoint("master.relaunch.launched")
+                return
+        never = NodeEvent(0, node.id, "exited", 0.0, "Unknown", detail="never started")  # there will be no other
+        self._take(self._judged(never))
+
+    def _judged(self, event: NodeEvent) -> Next:
+        servers = self._servers
+        return self.fleet.event(
+            event,
+            self._clock(),
+            owns=servers.owns(event.node),
+            leaving=servers.leaving,
+            work_is_left=self._work_is_left(),
+            doing=self._liveness.doing(event.node),
+        )

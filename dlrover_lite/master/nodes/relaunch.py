@@ -1,0 +1,59 @@
+"""Whether, when and how large a node comes back, by the reason for which it ended. Data and pure functions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.protocol.nodes import ExitReason
+
+__all__ = ["POLICIES", "Policy", "delay_seconds", "describe_growth", "larger"]
+
+
+class Policy(msgspec.Struct, frozen=True):
+    budget: int
+    """How many nodes of a role may come back for this reason in one job."""
+    first_delay_seconds: float = 0.5
+    """Before the second one; doubles with each further one. The first comes back at once."""
+    longest_delay_seconds: float = 30.0
+    memory_factor: float = 1.0
+    """So much more memory it gets."""
+
+
+POLICIES: dict[ExitReason, Policy] = {
+    "Killed": Policy(budget=10),
+    "OOMKilled": Policy(budget=4, memory_factor=1.5),
+    "Preempted": Policy(budget=100, longest_delay_seconds=10.0),
+    "Hung": Policy(budget=3),
+    "StartupTimeout": Policy(budget=2),
+    "Unknown": Policy(budget=3),
+    "Succeeded": Policy(budget=10),  # left while there was work, as the last one
+    "UserError": Policy(budget=0),
+}
+
+_LEAST_GROWTH = 1.2
+"""Coming back with less more than that would only end the same way."""
+
+
+def delay_seconds(policy: Policy, before: int) -> float:
+    """How long to wait when ``before`` nodes have come back for the same reason."""
+    if before == 0:
+        return 0.0
+    return min(policy.longest_delay_seconds, policy.first_delay_seconds * 2.0 ** (before - 1))
+
+
+def larger(each: Resources, factor: float, room: int) -> Resources | None:
+    """``each`` with ``factor`` times its memory, as far as ``room`` bytes allow; None when that isn't enough to try again."""
+    memory = min(int(each.memory * factor), room)
+    if memory < each.memory * min(factor, _LEAST_GROWTH):
+        return None
+    return Resources(each.cores, max(memory, each.memory))
+
+
+def describe_growth(before: Resources, after: Resources, *, followed: bool = False) -> str:
+    """``followed``: by one that takes its memory over."""
+    limits = f"{format_bytes(after.memory)} {'' if followed else 'of memory '}instead of {format_bytes(before.memory)}"
+    grown = after.memory != before.memory
+    if followed:
+        return " with its memory" + (f", of which it may have {limits}" if grown else "")
+    return f" with {limits}" if grown else ""

@@ -1,0 +1,231 @@
+"""The profiler of a job within its master: feeds it, says when nothing can be measured, and hands on what it finds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.jobs.profiles import Gap
+from dlrover_lite.master.profiling.profiler import Pace, Part, Profiler, Situation
+from dlrover_lite.master.work.shards import Answer, ShardService
+from dlrover_lite.protocol.messages import LeaseRequest, PsReport
+from dlrover_lite.protocol.profiles import Level, Profile
+from dlrover_lite.recipe.schema import Recipe
+from dlrover_lite.transport.frames import MalformedMessage
+
+if TYPE_CHECKING:
+    from dlrover_lite.master.loop import Master
+
+__all__ = ["PACE_VARIABLE", "Profiling", "Sink", "Usual"]
+
+PACE_VARIABLE = "DLROVER_LITE_PROFILE_SECONDS"
+"""In the environment: how long intervals are. The brain decides sooner by shorter ones, and by less."""
+
+LEVEL_STEP = 0.02
+"""Of a PS's memory limit: what it holds is told again once it has grown by that."""
+
+
+class Sink(Protocol):
+    """Who is to have what was measured."""
+
+    def keep(self, found: Profile | Gap) -> None:
+        """Raises DlroverLiteError when it can't: it isn't asked again for this one."""
+
+
+class Usual:
+    """Evaluations and checkpoints that leave no time to measure training without them are part of it: a job that evaluates every few
+    seconds is as fast as it is with that."""
+
+    PATIENCE_SECONDS = 15.0
+    """Without a stretch that is long enough for an interval, before they count as part of training."""
+
+    def __init__(self, enough_seconds: float) -> None:
+        """``enough_seconds``: a stretch without any that is long enough."""
+        self._enough_seconds = enough_seconds
+        self._free_since: float | None = None
+        """Of any; None: there is no training that could be measured."""
+        self._enough_at = 0.0
+        """When such a stretch was there last, or training began."""
+        self._is_usual = False
+
+    @property
+    def is_usual(self) -> bool:
+        return self._is_usual
+
+    def disturbs(self, now: float, *, under_way: bool, trains: bool) -> bool:
+        """Whether one that is under way keeps training from being measured. ``trains``: nothing else does."""
+        if not trains:
+            self._free_since = None
+            return under_way
+        if self._free_since is None:
+            self._free_since = self._enough_at = now
+        if under_way:
+            self._free_since = now
+        elif now - self._free_since >= self._enough_seconds:
+            self._enough_at, self._is_usual = now, False
+        if now - self._enough_at >= self.PATIENCE_SECONDS:
+            self._is_usual = True
+        return under_way and not self._is_usual
+
+
+class Profiling:
+    """``sinks`` are given each interval when it has ended."""
+
+    def __init__(
+        self,
+        job: str,
+        recipe: Recipe,
+        shards: ShardService,
+        sinks: list[Sink],
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        pace: Pace | None = None,
+    ) -> None:
+        pace = pace or _pace()
+        self._profiler = Profiler(
+            job, batch_size=recipe.training.batch_size, samples_so_far=shards.consumed_samples, pace=pace
+        )
+        self._usual = Usual(pace.warm_up_seconds + pace.least_seconds)
+        self._sinks = sinks
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._at_work: set[str] = set()
+        """Workers that have trained."""
+        self._readings_at = -math.inf
+        self._complained = ""
+        self._told: Level | None = None
+
+    @property
+    def disturbed(self) -> str:
+        """Why nothing is measured now, in words; empty while something is."""
+        return self._profiler.disturbed
+
+    @property
+    def has_evaluations(self) -> bool:
+        """Evaluations and checkpoints are part of what is measured: they leave no time to measure training without."""
+        return self._usual.is_usual
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the interval under way; 0: nothing can be measured."""
+        ends = self._profiler.ends
+        return 0.0 if ends is None else max(0.0, ends - self._clock())
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the interval under way is to be over, seconds since the epoch; None: nothing can be measured."""
+        return None if self._profiler.ends is None else self._wall_clock() + self.seconds_left
+
+    @property
+    def has_measured(self) -> bool:
+        """An interval was measured with the nodes that run now."""
+        return self._profiler.has_measured
+
+    def taken_over(self, why: str) -> None:
+        """An earlier master was at an interval, of which nothing is known any more."""
+        self._keep(Gap(self._wall_clock(), None, why))
+
+    def worked(self, request: LeaseRequest, answer: Answer, *, samples: int) -> None:
+        """A worker has reported; ``samples`` are consumed by it that weren't before."""
+        of, newly = answer.consumed.of, answer.consumed.newly
+        if of is not None and of.kind == "train":
+            self._at_work.add(request.node)
+            self._profiler.worked(
+                self._clock(), request.node, samples=samples, minibatches=newly, report=request.report
+            )
+
+    def served(self, report: PsReport) -> None:
+        """A PS has reported. Raises MalformedMessage."""
+        counters = report.counters
+        if counters is None:
+            return
+        if not (0 <= counters.busy_seconds < math.inf and 0 <= counters.queue_seconds < math.inf):
+            raise MalformedMessage(f"{counters.busy_seconds} busy seconds, {counters.queue_seconds} in the queue")
+        self._profiler.served(self._clock(), report)
+
+    def turn(self, master: Master) -> None:
+        """What has changed, and what is over by now."""
+        now, at = self._clock(), self._wall_clock()
+        if master.reconciler.readings is not None and master.reconciler.readings[0] > self._readings_at:
+            self._readings_at, readings = master.reconciler.readings
+            self._profiler.readings(self._readings_at, readings)
+        parts = tuple(
+            Part(node.id, node.role, node.resources.cores) for node in master.fleet.running if node.state == "up"
+        )
+        disturbed, beside = self._disturbed(master), self._beside(master)
+        if self._usual.disturbs(now, under_way=bool(beside), trains=not disturbed):
+            disturbed = disturbed or beside
+        self._keep(self._profiler.situation(now, at, Situation(parts, disturbed)))
+        self._keep(self._profiler.tick(now, at))
+        if self._profiler.waits_for_readings(now):
+            master.reconciler.read_soon()
+
+    def level(self, master: Master) -> Level | None:
+        """What the PS hold, where it is news: it is told as soon as they have grown by some part of their limits."""
+        servers, checkpoints = master.servers, master.checkpoints
+        if not servers.at_rest or (checkpoints is not None and checkpoints.cuts.phase != "idle"):
+            return None  # moves and snapshots take memory of their own
+        if master.shards.trained or (found := self._profiler.level(self._clock(), self._wall_clock())) is None:
+            return None
+        before = {one.node: one.used_bytes for one in self._told.ps} if self._told is not None else {}
+        for one in found.ps:
+            limit = master.fleet.by_id[one.node].resources.memory
+            if one.node not in before or abs(one.used_bytes - before[one.node]) >= LEVEL_STEP * limit:
+                self._told = found
+                return found
+        return None
+
+    def _disturbed(self, master: Master) -> str:
+        servers = master.servers
+        if master.outcome is not None or master.beginning is not None or master.stopping:
+            return "the job ends"
+        if master.disk.interrupted:
+            return "the disk was full"
+        if master.shards.trained:
+            return "training is over"
+        if not servers.state.version or servers.restore is not None:
+            return "the parameter servers aren't ready"
+        for node in master.fleet.running:
+            if node.state != "up":
+                return f"{node.id} is {node.state}"
+            if node.role == "worker" and node.id not in self._at_work:
+                return f"{node.id} has not begun to train"
+            if node.role == "ps" and not servers.tidy(node.id):
+                return f"slots come to {node.id} or leave it"
+        if not servers.settled:
+            return "slots are to move"
+        return ""
+
+    @staticmethod
+    def _beside(master: Master) -> str:
+        """What goes on beside training and takes of its CPU, in words."""
+        if master.rounds.open:
+            return "an evaluation is under way"
+        if master.checkpoints is not None and master.checkpoints.cuts.phase != "idle":
+            return "a checkpoint is taken"
+        return ""
+
+    def _keep(self, found: Profile | Gap | None) -> None:
+        if found is None:
+            return
+        for sink in self._sinks:
+            try:
+                sink.keep(found)
+            except DlroverLiteError as error:  # training goes on without
+                if error.message != self._complained:
+                    print(f"a profile is lost: {error.message}", flush=True)
+                self._complained = error.message
+
+
+def _pace() -> Pace:
+    """As the environment says; what makes no sense there is passed over."""
+    with suppress(ValueError):
+        seconds = float(os.environ.get(PACE_VARIABLE, ""))
+        if 0.1 <= seconds <= 3600.0:
+            return Pace.of(seconds)
+    return Pace()

@@ -1,0 +1,138 @@
+"""A job without nodes, which waits for a plan: who asks is answered, and it can be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from dlrover_lite.core.errors import DiskFull
+from dlrover_lite.master.autoscale.next_decision import QUEUED
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.protocol.demands import Autoscale
+from dlrover_lite.protocol.messages import (
+    Ack,
+    AutoscaleRequest,
+    AutoscaleStatus,
+    Finished,
+    Heartbeat,
+    LeaseRequest,
+    NodeStatus,
+    PsReport,
+    Status,
+    StatusRequest,
+    StopRequest,
+    StoryRequest,
+)
+from dlrover_lite.transport.frames import Failure, Request
+from dlrover_lite.transport.server import Server
+
+__all__ = ["WaitingRoom", "blank", "without_nodes"]
+
+_TURN_SECONDS = 0.1
+_HAS_NO_NODES = Failure("refused", "the job waits for a plan, and has no nodes", "See: dlrover-lite status")
+
+
+class WaitingRoom:
+    """``status``: as it stands at first. ``stop``: whether the master is to end."""
+
+    def __init__(
+        self,
+        server: Server,
+        story: StoryLog,
+        status: Status,
+        *,
+        mode: Autoscale,
+        stop: Callable[[], bool],
+        show: Callable[[Status], None] = lambda _: None,
+    ) -> None:
+        self.status = status
+        self.stopped = ""
+        """Why somebody has asked the job to stop; empty: nobody has."""
+        self.story = story
+        self._server = server
+        self._mode = mode
+        self._stop = stop
+        self._show = show
+
+    def is_over(self) -> bool:
+        return bool(self.stopped) or self._stop()
+
+    def waits(self, why: str) -> None:
+        """It is in the queue, for this reason."""
+        if (self.status.state, self.status.message) != ("queued", why):
+            self.status = msgspec.structs.replace(self.status, state="queued", message=why, next_look=QUEUED)
+            self.story.node("master", why)
+            with suppress(DiskFull):  # it is kept, and written later
+                self.story.flush()
+            self._show(self.status)
+
+    def turn(self) -> None:
+        """Answer those who ask; waits for them for a moment."""
+        for request in self._server.receive(_TURN_SECONDS):
+            if (body := self._answer(request)) is not None:
+                self._server.reply(request, body)
+
+    def _answer(self, request: Request) -> msgspec.Struct | None:
+        match request.body:
+            case StatusRequest():
+                return self.status
+            case StoryRequest(subject):
+                return self.story.answer(subject, [node.id for node in self.status.nodes])
+            case AutoscaleRequest("status"):
+                return AutoscaleStatus(self._mode)
+            case StopRequest(reason):
+                self.stopped = reason
+                return Ack()
+            case LeaseRequest():
+                return Finished()
+            case Heartbeat() | PsReport():
+                return None
+            case _:
+                return _HAS_NO_NODES
+
+
+def blank(job: str, *, epochs: int, total_samples: int) -> Status:
+    """Of a job that hasn't begun."""
+    return Status(
+        job=job,
+        state="starting",
+        epoch=0,
+        epochs=epochs,
+        samples=0,
+        total_samples=total_samples,
+        samples_per_second=0.0,
+        loss=None,
+        auc=None,
+        elapsed_seconds=0.0,
+        nodes=[],
+        evaluations=[],
+        bad_lines=0,
+        quarantined=0,
+        staleness_p99=None,
+        staleness_max=None,
+        rows=0,
+        message="waits for its first plan",
+    )
+
+
+def without_nodes(status: Status, why: str) -> Status:
+    """Of a job that has given way: all that ran has ended."""
+
+    def ended(node: NodeStatus) -> NodeStatus:
+        state = node.state if node.state.startswith("ended") else "ended (Succeeded)"
+        return msgspec.structs.replace(node, state=state, samples_per_second=0.0)
+
+    nodes = [ended(node) for node in status.nodes]
+    return msgspec.structs.replace(
+        status,
+        state="queued",
+        message=why,
+        samples_per_second=0.0,
+        nodes=nodes,
+        moves=[],
+        slots_settled=True,
+        next_look=QUEUED,
+        expected_end=None,
+    )

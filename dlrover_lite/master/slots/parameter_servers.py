@@ -1,0 +1,327 @@
+"""What parameter servers report, and the orders they get: the slot state, kept with the ledger, and what is measured of slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.core import slots
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.intervals import Range
+from dlrover_lite.master.events import StoryLog
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.slots.slot_loads import SlotLoads, decode
+from dlrover_lite.master.slots.slot_state import Batch, Move, Next, SlotState
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.messages import (
+    Ack,
+    MoveOrder,
+    MoveStatus,
+    PsOrders,
+    PsReport,
+    RestoreOrder,
+    RestoreReport,
+    RestoreStatus,
+    SlotsReport,
+    SnapshotOrder,
+    Topology,
+)
+from dlrover_lite.transport.frames import MalformedMessage
+
+__all__ = ["ParameterServers", "consumed"]
+
+
+class ParameterServers:
+    """``keep`` puts a state among the facts; it is committed before an answer is sent that was given here."""
+
+    def __init__(
+        self,
+        state: SlotState | None,
+        shards: ShardService,
+        story: StoryLog,
+        *,
+        keep: Callable[[SlotState], None],
+        wall_clock: Callable[[], float],
+        restore: RestoreOrder | None = None,
+        keep_restore: Callable[[RestoreOrder | None], None] = lambda _: None,
+    ) -> None:
+        """``state``: what an earlier master of the job has left; ``restore``: which cut they are to begin with, until all have."""
+        self.state = state or SlotState()
+        self.reports: dict[str, PsReport] = {}
+        """The last of each PS; of one that held nothing when it ended, none."""
+        self.loads = SlotLoads()
+        self.snapshots: dict[str, SnapshotOrder] = {}
+        """What each PS is to do for the cut under way."""
+        self.restore = restore
+        self._restoring_since: float | None = None
+        self.hold_moves = False
+        """No move may begin: a cut is taken, or waits to be."""
+        self._keep_restore = keep_restore
+        self._shards = shards
+        self._story = story
+        self._keep = keep
+        self._wall_clock = wall_clock
+        self._owned: dict[str, bytes] = {}
+        """By PS, of this map."""
+        self._owned_since = dict.fromkeys(self.state.ps, self.state.version)
+        """The version from which on each PS owns what it does, or an older master was gone."""
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    def owns(self, node: str) -> bool:
+        return self.state.owns(node)
+
+    @property
+    def leaving(self) -> Collection[str]:
+        return self.state.leaving
+
+    @property
+    def at_rest(self) -> bool:
+        """There is a map, every PS has what it owns, no slot is on its way, and every PS has heard so."""
+        return self.state.version > 0 and not self.state.moves and self.restore is None
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left of what was wanted of them."""
+        return not (self.state.moves or self.state.leaving or self.state.rebalance)
+
+    @property
+    def rows(self) -> int:
+        return sum(report.rows for report in self.reports.values())
+
+    def moves(self) -> list[MoveStatus]:
+        if not self.state.moves:
+            return []
+        row_bytes = self.loads.row_bytes(self.state, self.reports)
+        return [self._status(move, int(row_bytes[move.members].sum())) for move in self.state.moves]
+
+    def _status(self, move: Move, left_bytes: int) -> MoveStatus:
+        """``left_bytes``: those of slots that are still to be moved."""
+        rate, source = move.bytes_per_second or None, self.reports.get(move.source)
+        return MoveStatus(
+            move.id,
+            move.source,
+            move.target,
+            move.count,
+            move.state,
+            move.moved_rows + (self._received(move.target, move.id) if move.state == "copying" else 0),
+            moved_slots=move.moved,
+            bytes=move.moved_bytes + left_bytes,
+            moved_bytes=move.moved_bytes,
+            bytes_per_second=rate,
+            seconds_left=left_bytes / rate if rate and move.state == "copying" else None,
+            slowed=source.slowed if source is not None and move.state == "copying" else 0.0,
+        )
+
+    @property
+    def restoring(self) -> RestoreStatus | None:
+        """How far the checkpoint is that they restore; None: there is none."""
+        if (order := self.restore) is None:
+            return None
+        owners = self.state.counts()
+        known = [report.restoring for node, report in self.reports.items() if node in owners]
+        found = [one for one in known if one is not None and one.generation == order.generation]
+        rows, size = sum(one.rows for one in found), sum(one.bytes for one in found)
+        seconds = max((one.seconds for one in found), default=0.0)
+        is_timed = rows > 0 and seconds > 0
+        return RestoreStatus(
+            order.cut,
+            self._restoring_since,
+            rows,
+            sum(one.total_rows for one in found),
+            size,
+            sum(one.total_bytes for one in found),
+            rows / seconds if is_timed else None,
+            size / seconds if is_timed else None,
+            _seconds_left(found) if len(found) == len(owners) else None,
+        )
+
+    def slots(self, hottest: int, fleet: Fleet) -> SlotsReport:
+        state = self.state
+        if not state.version:
+            return SlotsReport(0)
+        now = self._wall_clock()
+        servers = [self.loads.of(node.id, state.owned(node.id), now) for node in fleet.running if node.role == "ps"]
+        return SlotsReport(state.version, servers, self.loads.hottest(hottest, state), self.moves())
+
+    def tidy(self, node: str) -> bool:
+        """It has given back all memory that it can, and nothing moves to or from it."""
+        report = self.reports.get(node)
+        return report is not None and report.tidy and not self.state.busy(node)
+
+    def bytes_of(self, node: str) -> int:
+        """Memory that its rows and index take, as it last told."""
+        report = self.reports.get(node)
+        return report.bytes if report else 0
+
+    def _received(self, target: str, move: int) -> int:
+        report = self.reports.get(target)
+        return report.received.get(move, 0) if report else 0
+
+    # --- answers --------------------------------------------------------------------------------------------------------
+
+    def report(self, report: PsReport, fleet: Fleet) -> PsOrders | Ack:
+        """Take a report; its orders, or Ack for one that is no PS of this job's, or has ended. Raises MalformedMessage."""
+        node = fleet.by_id.get(report.node)
+        if node is None or node.role != "ps" or node.state == "ended":
+            return Ack()
+        loads = decode(report.loads) if report.loads else None
+        ready = _ready(report)
+        if not 0 <= report.requests_per_second < math.inf:
+            raise MalformedMessage(f"{report.requests_per_second} requests/s")
+        self._note_slowed(node.id, report.slowed)
+        self.reports[node.id] = report
+        self._note_restoring(report.restoring)
+        self._note_restored(node.id)
+        self.take(self.state.ready(node.id, ready, self._wall_clock()))
+        self.take(self.state.report(node.id, report.version, report.tidy))
+        if loads is not None and report.version >= self._owned_since.get(node.id, 1):
+            self.loads.take(
+                node.id,
+                self.state.owned(node.id),
+                loads,
+                requests_per_second=report.requests_per_second,
+                at=self._wall_clock(),
+            )
+        return self.orders(node.id, fleet)
+
+    def orders(self, node: str, fleet: Fleet) -> PsOrders:
+        state = self.state
+        if not state.version:
+            return PsOrders(0)
+        if node not in self._owned:
+            self._owned[node] = slots.pack(state.owned(node))
+        moves = [
+            MoveOrder(
+                move.id,
+                move.source,
+                fleet.by_id[move.source].endpoint,
+                move.target,
+                move.slots,
+                move.at_once,
+                move.source in state.leaving,
+            )
+            for move in state.moves
+            if move.state == "copying" and move.involves(node)
+        ]
+        return PsOrders(
+            state.version, self._owned[node], moves, *consumed(self._shards), self.snapshots.get(node), self.restore
+        )
+
+    def _note_slowed(self, node: str, share: float) -> None:
+        """More than before."""
+        before = self.reports[node].slowed if node in self.reports else 0.0
+        if share > before:
+            why = "as their rows change faster than they are copied"
+            self._story.node(node, f"holds back pushes to slots that leave it for {share:.0%} of the time, {why}")
+
+    def _note_restoring(self, report: RestoreReport | None) -> None:
+        if self.restore is None or report is None or self._restoring_since is not None:
+            return
+        if report.generation == self.restore.generation:
+            self._restoring_since = self._wall_clock() - report.seconds
+
+    def _note_restored(self, node: str) -> None:
+        order, owners = self.restore, self.state.counts()
+        if order is None or not owners:
+            return
+        reports = [self.reports.get(owner) for owner in owners]
+        if all(report is not None and report.restored >= order.generation for report in reports):
+            self.restore = self._restoring_since = None
+            failpoint("master.restore.over")
+            self._keep_restore(None)
+            self._story.node(node, f"checkpoint {order.cut} is restored: training goes on")
+
+    def topology(self, fleet: Fleet) -> Topology | None:
+        """Those that own slots; None before there is a map, and while one of them is still to come up, or to take its rows from a cut."""
+        state = self.state
+        if not state.version or self.restore is not None:
+            return None
+        used, owners = np.unique(state.positions(), return_inverse=True)
+        if any(fleet.by_id[state.ps[at]].state != "up" for at in used.tolist()):
+            return None
+        servers = [(state.ps[at], fleet.by_id[state.ps[at]].endpoint) for at in used.tolist()]
+        return Topology(state.version, servers, owners.astype("<u2").tobytes())
+
+    # --- changes --------------------------------------------------------------------------------------------------------
+
+    def take(self, following: Next) -> bool:
+        """Go over to the next state; whether it is another one."""
+        state, notes = following
+        if state is self.state:
+            return False
+        if (state.owners, state.ps) != (self.state.owners, self.state.ps):
+            self._owned.clear()
+            for node in state.ps:
+                if (state.owned(node) != self.state.owned(node)).any():
+                    self._owned_since[node] = state.version
+        self.state = state
+        self._keep(state)
+        for note in notes:
+            self._story.node(note.node, note.text)
+        return True
+
+    def begin(self, fleet: Fleet) -> None:
+        """The first map, once all PS of the plan are up."""
+        if not self.state.version and fleet.all_ps_up(self.leaving):
+            self.take(self.state.begin([node.id for node in fleet.servers_up(self.leaving)]))
+
+    def start(self, fleet: Fleet) -> bool:
+        """Begin moves that can; whether there were any."""
+        if not self.state.moves or self.hold_moves or self.restore is not None:
+            return False
+        up = {node.id for node in fleet.of("ps") if node.state == "up"}
+        return self.take(self.state.start(up, self._wall_clock()))
+
+    def tell(self, node: str, text: str) -> None:
+        self._story.node(node, text)
+
+    def gone(self, node: str) -> None:
+        """It has ended, and held no slots."""
+        self.reports.pop(node, None)
+        self.take(self.state.gone(node))
+
+    def down(self, node: str) -> None:
+        """It has ended, holds slots, and is going to be followed. Durable with the next commit."""
+        self.take(self.state.down(node))
+
+    def replaced(self, old: str, new: str) -> None:
+        """``new`` holds all that ``old`` held. Durable with the next commit."""
+        if (report := self.reports.pop(old, None)) is not None:
+            self.reports[new] = msgspec.structs.replace(
+                report, node=new, version=0, tidy=False, restored=0, restoring=None
+            )
+        self.take(self.state.replaced(old, new))
+
+
+def _seconds_left(restoring: Collection[RestoreReport]) -> float | None:
+    """Until the last server is through, each at its own rate; None: of one it isn't known."""
+    found = []
+    for one in restoring:
+        if not (one.rows and one.seconds):
+            return None
+        found.append((one.total_rows - one.rows) * one.seconds / one.rows)
+    return max(0.0, *found) if found else None
+
+
+def _ready(report: PsReport) -> dict[int, Batch]:
+    """By move. Raises MalformedMessage."""
+    found: dict[int, Batch] = {}
+    for one in report.ready:
+        try:
+            members = slots.unpack(one.slots)
+        except ValueError as error:
+            raise MalformedMessage(str(error)) from error
+        before = found.get(one.move, Batch(slots.none()))
+        found[one.move] = Batch(before.members | members, before.rows + one.rows, before.bytes + one.bytes)
+    return found
+
+
+def consumed(shards: ShardService) -> tuple[int, list[tuple[int, list[Range]]]]:
+    """All epochs below the first are consumed; of the later ones that have begun, these ranges of minibatches. Those in quarantine are not
+    among them: a job that goes on from a checkpoint tries them again."""
+    below, epochs = shards.epochs_under_way()
+    return below, [(of.index, list(shards.ledger.done(of))) for of in epochs]

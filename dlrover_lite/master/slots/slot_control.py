@@ -1,0 +1,435 @@
+"""What is wanted of parameter servers and of their slots, compared each turn with what is; and people's wishes to change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from difflib import get_close_matches
+
+import numpy as np
+
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.core.units import Resources, format_bytes
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master.nodes.lifecycle import Node
+from dlrover_lite.master.nodes.reconciler import Reconciler
+from dlrover_lite.master.nodes.resizing import refusal as refusal_of_resize
+from dlrover_lite.master.nodes.scaling import newcomer_refusal, refusal, replacement_refusal
+from dlrover_lite.master.slots.parameter_servers import ParameterServers
+from dlrover_lite.master.slots.placement import MEMORY_SHARE, ServerRoom, place
+from dlrover_lite.master.slots.slot_state import Move, SlotState, Transfer
+from dlrover_lite.master.work.shards import ShardService
+from dlrover_lite.protocol.messages import (
+    CancelMovesRequest,
+    DrainRequest,
+    KillRequest,
+    MoveRequest,
+    ResizeRequest,
+    Scaled,
+    ScaleRequest,
+)
+from dlrover_lite.transport.frames import UNUSABLE, Failure, MalformedMessage
+
+__all__ = ["SlotControl", "Wish"]
+
+AT_ONCE_BYTES = 64 << 20
+"""Of rows on a slow PS, that are copied with training held up, which is over the sooner for it: a second or two at a tenth of a core."""
+Wish = ScaleRequest | MoveRequest | CancelMovesRequest | DrainRequest | KillRequest | ResizeRequest
+_OVER = Failure("refused", "all samples have been trained on: there is nothing left to scale for, or to move")
+_ENDED = Failure("refused", "the job has ended: there is no node to resize")
+_NONE_TO_KILL = Failure("refused", "the job has ended: there is no node to kill")
+
+
+class SlotControl:
+    """``total``: the recipe's ceiling. Its changes are durable when ``shards`` has committed."""
+
+    def __init__(
+        self,
+        servers: ParameterServers,
+        reconciler: Reconciler,
+        shards: ShardService,
+        *,
+        total: Resources | None,
+    ) -> None:
+        self.problem = ""
+        """Why what is wanted can't be done for now."""
+        self._servers = servers
+        self._reconciler = reconciler
+        self._shards = shards
+        self._total = total
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self._reconciler.fleet
+
+    @property
+    def _state(self) -> SlotState:
+        return self._servers.state
+
+    # --- each turn ------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Bring what is nearer to what is wanted. What it changes is committed when it returns."""
+        self._forget_ended()
+        self._servers.begin(self._fleet)
+        if self._shards.trained:
+            self.settle("all samples have been trained on")
+        elif self._state.version:
+            self._plan()
+        began = self._servers.start(self._fleet)
+        if began:
+            failpoint("master.move.decided")
+        self._shards.commit()
+        if began:
+            failpoint("master.move.begun")
+        for node in self._state.leaving:
+            if not self._state.owns(node) and not self._state.busy(node):
+                self._reconciler.drain(node)
+
+    def _forget_ended(self) -> None:
+        """A PS that ended, of which an earlier master had no time to say so here."""
+        mentioned = {*self._state.leaving, *(node for move in self._state.moves for node in (move.source, move.target))}
+        for node in mentioned:
+            known = self._fleet.by_id.get(node)
+            if (known is None or known.state == "ended") and not self._state.owns(node):
+                self._servers.gone(node)
+
+    def _plan(self) -> None:
+        """Moves off those that leave, and to those that have come, once nobody is still to come and nothing on its way."""
+        state, fleet = self._state, self._fleet
+        wanted = state.rebalance or self._to_empty()
+        if not wanted:
+            self.problem = ""
+        waits = state.open_moves() or self._servers.restore is not None
+        if not wanted or waits or not fleet.all_ps_up(state.leaving):
+            return
+        if not all(self._measured(node.id) for node in fleet.of("ps") if node.state == "up"):
+            return
+        hurry = [node for node in state.slow if self._bytes(state.owned(node)) <= AT_ONCE_BYTES]
+        if handed := self._handed_over(state):
+            self._servers.take(state.want(handed, at_once=hurry))
+            return
+        try:
+            transfers = self._placed(state, balance=state.rebalance)
+        except JobError as error:
+            if error.message != self.problem:
+                self.problem = error.message
+                for node in self._to_empty():
+                    self._servers.tell(node, f"can't be emptied: {error.message}")
+            return
+        self.problem = ""
+        after, told = state.want(transfers, at_once=hurry)
+        self._servers.take((after.place_anew(False), told))
+
+    def _handed_over(self, state: SlotState) -> list[Transfer]:
+        """All that slow PS have, each to one that has come for it: in one move, since each takes its time there."""
+        staying = self._fleet.servers_up(state.leaving)
+        empty = [node for node in staying if not state.owns(node.id)]
+        found = []
+        for source in state.slow:
+            members = state.owned(source)
+            coming = self._bytes(members)
+            target = next((node for node in empty if coming <= MEMORY_SHARE * self._free(node)), None)
+            if members.any() and target is not None:
+                empty.remove(target)
+                found.append((source, target.id, members))
+        return found
+
+    def _measured(self, node: str) -> bool:
+        return node in self._servers.reports and node in self._reconciler.usage
+
+    def _to_empty(self) -> list[str]:
+        """PS that leave, and have slots that nobody is to take from them yet."""
+        if not self._state.leaving:
+            return []
+        ps, positions = self._state.future()
+        held = {ps[at] for at in np.unique(positions).tolist()}
+        return [node for node in self._state.leaving if node in held]
+
+    def _placed(self, state: SlotState, *, balance: bool) -> list[Transfer]:
+        """Raises JobError when there is no room."""
+        ps, positions = state.future()
+        staying = {node.id: node for node in self._fleet.servers_up(state.leaving)}
+        ids = ps + [node for node in staying if node not in ps]
+        rooms = [
+            ServerRoom(node, staying[node].resources.cores, self._free(staying[node]))
+            if node in staying
+            else ServerRoom(node, 0.0, 0.0, leaving=True)
+            for node in ids
+        ]
+        loads, to_empty = self._servers.loads, slots.none()
+        for node in state.leaving:
+            to_empty |= state.owned(node)
+        row_bytes = loads.row_bytes(state, self._servers.reports)
+        return place(positions, loads.busy_elsewhere(to_empty), row_bytes, rooms, balance=balance)
+
+    def _free(self, node: Node) -> float:
+        """Memory that a PS has left, less what is on its way to it."""
+        usage, report = self._reconciler.usage.get(node.id), self._servers.reports.get(node.id)
+        used = usage.memory if usage else report.bytes if report else 0
+        coming = sum(self._bytes(move.members) for move in self._state.open_moves() if move.target == node.id)
+        return node.least_memory - used - coming
+
+    def _bytes(self, members: SlotSet) -> float:
+        return float(self._servers.loads.row_bytes(self._state, self._servers.reports)[members].sum())
+
+    def settle(self, why: str) -> list[str]:
+        """Give up what isn't committed, and what it was for; what that means, in words."""
+        state = self._state
+        dropped = [
+            f"move {move.id} from {move.source} to {move.target} is cancelled{_stays(move)}"
+            for move in state.open_moves()
+        ]
+        after, told = state.cancel(why)
+        staying = [node for node in after.leaving if after.owns(node)]
+        after, more = after.stay(staying, why)
+        self._servers.take((after.place_anew(False), told + more))
+        if staying:
+            self._reconciler.scale_ps(self._fleet.plan.ps.count + len(staying))
+        rest = ["slots stay where they are"] if state.rebalance and not dropped else []
+        return dropped + [f"{node} stays" for node in staying] + rest
+
+    # --- wishes ---------------------------------------------------------------------------------------------------------
+
+    def answer(self, wish: Wish) -> Scaled | Failure:
+        """Raises MalformedMessage."""
+        try:
+            match wish:
+                case ScaleRequest():
+                    return self._scale(wish)
+                case MoveRequest(members, target):
+                    return self._move(_unpacked(members), target)
+                case DrainRequest(node, replace):
+                    return self._drain(node, replace)
+                case KillRequest(node):
+                    return self._kill(node)
+                case ResizeRequest():
+                    return self._resize(wish)
+                case CancelMovesRequest():
+                    return _OVER if self._over else Scaled(self.settle("by request"))
+        except JobError as error:
+            return Failure("refused", error.message, error.hint)
+
+    # --- wishes of the brain ----------------------------------------------------------------------------------------------
+
+    def join(self, each: Resources) -> Scaled | Failure:
+        """One more PS, with ``each``; slots stay where they are."""
+        refused = newcomer_refusal(each, self._fleet, total=self._total) or (_OVER if self._over else None)
+        return refused or Scaled(self._reconciler.scale_ps(self._fleet.plan.ps.count + 1, each=each))
+
+    def replace(self, node: str, each: Resources) -> Scaled | Failure:
+        """Another one with ``each`` takes the place of a node that is slow."""
+        return self._drain(node, replace=True, each=each, why="replaced, as it is slow", slow=True)
+
+    @property
+    def _over(self) -> bool:
+        return self._fleet.done or self._shards.trained
+
+    def _scale(self, wish: ScaleRequest) -> Scaled | Failure:
+        plan = self._fleet.plan
+        refused = refusal(wish, self._fleet, total=self._total) or (_OVER if self._over else None)
+        if refused is not None:
+            return refused
+        actions = []
+        if wish.ps is not None and wish.ps != plan.ps.count:
+            actions += self._scale_ps(wish.ps)
+        if wish.workers is not None and wish.workers != plan.worker.count:
+            actions += self._reconciler.scale(wish.workers)
+        return Scaled(actions)
+
+    def _scale_ps(self, count: int) -> list[str]:
+        """Raises JobError, with nothing done, when the parameters don't fit into so few."""
+        why = f"scaled to {_servers(count)}"
+        state, fleet = self._state, self._fleet
+        staying = fleet.staying_of("ps", state.leaving)
+        missing = count - len(staying) - len(fleet.coming_back("ps", state.leaving))
+        if missing > 0:
+            called_back = [node for node in fleet.staying_of("ps") if node.id in state.leaving]
+            kept = [node.id for node in self._least_held(called_back)[::-1][:missing]]
+            after, told = state.stay(kept, why)
+            self._servers.take((after.place_anew(True), told))
+            launched = self._reconciler.scale_ps(count)
+            rest = ["slots move when all parameter servers are up"] if self._state.version else []
+            return [f"{node} stays" for node in kept] + launched + rest
+        surplus = max(0, len(staying) + fleet.following(state.leaving) - count)
+        if surplus > len(staying):
+            raise JobError(
+                f"there can't be {_servers(count)} before those that follow others are up",
+                hint="Try again in a moment.",
+            )
+        chosen = [node.id for node in self._least_held(staying)[:surplus]]
+        return self._let_go(chosen, why) + self._reconciler.scale_ps(count)
+
+    def _let_go(self, nodes: Collection[str], why: str) -> list[str]:
+        """Raises JobError, with nothing done, when there is no room for what they hold."""
+        after, told = self._state.leave(nodes, why)
+        if after.version and self._fleet.all_ps_up(self._state.leaving):
+            self._placed(after, balance=False)
+        self._servers.take((after, told))
+        return [self._leaves(node) for node in nodes]
+
+    def _leaves(self, node: str) -> str:
+        count = self._state.counts().get(node, 0)
+        return f"{node} leaves" + (f" when its {_slots(count)} have moved to others" if count else "")
+
+    def _least_held(self, nodes: list[Node]) -> list[Node]:
+        """Those that hold the fewest bytes first, and of them the youngest."""
+        counts, reports = self._state.counts(), self._servers.reports
+
+        def held(node: Node) -> tuple[int, int]:
+            return reports[node.id].bytes if node.id in reports else 0, counts.get(node.id, 0)
+
+        youngest_first = nodes[::-1]
+        youngest_first.sort(key=held)
+        return youngest_first
+
+    def _move(self, members: SlotSet, target: str) -> Scaled | Failure:
+        state, node = self._state, self._fleet.by_id.get(target)
+        refused = _OVER if self._over else self._bad_target(target, node)
+        if refused is not None or node is None:
+            return refused or _OVER
+        if not members.any():
+            return Failure(UNUSABLE, "there are no slots to move in the request", "Name at least one: 0-99,200")
+        for move in state.open_moves():
+            if (shared := move.members & members).any():
+                return Failure(
+                    "refused",
+                    f"{_named(shared)} {'is' if shared.sum() == 1 else 'are'} part of move {move.id} from {move.source} to "
+                    f"{move.target}, which is {move.state}",
+                    "Wait until it is done, or cancel what is under way: dlrover-lite move --cancel",
+                )
+        members = members & ~state.owned(target)
+        coming, room = self._bytes(members), MEMORY_SHARE * max(0.0, self._free(node))
+        if coming > room:
+            return Failure(
+                "refused",
+                f"these slots hold {format_bytes(coming)} of rows, and {target} has room for {format_bytes(room)} "
+                f"within its {format_bytes(node.resources.memory)}",
+                "Move fewer slots, or have more parameter servers: dlrover-lite scale --ps N",
+            )
+        transfers = [(source, target, found) for source in state.ps if (found := members & state.owned(source)).any()]
+        self._servers.take(state.want(transfers))
+        moves = self._state.open_moves()[-len(transfers) :] if transfers else []
+        return Scaled([f"move {move.id}: {_slots(move.count)} from {move.source} to {target}" for move in moves])
+
+    def _bad_target(self, target: str, node: Node | None) -> Failure | None:
+        if node is None or node.role != "ps":
+            return self._unknown(target, "parameter server", [server.id for server in self._fleet.of("ps")])
+        if node.state in ("ended", "ending", "draining") or target in self._state.leaving:
+            how = "has ended" if node.state == "ended" else "is about to end"
+            return Failure(
+                UNUSABLE, f"{target} {how}: no slots can move to it", "dlrover-lite status shows who is there."
+            )
+        if node.state != "up" or not self._state.version:
+            who = f"{target} is" if node.state != "up" else "the parameter servers are"
+            return Failure("refused", f"{who} still starting: no slots can move yet", "Try again in a moment.")
+        return None
+
+    @staticmethod
+    def _unknown(name: str, what: str, known: list[str]) -> Failure:
+        near = get_close_matches(name, known, n=1, cutoff=0.0)
+        return Failure(
+            UNUSABLE, f"there is no {what} {name!r} in this job", f"The nearest is {near[0]}." if near else ""
+        )
+
+    def _drain(
+        self,
+        name: str,
+        replace: bool,
+        *,
+        each: Resources | None = None,
+        why: str = "drained by request",
+        slow: bool = False,
+    ) -> Scaled | Failure:
+        fleet, node = self._fleet, self._fleet.by_id.get(name)
+        if self._over:
+            return _OVER
+        if node is None:
+            return self._unknown(name, "node", [other.id for other in fleet.running])
+        if node.state == "ended":
+            return Failure(UNUSABLE, f"{name} has ended already", "dlrover-lite status shows who is there.")
+        if node.state in ("draining", "ending") or name in self._state.leaving:
+            return Scaled()
+        role = fleet.planned(node.role)
+        if not replace and role.count <= 1:
+            what = "parameter server" if node.role == "ps" else "worker"
+            return Failure(UNUSABLE, f"{name} is the last {what}", "Let another one take its place: --replace")
+        if replace and (refused := replacement_refusal(node, fleet, each)) is not None:
+            return refused
+        if node.role != "ps":
+            return Scaled(self._reconciler.drain(name, why=why, replace=replace, each=each))
+        if replace:
+            self._servers.take(self._state.leave([name], why if each else f"{why}, to be replaced", slow=slow))
+            return Scaled([self._leaves(name), *self._reconciler.scale_ps(role.count, each=each)])
+        actions = self._let_go([name], why)
+        return Scaled(actions + self._reconciler.scale_ps(role.count - 1))
+
+    def _kill(self, name: str) -> Scaled | Failure:
+        """Whatever it is at: what it has leased is leased again, and what it holds is found by the one that follows."""
+        node = self._fleet.by_id.get(name)
+        if self._fleet.done:
+            return _NONE_TO_KILL
+        if node is None:
+            return self._unknown(name, "node", [other.id for other in self._fleet.running])
+        if node.state == "ended":
+            return Failure(UNUSABLE, f"{name} has ended already", "dlrover-lite status shows who is there.")
+        stays = node.state != "draining" and name not in self._state.leaving
+        told = self._reconciler.kill(name)
+        return Scaled([*told, "another one takes its place"] if told and stays else told)
+
+    def more_memory(self, node: str, wanted: int) -> int:
+        """The limit that it could have at once, of that which is wanted, in bytes: what all others have and the recipe's ceiling leave."""
+        fleet, known = self._fleet, self._fleet.by_id[node]
+        most = min(fleet.capacity.memory, self._total.memory) if self._total is not None else fleet.capacity.memory
+        return max(known.resources.memory, min(wanted, most - fleet.memory_beside(known)))
+
+    def _resize(self, wish: ResizeRequest) -> Scaled | Failure:
+        fleet, node = self._fleet, self._fleet.by_id.get(wish.node)
+        if fleet.done:
+            return _ENDED
+        if node is None:
+            return self._unknown(wish.node, "node", [other.id for other in fleet.running])
+        before = node.wanted or node.resources
+        wanted = Resources(wish.cores or before.cores, wish.memory or before.memory)
+        if not (math.isfinite(wanted.cores) and wanted.cores > 0 and wanted.memory > 0):
+            raise MalformedMessage(f"a node of {wanted.cores} cores and {wanted.memory} bytes")
+        refused = refusal_of_resize(
+            node,
+            wanted,
+            fleet,
+            total=self._total,
+            used=self._reconciler.memory_used(node.id),
+            tidy=self._servers.tidy(node.id),
+        )
+        return refused or Scaled(self._reconciler.resize(node.id, wanted))
+
+
+def _unpacked(members: bytes) -> SlotSet:
+    try:
+        return slots.unpack(members)
+    except ValueError as error:
+        raise MalformedMessage(str(error)) from error
+
+
+def _slots(count: int) -> str:
+    return f"{count:,} slot{'s' * (count != 1)}"
+
+
+def _stays(move: Move) -> str:
+    return f": {move.moved:,} of {_slots(move.count)} moved before, and stay there" if move.moved else ""
+
+
+def _named(members: SlotSet) -> str:
+    text = slots.describe(members)
+    return (
+        f"slot {text}"
+        if members.sum() == 1
+        else f"slots {text if len(text) <= 40 else text[:40].rpartition(',')[0] + ', …'}"
+    )
+
+
+def _servers(count: int) -> str:
+    return f"{count} parameter server{'s' * (count != 1)}"

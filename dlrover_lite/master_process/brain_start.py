@@ -1,0 +1,109 @@
+"""Which brain a job's master talks to, and what it says of itself first."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import zmq
+
+from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.core.errors import BrainError
+from dlrover_lite.core.processes import is_foreign
+from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.master.autoscale.brain_link import BrainLink
+from dlrover_lite.master.nodes.fleet import Fleet
+from dlrover_lite.master_process.brain_restart import BrainRestart, start_process
+from dlrover_lite.master_process.embedded_brain import EmbeddedBrain
+from dlrover_lite.protocol.brain_messages import EndJob, RegisterJob
+from dlrover_lite.protocol.brain_mode import BrainMode
+from dlrover_lite.protocol.demands import Demand
+from dlrover_lite.protocol.features import features_of
+from dlrover_lite.protocol.outcomes import outcome_of
+
+__all__ = ["find_daemon", "linked", "tell_end"]
+
+
+@contextmanager
+def linked(
+    job: Job,
+    mode: BrainMode,
+    *,
+    rows: int,
+    demand: Demand | None = None,
+    context: zmq.Context[Any],
+    say: Callable[[str], None],
+    log: Callable[[str], None],
+) -> Iterator[BrainLink | None]:
+    """The link for as long as the job runs; None with ``off``. ``rows``: training samples. ``say`` is for the job's story, ``log`` for what
+    an embedded brain has to say."""
+    if mode == "off":
+        yield None
+        return
+    embedded = EmbeddedBrain(context, say=log) if mode == "embedded" else None
+    restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=say, clock=time.monotonic)
+    link = BrainLink(
+        registration(job, rows, demand), embedded.find if embedded else restart.find, context=context, say=say
+    )
+    try:
+        yield link
+    finally:
+        link.close()
+        if embedded is not None:
+            embedded.close()
+
+
+def find_daemon(files: BrainFiles | None = None) -> str:
+    """Where the user's brain listens. Raises BrainError when there is none that can be reached from here."""
+    files = files or BrainFiles()
+    record = files.record() if files.lives() else None
+    if record is None:
+        raise BrainError("none runs")
+    if is_foreign(record.process):
+        raise BrainError("it runs in another container")
+    return record.endpoint
+
+
+def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJob:
+    record = job.record()
+    features = features_of(job.recipe, rows=rows, owner=_user())
+    return RegisterJob(
+        job=job.id,
+        name=features.name,
+        owner=features.owner,
+        model=features.model,
+        directory=str(job.directory),
+        created_at=record.created_at,
+        started_at=record.started_at,
+        features=msgspec.to_builtins(features),
+        demand=demand,
+        priority=job.recipe.priority,
+    )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container that runs with any number
+        return str(os.geteuid())
+
+
+def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet | None) -> None:
+    """Nothing is waited for that isn't there: the brain finds the result in the job's files, too."""
+    status = result.status or {}
+    link.end(
+        EndJob(
+            job.id,
+            result.state,
+            result.ended_at,
+            samples=status.get("samples") or link.samples,
+            message=result.message,
+            outcome=outcome_of(status),
+        ),
+        fleet,
+    )

@@ -1,0 +1,191 @@
+"""What masters and people tell the brain, and what they are told.
+
+A master says hello, registers its job, and then reports every few seconds. What is reported may be repeated: the brain knows what it has.
+An answer other than Failure means that all of it is in the database.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Seconds, Text, Timestamp, Url
+from dlrover_lite.protocol.demands import Demand, Done, Standing
+from dlrover_lite.protocol.outcomes import JobOutcome
+from dlrover_lite.protocol.plans import Plan
+from dlrover_lite.protocol.profiles import Level, Profile
+from dlrover_lite.protocol.records import NodeRecord, PlanRecord
+from dlrover_lite.transport.message import Message
+
+__all__ = [
+    "NO_NEWER",
+    "OLDEST",
+    "PROTOCOL",
+    "REFUSED",
+    "UNKNOWN_JOB",
+    "UNWRITTEN",
+    "Advice",
+    "BrainAck",
+    "BrainHello",
+    "BrainJob",
+    "BrainReplies",
+    "BrainRequests",
+    "BrainStatus",
+    "BrainStatusRequest",
+    "BrainWelcome",
+    "EndJob",
+    "HandOver",
+    "RegisterJob",
+    "Report",
+    "StopBrain",
+    "is_newer",
+    "understand_each_other",
+]
+
+PROTOCOL = 1
+"""Of the messages below; rises with a change that an older peer can't leave unread."""
+OLDEST = 1
+"""The oldest that is understood."""
+
+UNKNOWN_JOB, UNWRITTEN, REFUSED, NO_NEWER = "unknown job", "unwritten", "refused", "no newer"
+"""``Failure.code``: register the job first; the database can't be written, so keep it and report it later; it makes no sense, so don't;
+this brain hands over to newer ones only."""
+
+
+class BrainHello(Message, frozen=True):
+    """First of all. This, HandOver and their answers never change: versions that know nothing else of each other understand them."""
+
+    version: Name
+    protocol: Count = PROTOCOL
+    oldest: Count = OLDEST
+
+
+class BrainWelcome(Message, frozen=True):
+    version: Name
+    protocol: Count
+    oldest: Count
+    pid: Pid
+    started_at: Timestamp
+
+
+class HandOver(Message, frozen=True):
+    """End once what is under way is committed: a brain of this newer version follows. Answer BrainAck, or Failure."""
+
+    version: Name
+    protocol: Count = PROTOCOL
+
+
+class BrainAck(Message, frozen=True):
+    pass
+
+
+class RegisterJob(Message, frozen=True):
+    """A job runs, and its master is going to report. Answer BrainAck, or Advice."""
+
+    job: Name
+    name: Name
+    owner: Name
+    model: Url
+    directory: Url
+    created_at: Timestamp
+    started_at: Timestamp | None
+    features: ByKey[Name, Any]
+    """``JobFeatures`` by field names."""
+    samples: Count = 0
+    """Consumed so far."""
+    priority: Rate = 1.0
+    demand: Demand | None = None
+    """None: it wants no advice."""
+    plan: Plan | None = None
+    """That it runs with; None: it waits for one."""
+    waits_since: Timestamp | None = None
+    """Without a plan: it has run, and gave way to others then (seconds since the epoch); None: it waits for its first one."""
+
+
+class Report(Message, frozen=True):
+    """What has happened since the last report that was answered. Answer BrainAck, Advice, or Failure."""
+
+    job: Name
+    samples: Count
+    """Consumed so far."""
+    profiles: Items[Profile] = []
+    events: Items[NodeRecord] = []
+    plans: Items[PlanRecord] = []
+    """What the job has been given (``granted``), and what it was to have (``desired``)."""
+    standing: Standing | None = None
+    """How it stands now; None: it hasn't begun."""
+    done: Items[Done] = []
+    """What became of decisions."""
+    levels: Items[Level] = []
+    """What the PS have held since; some may be missing."""
+
+
+class EndJob(Message, frozen=True):
+    """The job has ended, and its master is about to. Answer BrainAck, or Failure."""
+
+    job: Name
+    state: Name
+    at: Timestamp
+    samples: Count
+    message: Text = ""
+    outcome: JobOutcome = JobOutcome()
+
+
+class Advice(Message, frozen=True):
+    """What the brain wants to be done about the job that was registered or reported."""
+
+    number: Count
+    """Of the decision, within its job."""
+    decision: ByKey[Name, Any]
+    """A ``brain.planning.decision.Decision``, by field names: ``msgspec.convert(advice.decision, Decision)``."""
+
+
+class BrainStatusRequest(Message, frozen=True):
+    pass
+
+
+class BrainJob(Message, frozen=True):
+    """A job that is registered."""
+
+    job: Name
+    samples: Count
+    silent_seconds: Seconds
+    """Since its master's last word."""
+
+
+class BrainStatus(Message, frozen=True):
+    version: Name
+    pid: Pid
+    started_at: Timestamp
+    embedded: bool
+    database: Url
+    jobs: Items[BrainJob]
+    idle_exit_seconds: Seconds | None
+    """Until it ends for want of jobs; None while there are any, and for one that stays."""
+    problem: Text = ""
+    """Why what is reported can't be written, or empty."""
+    hint: Text = ""
+    malformed: Count = 0
+    """Messages that couldn't be understood."""
+
+
+class StopBrain(Message, frozen=True):
+    """End once what is under way is committed. Answer BrainAck."""
+
+
+BrainRequests = BrainHello | HandOver | RegisterJob | Report | EndJob | BrainStatusRequest | StopBrain
+BrainReplies = BrainWelcome | BrainAck | Advice | BrainStatus
+
+
+def understand_each_other(protocol: int, oldest: int) -> bool:
+    """Whether a peer that speaks ``protocol``, and understands ``oldest`` and later, can be talked to."""
+    return protocol >= OLDEST and oldest <= PROTOCOL
+
+
+def is_newer(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Of two versions, each with its protocol: by protocol, then by the numbers in it."""
+    return (one[1], _numbers(one[0])) > (other[1], _numbers(other[0]))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -1,0 +1,155 @@
+"""What a job asks for and how it stands, as its master tells the brain; and the plans that leaves open."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dlrover_lite.core.bounds import Bytes, Count, Name, Rate, Row, Seconds, Text, Timestamp
+from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.recipe.schema import CensusData, Recipe, RoleResources, SyntheticData
+
+__all__ = [
+    "Autoscale",
+    "Demand",
+    "Done",
+    "Standing",
+    "StandingNode",
+    "TableFacts",
+    "autoscale_of",
+    "demand_of",
+    "fixed",
+    "within",
+]
+
+Autoscale = Literal["off", "suggest", "on"]
+_STATE_PARTS = {"sgd": 0, "adagrad": 1, "adam": 2, "ftrl": 2}
+
+
+class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recipe says of all the job's tables, so that their measurements needn't be asked for it."""
+
+    state_parts: Count | None = None
+    """Floats of optimizer state per value; None: not known."""
+    counted: bool = False
+    """Rows have a count of updates, whatever the optimizer."""
+    most_ids: Rate | None = None
+    """That any table can come to have; None: not known."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing of it changes while the job runs."""
+
+    capacity: Resources
+    """Of the machine or cluster that it runs on."""
+    total: Resources | None = None
+    """The recipe's ceiling."""
+    ps: RolePlan | None = None
+    """As the recipe fixes it; None: left open."""
+    worker: RolePlan | None = None
+    total_samples: Rate | None = None
+    """To train on, over all epochs."""
+    epoch_samples: Rate | None = None
+    autoscale: Autoscale = "on"
+    facts: TableFacts = TableFacts()
+    checkpoints: bool = False
+    """It takes some: it can give way to another job and go on later, and snapshots need memory of their own."""
+
+
+class StandingNode(msgspec.Struct, frozen=True):
+    """A node that runs, is up, and isn't about to leave."""
+
+    node: Name
+    role: Literal["ps", "worker"]
+    host: Name
+    resources: Resources
+    used: Bytes = 0
+    """Bytes that it has used at most, as far as was seen; 0: not known."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job stands, as of one moment."""
+
+    plan: Plan
+    nodes: Row[StandingNode] = ()
+    paused: Text = ""
+    """Why its plan isn't to be changed for now; empty: it may be."""
+    busy: bool = False
+    """A change is under way, or waits to be accepted."""
+    worker_peak: Bytes = 0
+    """Bytes that any worker has used at most."""
+    evaluated: bool = True
+    """An evaluation has ended, so that ``worker_peak`` has what that takes; or the job has none to come."""
+    heard: Count = 0
+    """The newest decision that has arrived."""
+    move_rate: Rate = 0.0
+    """Bytes/s at which rows have moved between PS of late, to two digits; 0: none have."""
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a decision that arrived."""
+
+    job: Name
+    number: Count
+    at: Timestamp
+    """When, seconds since the epoch."""
+    state: Literal["done", "given up", "rejected", "superseded"]
+    why: Text = ""
+    seconds: Seconds = 0.0
+    """From its arrival on."""
+    samples: Count = 0
+    """Trained on in that time."""
+
+
+def within(demand: Demand) -> Resources:
+    """The most that all its nodes may have together."""
+    if demand.total is None:
+        return demand.capacity
+    return Resources(min(demand.total.cores, demand.capacity.cores), min(demand.total.memory, demand.capacity.memory))
+
+
+def autoscale_of(recipe: Recipe) -> Autoscale:
+    """``auto``: on where the recipe leaves a role's resources open."""
+    if recipe.autoscale != "auto":
+        return recipe.autoscale
+    return "on" if recipe.resources.ps is None or recipe.resources.worker is None else "off"
+
+
+def demand_of(recipe: Recipe, capacity: Resources, *, samples: int) -> Demand:
+    """``samples``: of one epoch."""
+    limits = recipe.resources
+    return Demand(
+        capacity=capacity,
+        total=limits.total,
+        ps=fixed(limits.ps),
+        worker=fixed(limits.worker),
+        total_samples=float(samples * recipe.training.epochs),
+        epoch_samples=float(samples),
+        autoscale=autoscale_of(recipe),
+        facts=_facts(recipe),
+        checkpoints=recipe.checkpoint != "off",
+    )
+
+
+def _facts(recipe: Recipe) -> TableFacts:
+    """A model of a person's own may have several columns in one table."""
+    data, training = recipe.data, recipe.training
+    most: float | None = None
+    if ":" not in recipe.model.use:
+        match data:
+            case SyntheticData():
+                most = float(data.ids_per_field)
+            case CensusData():
+                most = float(data.samples)
+    return TableFacts(
+        state_parts=_STATE_PARTS.get((training.embedding_optimizer or training.optimizer).use),
+        counted=recipe.export.optimizer_state,
+        most_ids=most,
+    )
+
+
+def fixed(role: RoleResources | None) -> RolePlan | None:
+    """What the recipe says of a role; None: nothing."""
+    return None if role is None else RolePlan(role.count, Resources(role.cores, role.memory))

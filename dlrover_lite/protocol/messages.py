@@ -1,0 +1,544 @@
+"""Every message of the job's processes: what they ask a master or a parameter server, and the answers.
+
+Tensor frames follow the header in the order given in each docstring. All arrays are little-endian and contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dlrover_lite.core.bounds import (
+    Blob,
+    ByKey,
+    Bytes,
+    Cores,
+    Count,
+    IdBits,
+    Items,
+    Name,
+    Owners,
+    Rate,
+    Seconds,
+    SlotBits,
+    Text,
+    Url,
+)
+from dlrover_lite.protocol.questions import (
+    AutoscaleRequest,
+    AutoscaleStatus,
+    CancelMovesRequest,
+    CheckpointProblem,
+    CheckpointPromise,
+    CheckpointRequest,
+    CheckpointsStatus,
+    CheckpointStall,
+    CheckpointStatus,
+    CheckpointUnderWay,
+    DrainRequest,
+    EvaluationResult,
+    ExportStatus,
+    HotSlot,
+    KillRequest,
+    MoveRequest,
+    MoveStatus,
+    NextLook,
+    NodeStatus,
+    PsSlots,
+    ResizeRequest,
+    RestoreStatus,
+    Scaled,
+    ScaleRequest,
+    ShardsStatus,
+    SlotsReport,
+    SlotsRequest,
+    Status,
+    StatusRequest,
+    StopRequest,
+    Story,
+    StoryEntry,
+    StoryRequest,
+)
+from dlrover_lite.recipe.id_kinds import IdKind
+from dlrover_lite.recipe.schema import Optimizer, Recipe
+from dlrover_lite.transport.message import Message
+
+__all__ = [
+    "Ack",
+    "AutoscaleRequest",
+    "AutoscaleStatus",
+    "CancelMovesRequest",
+    "CheckpointProblem",
+    "CheckpointPromise",
+    "CheckpointRequest",
+    "CheckpointStall",
+    "CheckpointStatus",
+    "CheckpointUnderWay",
+    "CheckpointsStatus",
+    "DrainRequest",
+    "EvaluationResult",
+    "Export",
+    "ExportFailed",
+    "ExportStatus",
+    "Exported",
+    "Finished",
+    "Heartbeat",
+    "Hello",
+    "HotSlot",
+    "KillRequest",
+    "Lease",
+    "LeaseRequest",
+    "MasterReplies",
+    "MasterRequests",
+    "Message",
+    "MoveOrder",
+    "MoveRequest",
+    "MoveStatus",
+    "NextLook",
+    "NodeFailed",
+    "NodeStatus",
+    "PsCounters",
+    "PsOrders",
+    "PsReport",
+    "PsSlots",
+    "ReadySlots",
+    "ResizeRequest",
+    "RestoreOrder",
+    "RestoreReport",
+    "RestoreStatus",
+    "ScaleRequest",
+    "Scaled",
+    "ShardsStatus",
+    "SlotsReport",
+    "SlotsRequest",
+    "SnapshotOrder",
+    "SnapshotReport",
+    "Status",
+    "StatusRequest",
+    "StopRequest",
+    "Story",
+    "StoryEntry",
+    "StoryRequest",
+    "TableCount",
+    "Topology",
+    "TopologyRequest",
+    "UnknownIds",
+    "Wait",
+    "Welcome",
+    "WorkReport",
+    "to_builtins",
+]
+
+
+_Bytes = bytes  # where a field is called "bytes"
+
+
+class Ack(Message, frozen=True):
+    pass
+
+
+# --- master ---------------------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """A node is up. A PS names the endpoint it serves."""
+
+    node: Name
+    role: Literal["ps", "worker"]
+    endpoint: Url = ""
+
+
+class Welcome(Message, frozen=True):
+    job: Name
+    recipe: Recipe
+
+
+class TopologyRequest(Message, frozen=True):
+    """Answer Topology; or Wait, which is to say that a checkpoint is still being read: ask again."""
+
+    node: Name
+
+
+class Topology(Message, frozen=True):
+    """The slot map: those PS that own slots, ids with their endpoints, and 4,096 uint16 as bytes: the position in ``ps`` of each
+    slot's owner. ``version`` rises with every change. The answer waits until all of them are up."""
+
+    version: Count
+    ps: Items[tuple[Name, Url]] = []
+    slots: Owners = b""
+
+
+_MOST_COUNTED = 1 << 53
+
+
+class UnknownIds(Message, frozen=True):
+    """Ids of a categorical column, in samples that were evaluated, that had never been trained."""
+
+    column: Name
+    table: Name
+    """That they are looked up in."""
+    unknown: Count
+    """Samples with such an id."""
+    table_rows: Count
+    """Rows of the table then: ids that have been trained."""
+
+    def plus(self, other: UnknownIds) -> UnknownIds:
+        """Add up both samples."""
+        unknown = min(self.unknown + other.unknown, _MOST_COUNTED)
+        return UnknownIds(self.column, self.table, unknown, max(self.table_rows, other.table_rows))
+
+
+class WorkReport(Message, frozen=True):
+    """What a worker has done since its last report."""
+
+    samples: Count = 0
+    minibatches: Count = 0
+    bad_lines: Count = 0
+    bad_examples: Items[Text] = []
+    """``file:line: why``, at most a few."""
+    metrics: Blob = b""
+    """``Metrics.to_bytes()`` of these samples' predictions before the update (train) or of the evaluation shard."""
+    staleness: ByKey[Count, Count] = {}
+    """Pushes applied between a pull and its push, the worker's own ones included -> number of minibatches."""
+    seconds: ByKey[Name, Seconds] = {}
+    """Wall seconds by phase: read, pull, compute, push, wait. ``pull`` and ``push`` last until all PS have answered, and overlap with
+    others; ``wait`` is time in which there was nothing to compute."""
+    cpu_seconds: ByKey[Name, Seconds] = {}
+    """CPU by phase: read, pull, compute, push; of compute, that of the computing thread. There is more: whatever else the process does."""
+    samples_per_second: Rate = 0.0
+    longest_step_seconds: Seconds = 0.0
+    """From one acknowledged push to the next, where the worker had something to do all the while."""
+    unknown_ids: Items[UnknownIds] = []
+    """Of an evaluation."""
+
+
+class LeaseRequest(Message, frozen=True):
+    """Reports on lease ``token`` and, with ``want``, asks for the next one. A report without ``want`` is answered by Ack or Finished."""
+
+    node: Name
+    token: Count | None = None
+    consumed: Items[tuple[Count, Count]] = []
+    """Half-open ranges of minibatch numbers that every PS they touched has acknowledged."""
+    failed: Count | None = None
+    """Minibatch that raised; ``error`` holds the traceback."""
+    error: Text = ""
+    give_back: bool = False
+    want: bool = True
+    report: WorkReport | None = None
+    holding: Items[Count] = []
+    """Tokens of all leases this worker knows of: what it doesn't was granted in an answer that got lost."""
+
+
+class Lease(Message, frozen=True):
+    """Minibatches [start, stop) of a pass: ``kind`` train (``index`` = epoch) or eval (``index`` = evaluation round)."""
+
+    token: Count
+    kind: Literal["train", "eval"]
+    index: Count
+    start: Count
+    stop: Count
+    cores: Cores = 0.0
+    """That the worker has now; 0: those it was started with."""
+
+
+class Wait(Message, frozen=True):
+    """Nothing to lease right now: all that is left is leased to others."""
+
+    seconds: Seconds
+
+
+class Export(Message, frozen=True):
+    """All training and evaluation is done: write the model to ``destination``, then send Exported, or ExportFailed."""
+
+    destination: Url
+    format: Literal["npz", "parquet"]
+    id_kinds: ByKey[Name, IdKind] = {}
+    """By categorical column, for the model's ``Manifest``, as is ``unknown_ids``."""
+    unknown_ids: ByKey[Name, Rate] = {}
+
+
+class Exported(Message, frozen=True):
+    node: Name
+    rows: Count
+    bytes: Bytes
+
+
+class ExportFailed(Message, frozen=True):
+    """The model couldn't be written; nothing of it is there. The worker asks for work again, and may be told to write it once more."""
+
+    node: Name
+    message: Text
+    hint: Text
+    disk_is_full: bool
+
+
+class Finished(Message, frozen=True):
+    """The job needs nothing more of this worker."""
+
+
+class NodeFailed(Message, frozen=True):
+    """A node can't go on; ``user_error`` when the person's own code or data is at fault."""
+
+    node: Name
+    user_error: bool
+    message: Text
+    traceback: Text = ""
+    because: Literal["", "lost", "damaged"] = ""
+    """What else could help: ``lost``, a PS has found nothing of the parameters it was to take up; ``damaged``, it can't restore the cut it
+    was ordered to."""
+
+
+class Heartbeat(Message, frozen=True):
+    """A worker is alive, whatever it is busy with."""
+
+    node: Name
+    doing: Text = ""
+    """In words: ``minibatch 17 of epoch 0``."""
+    seconds: Seconds = 0.0
+    """For so long already."""
+    exported_rows: Count = 0
+    """Of embeddings, that it has written so far while it exports the model."""
+
+
+class SnapshotReport(Message, frozen=True):
+    """How far a PS is with its part of a cut."""
+
+    cut: Count
+    state: Literal["taking", "written", "failed"]
+    """``taking``: its snapshot has begun: nothing that is pushed from now on is in it."""
+    rows: Count = 0
+    """Written so far."""
+    bytes: Bytes = 0
+    part: Blob = b""
+    """When ``written``: the ``PartEntry`` of the manifest, as JSON."""
+    why: Text = ""
+    """When ``failed``; this PS does nothing more for the cut."""
+    hint: Text = ""
+    layout: Blob = b""
+    """When ``written``: what the PS keeps, a ``checkpoint.manifest.Layout`` as JSON. It is the same of every PS."""
+
+
+class RestoreReport(Message, frozen=True):
+    """How far a PS is with the cut that it restores, or was when it was done."""
+
+    generation: Count
+    """See RestoreOrder."""
+    rows: Count
+    """Taken from the cut, and those it builds on, so far."""
+    total_rows: Count
+    """That there are to be taken, about."""
+    bytes: Bytes
+    """Of memory, that these rows have."""
+    total_bytes: Bytes
+    seconds: Seconds
+    """For which it has been at it, or was."""
+
+
+class TableCount(Message, frozen=True):
+    """Rows of an embedding table, as one PS has it."""
+
+    name: Name
+    dim: Count
+    rows: Count
+
+
+class PsCounters(Message, frozen=True):
+    """For the profile of the job. What is counted is counted since the PS started."""
+
+    busy_seconds: Seconds
+    """In which it answered pulls and pushes; wall time."""
+    queue_seconds: Seconds
+    """That these waited before, all together."""
+    requests: Count
+    """Pulls and pushes answered."""
+    row_bytes: Bytes
+    """Memory that rows of embeddings and their index take, free rows included."""
+    tables: Items[TableCount] = []
+
+
+class ReadySlots(Message, frozen=True):
+    """Slots of a move that its target has all of: the source has frozen them, and the master may commit them. They name what is meant:
+    once committed they are no longer the move's, so that a report that comes late, or twice, changes nothing."""
+
+    move: Count
+    slots: SlotBits
+    """512 bytes: ``slots.pack``."""
+    rows: Count = 0
+    bytes: Bytes = 0
+    """Memory of these rows."""
+
+
+class PsReport(Message, frozen=True):
+    """What a PS holds and how far it has got, several times a second. Answer PsOrders."""
+
+    node: Name
+    rows: Count
+    """Of embeddings, in the slots it owns."""
+    bytes: Bytes
+    """Memory that rows and index take, free rows included."""
+    pushes: Count
+    version: Count = 0
+    """Of the newest orders it follows; 0: none yet."""
+    tidy: bool = True
+    """It holds no row of a slot that it neither owns nor receives, and has given free memory back."""
+    ready: Items[ReadySlots] = []
+    """Slots that are not its own yet, and of which it, the target of a move, holds all there is."""
+    received: ByKey[Count, Count] = {}
+    """Rows received so far beside those of ``ready`` slots, by move."""
+    slowed: Rate = 0.0
+    """Share of the time for which it holds back pushes for slots that leave it."""
+    loads: Blob = b""
+    """Now and then: four float32 [4096] one after the other, for the slots it owns: requests/s, rows/s and busy seconds/s of the last
+    seconds, and bytes of its rows."""
+    requests_per_second: Rate = 0.0
+    """With ``loads``, and of the same seconds: pulls and pushes that it has answered."""
+    snapshot: SnapshotReport | None = None
+    """Of the newest cut that it was ordered to take part in."""
+    restored: Count = 0
+    """The generation whose cut it holds: see RestoreOrder."""
+    counters: PsCounters | None = None
+    """Twice a second."""
+    restoring: RestoreReport | None = None
+    """Of the cut that it was ordered to restore; None: it hasn't begun, or need not."""
+
+
+class SnapshotOrder(Message, frozen=True):
+    """Take part in cut ``cut``: all that was pushed before the PS follows this order goes into its part, and nothing of later pushes.
+
+    Numbers of cuts rise; a PS begins the snapshot of each once. While one is taken, no slot moves, and no row is removed or moved within
+    memory. An order that is no longer listed has ended: what isn't written by then is abandoned.
+    """
+
+    cut: Count
+    job: Name
+    url: Url
+    """``CheckpointStore(url).join(cut)`` writes the part."""
+    since: Items[Count] = []
+    """The epoch of each table group at the cut that this one builds on: rows changed later are written. Empty: all rows."""
+    whole: SlotBits = b""
+    """512 bytes: slots of which all rows are written all the same, as they were elsewhere at the cut before."""
+    compress: bool = False
+    spill_bytes: Bytes = 0
+    """At most so much memory may be used for rows that change before they are written, and at most a quarter of what the rows take (but
+    16 MiB). 0: only the latter."""
+    seconds: Seconds = 0.0
+    """Beside training the part may take so long, and takes no more of the processor than it has to for that; 0: no longer than need be,
+    which may be told later."""
+
+
+class TrainingSettings(Message, frozen=True):
+    """Seed and optimizers of a recipe; ``counted`` as in ``Configure``."""
+
+    seed: IdBits
+    optimizer: Optimizer
+    embedding_optimizer: Optimizer
+    counted: bool = False
+
+
+class RestoreOrder(Message, frozen=True):
+    """Take the rows and marks of the slots owned from cut ``cut`` at ``url`` (a ``CheckpointStore``) before anything else is answered, and
+    say so with ``restored``. Done once for each generation; where it is interrupted, it is done again from its beginning."""
+
+    url: Url
+    cut: Count
+    generation: Count
+    """From 1; each restore has a new one."""
+    marks: bool = True
+    """False: only the rows. What had been applied where is forgotten: the job goes through its data from the beginning."""
+    training: TrainingSettings | None = None
+    """What the job trains with; None: what the cut was trained with. Optimizer state that doesn't fit it begins anew, and so do counts of
+    updates that the cut doesn't have."""
+
+
+class MoveOrder(Message, frozen=True):
+    """A move of slots under way, as both its PS are told: the target asks the source for the rows, some slots at a time."""
+
+    move: Count
+    source: Name
+    source_endpoint: Url
+    target: Name
+    slots: SlotBits
+    """512 bytes: ``slots.pack``; those that are still the source's."""
+    at_once: bool = False
+    """The source is to freeze the slots before the first row is copied: it is slow, and what it would still train on meanwhile is less than
+    what that would cost."""
+    coldest_first: bool = False
+    """In which order slots go: those that keep the source the least busy first, as it is to be emptied; else the most."""
+
+
+class PsOrders(Message, frozen=True):
+    """What a PS is to do from now on, all of it. A PS ignores orders older than those it has: ``version`` rises with each change of
+    the map and of the moves, and is the map's version too.
+
+    Slots of a move are committed when they are the target's. A move no longer listed has ended: those of its slots that are still the
+    source's stay there.
+    """
+
+    version: Count
+    """0: no map yet."""
+    owned: SlotBits = b""
+    """512 bytes: ``slots.pack``."""
+    moves: Items[MoveOrder] = []
+    """Under way, with this PS as source or target."""
+    consumed_below: Count = 0
+    """All minibatches of the epochs below this one are consumed (or quarantined): their pushes change nothing any more."""
+    consumed: Items[tuple[Count, Items[tuple[Count, Count]]]] = []
+    """Of later epochs: (epoch, half-open ranges of minibatches)."""
+    snapshot: SnapshotOrder | None = None
+    """It doesn't wait for a new ``version``, nor does it need one."""
+    restore: RestoreOrder | None = None
+    """Until all have followed it. It comes with the map, from the first version on."""
+
+
+MasterRequests = (
+    Hello
+    | TopologyRequest
+    | LeaseRequest
+    | Heartbeat
+    | Exported
+    | ExportFailed
+    | NodeFailed
+    | PsReport
+    | StatusRequest
+    | StopRequest
+    | ScaleRequest
+    | MoveRequest
+    | CancelMovesRequest
+    | DrainRequest
+    | KillRequest
+    | ResizeRequest
+    | SlotsRequest
+    | StoryRequest
+    | CheckpointRequest
+    | AutoscaleRequest
+)
+MasterReplies = (
+    Ack
+    | Welcome
+    | Topology
+    | PsOrders
+    | Lease
+    | Wait
+    | Export
+    | Finished
+    | Status
+    | Scaled
+    | SlotsReport
+    | Story
+    | CheckpointPromise
+    | AutoscaleStatus
+)
+
+
+def to_builtins(message: msgspec.Struct) -> Any:
+    """A message as plain dicts with field names, for ``--json`` (on the wire they are arrays)."""
+    return {name: _plain(getattr(message, name)) for name in message.__struct_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return to_builtins(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,123 @@
+"""The backend interface: what the master needs of whatever runs its nodes (design, section 8).
+
+Three implementations share it: ``local`` (processes of this machine), ``k8s`` (pods) and ``sim`` (a virtual
+clock). Nothing here assumes one machine, one file system or a real clock. Every call is idempotent: asking
+again for what already is changes nothing, so a master that restarted may ask for everything once more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, ExitCode, Items, Name, Seconds, Text, Timestamp, Url
+from dlrover_lite.core.units import Resources
+
+Role = Literal["master", "ps", "worker"]
+ExitReason = Literal["Succeeded", "UserError", "OOMKilled", "Killed", "Preempted", "StartupTimeout", "Hung", "Unknown"]
+"""Why a node ended. StartupTimeout and Hung are the master's own verdicts: it has such nodes terminated. OOMKilled: over its memory
+limit, by the kernel's count or the watchdog's. Preempted: asked to end (SIGTERM, an eviction) by somebody other than the master."""
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    """A node as the master wants it. ``id`` is unique within the job for all time: a relaunch gets a new one."""
+
+    id: Name
+    role: Role
+    resources: Resources
+    master_endpoint: Url
+    follows: Name = ""
+    """An ended node of the same role: this one takes over its limits, what it has left of memory, and what is still charged for that."""
+
+
+class NodeEvent(msgspec.Struct, frozen=True):
+    """One thing that happened to a node. ``number`` grows by one from 1 for each event of the job."""
+
+    number: Count
+    node: Name
+    kind: Literal["started", "exited"]
+    at: Timestamp
+    """Seconds since the epoch."""
+    reason: ExitReason | None = None
+    exit_code: ExitCode | None = None
+    detail: Text = ""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one node has used since it started, itself and whatever it has started; bytes of memory."""
+
+    cpu_seconds: Seconds
+    memory: Bytes
+    """Working set: all it is charged for but file pages that may be dropped; shared memory included."""
+    peak_memory: Bytes
+    shared_memory: Bytes = 0
+    throttled_seconds: Seconds = 0.0
+    """It was ready to run and held back by its CPU limit."""
+
+
+class HostUsage(msgspec.Struct, frozen=True):
+    """A machine that nodes run on."""
+
+    host: Name
+    cores: Cores
+    """That this job's nodes and whoever shares them can use there."""
+    cpu_seconds: Seconds
+    """That everything has taken of these cores since some moment: this job, others, the system."""
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """The usage of all that runs, as of one moment."""
+
+    nodes: ByKey[Name, Usage]
+    on: ByKey[Name, Name]
+    """Host of each of these nodes."""
+    hosts: Items[HostUsage]
+
+
+class Enforcement(msgspec.Struct, frozen=True):
+    """How limits are enforced here."""
+
+    kind: Text
+    """``cgroup v2``, ``cgroup v1``, ``watchdog``, …"""
+    cannot: Items[Text] = []
+    """What isn't enforced, a phrase each: "fractions of a core"."""
+    why: Text = ""
+    """Why nothing better is in force, and what to do about it; empty for the best there is."""
+
+
+class Backend(Protocol):
+    """All calls raise BackendError when the backend can't be reached, or refuses."""
+
+    def capacity(self) -> Resources:
+        """What this job's nodes may use together at most."""
+
+    def launch(self, spec: NodeSpec) -> None:
+        """Start the node unless one with this id was ever started."""
+
+    def resize(self, node: str, resources: Resources) -> None:
+        """Change a node's limits in place; on a node that has ended it changes those that a follower takes over.
+
+        Raises BackendError for a node that was never launched, and for a memory limit below what the node uses.
+        """
+
+    def terminate(self, node: str, *, grace_seconds: float, keep_memory: bool = False) -> None:
+        """Ask the node to end, and kill it after the grace period. Returns at once; the end is an event.
+
+        Memory that would outlive the node, for one that follows it, ends with it, or now if it has ended; with ``keep_memory`` it stays.
+        """
+
+    def events(self, after: int, *, timeout_seconds: float = 0.0) -> list[NodeEvent]:
+        """Events numbered above ``after``, in order; waits up to the timeout for the first one."""
+
+    def usage(self, node: str) -> Usage | None:
+        """None once the node has ended, or before it started."""
+
+    def readings(self) -> Readings:
+        """The usage of all nodes that run, and of the hosts they are on."""
+
+    def enforcement(self) -> Enforcement:
+        """How the limits of this job's nodes are enforced."""
+
+    def logs(self, node: str) -> str:
+        """Where this node's output is: a path or URL to read it from."""

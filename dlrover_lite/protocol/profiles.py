@@ -1,0 +1,301 @@
+"""What is measured of a job over an interval: all that the models of the brain are fitted to.
+
+CPU is counted as CPU seconds, by the accounting of each node: a worker's wall time of a pull holds the queue of the parameter server (PS)
+that it waited for, its CPU seconds don't.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from dlrover_lite.core.bounds import ByKey, Bytes, Cores, Count, Name, Number, Rate, Row, Seconds, Timestamp
+
+__all__ = [
+    "HostUse",
+    "Level",
+    "Observation",
+    "Profile",
+    "PsLevel",
+    "PsUse",
+    "TableUse",
+    "WorkerUse",
+    "host_speeds",
+    "observe",
+    "table_growth",
+]
+
+_SPEED_PRIOR = 2.0
+"""So many comparisons say that a host is as fast as the others, before any is made."""
+_LEAST_FREE_CORES = 0.05
+
+
+class WorkerUse(msgspec.Struct, frozen=True):
+    """A worker over the interval."""
+
+    node: Name
+    host: Name
+    cores: Cores
+    """That it may use."""
+    minibatches: Count
+    """Consumed."""
+    cpu_seconds: Seconds
+    throttled_seconds: Seconds = 0.0
+    """Ready to run, and held back by its limit."""
+    phase_seconds: ByKey[Name, Seconds] = {}
+    """Wall time by phase: read, pull, compute, push, wait. A pull or push lasts until all PS have answered, beside other phases."""
+    phase_cpu_seconds: ByKey[Name, Seconds] = {}
+    """CPU by phase: read, pull, compute, push; what else ``cpu_seconds`` has is of none."""
+
+
+class PsUse(msgspec.Struct, frozen=True):
+    """A parameter server over the interval."""
+
+    node: Name
+    host: Name
+    cores: Cores
+    minibatches: Count
+    """Whose pull and push it has answered: with all its slots in use, as many as the job has consumed."""
+    cpu_seconds: Seconds
+    busy_seconds: Seconds = 0.0
+    """In which it worked on requests, wall time."""
+    queue_seconds: Seconds = 0.0
+    """That requests waited before it began with them, summed over requests."""
+    throttled_seconds: Seconds = 0.0
+    rows: Count = 0
+    """Of embeddings, at the end."""
+    row_bytes: Bytes = 0
+    """Memory that rows and index take, at the end."""
+    used_bytes: Bytes = 0
+    """Memory that it can't give back, at the end."""
+    peak_bytes: Bytes = 0
+    requests: Count = 0
+    """Pulls and pushes that it has answered."""
+
+
+class HostUse(msgspec.Struct, frozen=True):
+    """A machine over the interval."""
+
+    host: Name
+    cores: Cores
+    """That nodes may use there."""
+    other_cores: Number = 0.0
+    """CPU seconds per second that anything but this job's workers and PS took: its master and keeper, other jobs, strangers."""
+
+
+class TableUse(msgspec.Struct, frozen=True):
+    """An embedding table at the end of the interval."""
+
+    table: Name
+    dim: Count
+    rows: ByKey[Name, Count]
+    """By PS."""
+
+    @property
+    def total_rows(self) -> int:
+        return sum(self.rows.values())
+
+    def share(self, node: str) -> float:
+        """Of its rows that this PS has; 0 while there are none."""
+        return self.rows.get(node, 0) / max(1, self.total_rows)
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """An interval in which the plan didn't change and nothing was starting, moving or ending."""
+
+    job: Name
+    at: Timestamp
+    """Seconds since the epoch at its end."""
+    seconds: Seconds
+    """Its length."""
+    batch_size: Count
+    samples: Count
+    """Consumed in it."""
+    samples_so_far: Count
+    """Of training since the job began, over all epochs."""
+    workers: Row[WorkerUse]
+    ps: Row[PsUse]
+    hosts: Row[HostUse]
+    relative_sd: Number = 0.0
+    """Standard error of the mean throughput over its mean, from the parts of the interval."""
+    tables: Row[TableUse] = ()
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether anything can be computed from it: a master of another version, or a clock that was set back, may tell anything."""
+        uses: list[WorkerUse | PsUse] = [*self.workers, *self.ps]
+        taken = [value for use in uses for value in (use.cpu_seconds, use.throttled_seconds)]
+        taken += [value for host in self.hosts for value in (host.cores, host.other_cores)]
+        positive = (self.seconds, self.batch_size, *(use.cores for use in uses))
+        return (
+            math.isfinite(self.at)
+            and all(math.isfinite(value) and value > 0 for value in positive)
+            and all(math.isfinite(value) and value >= 0 for value in (self.samples, self.relative_sd, *taken))
+        )
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.seconds
+
+    @property
+    def minibatches(self) -> float:
+        return self.samples / self.batch_size
+
+
+class PsLevel(msgspec.Struct, frozen=True):
+    """What a parameter server holds at one moment. Fields as of ``PsUse``."""
+
+    node: Name
+    rows: Count
+    row_bytes: Bytes
+    used_bytes: Bytes
+
+
+class Level(msgspec.Struct, frozen=True):
+    """What a job's PS hold at one moment: known sooner, and oftener, than a profile is measured, whatever else goes on in the job."""
+
+    at: Timestamp
+    """Seconds since the epoch."""
+    samples_so_far: Count
+    samples_per_second: Rate
+    """Of the last seconds before."""
+    ps: Row[PsLevel]
+    tables: Row[TableUse] = ()
+
+    @staticmethod
+    def of(profile: Profile) -> Level:
+        """As at a profile's end."""
+        return Level(
+            profile.at,
+            profile.samples_so_far,
+            profile.samples_per_second,
+            tuple(PsLevel(use.node, use.rows, use.row_bytes, use.used_bytes) for use in profile.ps),
+            profile.tables,
+        )
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """A profile as the throughput model takes it. CPU seconds are those of a host of speed 1."""
+
+    samples_per_second: float
+    batch_size: float
+    workers: float
+    worker_cores: float
+    """Of a worker, the mean."""
+    worker_speed: float
+    """Of their hosts, the mean over cores."""
+    ps: float
+    ps_cores: float
+    """Of the PS that is the busiest for what it may use."""
+    ps_speed: float
+    """Of its host."""
+    ps_share: float
+    """Of the work of all PS that it has: 1 / ps if all have the same."""
+    free_power: float
+    """Of the host that is the fullest: cores that others don't take, times speed."""
+    host_workers: float
+    """Share of the workers on that host."""
+    host_ps: float
+    """Share of the PS on that host."""
+    worker_cpu_seconds: float | None = None
+    """Per minibatch, on the worker that trains it."""
+    ps_cpu_seconds: float | None = None
+    """Per minibatch, on each PS, the mean over PS: its pull and its push."""
+    relative_sd: float = 0.0
+    weight: float = 1.0
+    """Of this observation: below 1 for those that are old, or of another job."""
+
+
+def observe(profile: Profile, speeds: Mapping[str, float] | None = None, *, weight: float = 1.0) -> Observation | None:
+    """What the throughput model needs of ``profile``; None if nothing was trained in it, or no node is known of a role.
+
+    ``speeds`` of hosts: ``host_speeds``; 1 for those not named.
+    """
+    workers, ps = profile.workers, profile.ps
+    if profile.samples <= 0 or profile.seconds <= 0 or not workers or not ps:
+        return None
+    speed = {host.host: (speeds or {}).get(host.host, 1.0) for host in profile.hosts}
+    worker_cpu = sum(worker.cpu_seconds * speed.get(worker.host, 1.0) for worker in workers)
+    minibatches = sum(worker.minibatches for worker in workers) or profile.minibatches
+    ps_cpu = [server.cpu_seconds * speed.get(server.host, 1.0) for server in ps]
+    hot = max(range(len(ps)), key=lambda i: ps[i].cpu_seconds / ps[i].cores)
+    total = sum(ps_cpu)
+    free_power, host_workers, host_ps = _fullest_host(profile, speed)
+    return Observation(
+        samples_per_second=profile.samples_per_second,
+        batch_size=profile.batch_size,
+        workers=len(workers),
+        worker_cores=sum(worker.cores for worker in workers) / len(workers),
+        worker_speed=sum(worker.cores * speed.get(worker.host, 1.0) for worker in workers)
+        / sum(worker.cores for worker in workers),
+        ps=len(ps),
+        ps_cores=ps[hot].cores,
+        ps_speed=speed.get(ps[hot].host, 1.0),
+        ps_share=ps_cpu[hot] / total if total > 0 else 1 / len(ps),
+        free_power=free_power,
+        host_workers=host_workers,
+        host_ps=host_ps,
+        worker_cpu_seconds=worker_cpu / minibatches if worker_cpu > 0 else None,
+        ps_cpu_seconds=total / len(ps) / profile.minibatches if total > 0 else None,
+        relative_sd=profile.relative_sd,
+        weight=weight,
+    )
+
+
+def _fullest_host(profile: Profile, speed: Mapping[str, float]) -> tuple[float, float, float]:
+    """Its power that others leave, and its shares of workers and PS: of the host whose nodes use the most of what is left."""
+    found, fullest = (math.inf, 1.0, 1.0), -1.0
+    for host in profile.hosts:
+        workers = [worker for worker in profile.workers if worker.host == host.host]
+        ps = [server for server in profile.ps if server.host == host.host]
+        used = sum(worker.cpu_seconds for worker in workers) + sum(server.cpu_seconds for server in ps)
+        # where others want all they can get, nodes are given more than what these leave
+        free = max(host.cores - host.other_cores, used / profile.seconds, _LEAST_FREE_CORES)
+        if (workers or ps) and used / free > fullest:
+            fullest = used / free
+            found = (free * speed[host.host], len(workers) / len(profile.workers), len(ps) / len(profile.ps))
+    return found
+
+
+def table_growth(profiles: Iterable[Profile | Level]) -> dict[str, tuple[list[int], list[int]]]:
+    """Of each table by name: samples since the job began, and the rows it had then, as ``table_rows.fit_rows`` takes them."""
+    curves: dict[str, tuple[list[int], list[int]]] = {}
+    for profile in profiles:
+        for table in profile.tables:
+            samples, rows = curves.setdefault(table.table, ([], []))
+            samples.append(profile.samples_so_far)
+            rows.append(table.total_rows)
+    return curves
+
+
+def host_speeds(profiles: Iterable[Profile]) -> dict[str, float]:
+    """How fast each host's cores are, 1 being the (geometric) mean: the same minibatches' CPU seconds, compared between workers of a job,
+    and between its PS, in the same interval. Hosts seen alone have 1; few comparisons pull towards 1."""
+    logs: list[Sequence[tuple[str, float]]] = []
+    for profile in profiles:
+        logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.workers if use.minibatches))
+        logs.append(_logs((use.host, use.cpu_seconds / use.minibatches) for use in profile.ps if use.minibatches))
+    hosts = sorted({host for group in logs for host, _ in group})
+    if len(hosts) < 2:
+        return dict.fromkeys(hosts, 1.0)
+    position = {host: i for i, host in enumerate(hosts)}
+    normal, right = _SPEED_PRIOR * np.eye(len(hosts)), np.zeros(len(hosts))
+    for group in logs:
+        if len({host for host, _ in group}) < 2:
+            continue
+        mean = sum(log for _, log in group) / len(group)
+        rows = np.zeros((len(group), len(hosts)))
+        for i, (host, _) in enumerate(group):
+            rows[i, position[host]] = 1.0
+        rows -= rows.mean(axis=0)
+        normal += rows.T @ rows
+        right -= rows.T @ np.array([log - mean for _, log in group])
+    found = np.linalg.solve(normal, right)
+    return {host: float(math.exp(found[i] - found.mean())) for host, i in position.items()}
+
+
+def _logs(costs: Iterable[tuple[str, float]]) -> Sequence[tuple[str, float]]:
+    return [(host, math.log(cost)) for host, cost in costs if cost > 0]

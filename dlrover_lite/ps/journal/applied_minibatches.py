@@ -1,0 +1,222 @@
+"""Which minibatches have been applied in which slots, so that each is applied once (design, section 5).
+
+A set of slots is a whole number here, bit i for slot i: 4,096 bits, combined in a fraction of a microsecond.
+
+A minibatch whose push was interrupted is applied in some groups and not in others: ``Part`` says how far, until a repeat has done the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.core.intervals import IntervalSet, Range
+from dlrover_lite.core.slots import BITMAP_BYTES, SLOTS, unpack
+from dlrover_lite.tables.hashing import SLOT_SHIFT
+
+__all__ = ["ALL_SLOTS", "Marks", "Part", "mask_of", "to_bitmap"]
+
+ALL_SLOTS = (1 << SLOTS) - 1
+
+Name = tuple[int, int]
+"""Epoch, and number of the minibatch."""
+
+
+def mask_of(bitmap: bytes | memoryview) -> int:
+    """A set of slots from the wire (``slots.pack``). Raises ValueError for another length."""
+    if len(bitmap) != BITMAP_BYTES:
+        raise ValueError(f"a set of slots of {len(bitmap)} bytes")
+    return int.from_bytes(bitmap, "little")
+
+
+def to_bitmap(mask: int) -> bytes:
+    return mask.to_bytes(BITMAP_BYTES, "little")
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Of an interrupted push: what was applied in these slots, which is all of the first groups and some keys of the next one."""
+
+    epoch: int
+    k: int
+    slots: bytes
+    groups: int
+    """So many of the first are done."""
+    tables: bytes = b""
+    """uint16 [keys]: positions of their tables in the next group."""
+    hashes: bytes = b""
+    """uint64 [keys]"""
+
+    @property
+    def mask(self) -> int:
+        return mask_of(self.slots)
+
+    def done(self, table: int) -> NDArray[np.uint64]:
+        """Hashes of the keys of a table of the next group."""
+        of_table = np.frombuffer(self.tables, np.uint16) == table
+        return np.extract(of_table, np.frombuffer(self.hashes, np.uint64))
+
+    def within(self, slots: int) -> Part:
+        """As far as it is about these slots."""
+        hashes = np.frombuffer(self.hashes, np.uint64)
+        there = unpack(to_bitmap(slots))[hashes >> np.uint64(SLOT_SHIFT)]
+        tables = np.frombuffer(self.tables, np.uint16)[there]
+        bitmap = to_bitmap(self.mask & slots)
+        return Part(self.epoch, self.k, bitmap, self.groups, tables.tobytes(), hashes[there].tobytes())
+
+    def check(self) -> None:
+        """Raises ValueError for what can't be one."""
+        if len(self.hashes) != 4 * len(self.tables) or len(self.tables) % 2 or min(self.epoch, self.k, self.groups) < 0:
+            raise ValueError("marks that make no sense: half a push of no keys")
+        mask_of(self.slots)
+
+
+class Entries(Protocol):
+    """Keeps marks where they outlive the process (``mark_entries``)."""
+
+    def items(self) -> Iterator[tuple[Name, int]]: ...
+
+    def put(self, name: Name, slots: int) -> None: ...
+
+    def remove(self, name: Name) -> None: ...
+
+    def parts(self) -> list[Part]: ...
+
+    def put_parts(self, parts: list[Part]) -> None: ...
+
+
+class _Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """Marks on their way with a move."""
+
+    below: int
+    consumed: list[tuple[int, list[Range]]]
+    applied: list[tuple[int, int, bytes]]
+    parts: list[Part] = []
+
+
+class Marks:
+    """Of one parameter server. What is consumed is consumed in all slots; what isn't, is known slot by slot. What is consumed isn't in
+    ``kept``: the master's orders say it, before anything is pushed."""
+
+    def __init__(self, kept: Entries | None = None) -> None:
+        self._below = 0
+        self._consumed: dict[int, IntervalSet] = {}
+        self._kept = kept
+        self._applied: dict[Name, int] = dict(kept.items()) if kept is not None else {}
+        self._parts: list[Part] = kept.parts() if kept is not None else []
+
+    def __len__(self) -> int:
+        """Minibatches known slot by slot."""
+        return len(self._applied)
+
+    def applied(self, epoch: int, k: int) -> int:
+        """The slots in which a push of this name changes nothing any more."""
+        if epoch < self._below:
+            return ALL_SLOTS
+        found = self._applied.get((epoch, k))
+        if found is not None:
+            return found
+        consumed = self._consumed.get(epoch)
+        return ALL_SLOTS if consumed is not None and k in consumed else 0
+
+    def parts(self, epoch: int, k: int) -> list[Part]:
+        """What else has been applied of it, in slots that ``applied`` doesn't name."""
+        return [part for part in self._parts if (part.epoch, part.k) == (epoch, k)]
+
+    def add(self, epoch: int, k: int, slots: int) -> None:
+        self._put((epoch, k), self._applied.get((epoch, k), 0) | slots)
+        if self._parts:
+            self._limit_parts(lambda part: 0 if (part.epoch, part.k) != (epoch, k) else slots)
+
+    def add_part(self, part: Part) -> None:
+        """It was interrupted; what has been applied of it before is known."""
+        if part not in self._parts:
+            self._put_parts([*self._parts, part])
+
+    def consumed(self, below: int, ranges: Iterable[tuple[int, Iterable[Range]]]) -> None:
+        """What every server has acknowledged, as the ledger says: from all epochs ``below``, and these of later ones."""
+        self._below = max(self._below, below)
+        for epoch, of_epoch in ranges:
+            if epoch >= self._below:
+                self._consumed.setdefault(epoch, IntervalSet()).update(of_epoch)
+        self._consumed = {epoch: done for epoch, done in self._consumed.items() if epoch >= self._below}
+        for name in list(self._applied):
+            if self._is_consumed(*name):
+                self._put(name, 0)
+        if self._parts:
+            self._limit_parts(lambda part: ALL_SLOTS if self._is_consumed(part.epoch, part.k) else 0)
+
+    def forget(self, slots: int) -> None:
+        """These slots are another's now."""
+        for name, mask in list(self._applied.items()):
+            if mask & slots:
+                self._put(name, mask & ~slots)
+        if self._parts:
+            self._limit_parts(lambda _: slots)
+
+    def parcel(self, slots: int) -> bytes:
+        """All that is to go with a move of these slots."""
+        applied = [
+            (epoch, k, to_bitmap(there)) for (epoch, k), mask in self._applied.items() if (there := mask & slots)
+        ]
+        consumed = [(epoch, list(done)) for epoch, done in self._consumed.items()]
+        parts = [part.within(slots) for part in self._parts if part.mask & slots]
+        return msgspec.msgpack.encode(_Parcel(self._below, consumed, applied, parts))
+
+    def noted(self, slots: int) -> tuple[int, list[tuple[int, list[Range]]], list[tuple[int, int, int]]]:
+        """All there is to know of these slots but interrupted pushes: what is consumed, as ``consumed`` takes it; names of what is
+        applied, with the slots."""
+        consumed = [(epoch, list(done)) for epoch, done in self._consumed.items()]
+        applied = [(epoch, k, there) for (epoch, k), mask in self._applied.items() if (there := mask & slots)]
+        return self._below, consumed, applied
+
+    @property
+    def interrupted(self) -> bool:
+        """There are pushes of which less is applied than slots can say."""
+        return bool(self._parts)
+
+    def unpack(self, parcel: bytes | memoryview) -> None:
+        """Take over what ``parcel`` gave. Raises ValueError for bytes that it can't have given; nothing is changed then."""
+        try:
+            found = msgspec.msgpack.decode(parcel, type=_Parcel)
+            applied = [(epoch, k, mask_of(bitmap)) for epoch, k, bitmap in found.applied]
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"marks that make no sense: {error}") from error
+        if any(min(epoch, k) < 0 for epoch, k, _ in applied):
+            raise ValueError("marks that make no sense: negative numbers")
+        for part in found.parts:
+            part.check()
+        for part in found.parts:
+            self.add_part(part)
+        for epoch, k, mask in applied:
+            self.add(epoch, k, mask)
+        self.consumed(found.below, found.consumed)
+
+    def _is_consumed(self, epoch: int, k: int) -> bool:
+        return epoch < self._below or (epoch in self._consumed and k in self._consumed[epoch])
+
+    def _put(self, name: Name, slots: int) -> None:
+        if slots:
+            self._applied[name] = slots
+            if self._kept is not None:
+                self._kept.put(name, slots)
+        elif self._applied.pop(name, None) is not None and self._kept is not None:
+            self._kept.remove(name)
+
+    def _limit_parts(self, without: Callable[[Part], int]) -> None:
+        """Parts no longer say anything about these slots."""
+        parts = []
+        for part in self._parts:
+            left = part.mask & ~without(part)
+            if left:
+                parts.append(part if left == part.mask else part.within(left))
+        if parts != self._parts:
+            self._put_parts(parts)
+
+    def _put_parts(self, parts: list[Part]) -> None:
+        self._parts = parts
+        if self._kept is not None:
+            self._kept.put_parts(parts)

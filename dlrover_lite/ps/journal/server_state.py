@@ -1,0 +1,141 @@
+"""What a parameter server knows beside its rows, in memory that outlives its process: the arena ``state``.
+
+Words are uint64; a page of header, then the groups' numbers, the configuration, and the marks. The journal, and the rows of the push
+under way, have arenas of their own.
+Everything that becomes true at one moment does so by one store of one word, made last: processes are killed between two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.core.errors import JobError, UsageError
+from dlrover_lite.core.slots import BITMAP_BYTES
+from dlrover_lite.protocol.ps_messages import Configure
+from dlrover_lite.ps.journal.applied_entries import MarkEntries
+from dlrover_lite.ps.journal.journal import Journal
+from dlrover_lite.ps.journal.state_words import Header, damaged
+from dlrover_lite.ps.memory.state_memory import Arenas
+from dlrover_lite.ps.tables.row_arrays import NUMBERS
+
+__all__ = ["GROUPS_MOST", "MAJOR", "MINOR", "State"]
+
+MAJOR, MINOR = 2, 0
+"""Of this layout. A newer minor version has more in places that were zero; of another major one nothing is known."""
+
+_MAGIC = int.from_bytes(b"dl-state", "little")
+
+
+GROUPS_MOST = (Header.CONFIGURATION - Header.GROUPS) // NUMBERS
+_CONFIGURATION_MOST = 8 * (Header.MARKS - Header.CONFIGURATION)
+_BITMAP_WORDS = BITMAP_BYTES // 8
+
+
+class State:
+    """Takes up what was left in ``arenas``, or begins. Raises JobError for a state that can't be read."""
+
+    def __init__(self, arenas: Arenas) -> None:
+        self._words: NDArray[np.uint64] = arenas.open("state", 8 * Header.END).bytes.view(np.uint64)
+        if self._words[Header.MAGIC]:
+            _check(self._words)
+        else:
+            self._words[Header.FORMAT] = MAJOR << 32 | MINOR
+            self._words[Header.MAGIC] = _MAGIC
+        self.marks = MarkEntries(self._words)
+        self.journal = Journal(
+            arenas.open("journal"), arenas.open("pushed"), self._words[Header.PROGRESS : Header.PROGRESS + 1]
+        )
+
+    def numbers(self, group: int) -> NDArray[np.uint64]:
+        """Of a group (``rows.USED`` and so on)."""
+        start = Header.GROUPS + group * NUMBERS
+        return self._words[start : start + NUMBERS]
+
+    # --- configuration --------------------------------------------------------------------------------------------------
+
+    def configuration(self) -> Configure | None:
+        """Raises JobError when it is damaged."""
+        size = int(self._words[Header.CONFIGURATION_BYTES])
+        if not size:
+            return None
+        encoded = self._configuration_bytes(min(size, _CONFIGURATION_MOST)).tobytes()
+        if size > _CONFIGURATION_MOST or _digest(encoded) != int(self._words[Header.CONFIGURATION_DIGEST]):
+            raise damaged("its configuration's checksum is wrong")
+        try:
+            return msgspec.msgpack.decode(encoded, type=Configure)
+        except msgspec.MsgspecError as error:
+            raise damaged(f"its configuration can't be read: {error}") from error
+
+    def configure(self, configuration: Configure, groups: int) -> None:
+        """Before anything else of these groups is written. Raises UsageError for more than finds room."""
+        encoded = msgspec.msgpack.encode(configuration)
+        if groups > GROUPS_MOST or len(encoded) > _CONFIGURATION_MOST:
+            raise UsageError(f"{groups} groups of tables, {len(encoded)} bytes of configuration: too many")
+        self._configuration_bytes(len(encoded))[:] = np.frombuffer(encoded, np.uint8)
+        self._words[Header.CONFIGURATION_DIGEST] = _digest(encoded)
+        self._words[Header.CONFIGURATION_BYTES] = len(encoded)
+
+    def _configuration_bytes(self, size: int) -> NDArray[np.uint8]:
+        return self._words[Header.CONFIGURATION : Header.MARKS].view(np.uint8)[:size]
+
+    # --- what it was restored from ----------------------------------------------------------------------------------------
+
+    @property
+    def restored(self) -> int:
+        """The generation whose cut is here, whole; 0: of none."""
+        return int(self._words[Header.RESTORED])
+
+    @restored.setter
+    def restored(self, generation: int) -> None:
+        self._words[Header.RESTORED] = generation
+
+    # --- the push under way ---------------------------------------------------------------------------------------------
+
+    @property
+    def pushes(self) -> int:
+        """Applied so far."""
+        return int(self._words[Header.PUSHES])
+
+    def begin_push(self, epoch: int, k: int, slots: int) -> None:
+        """It is under way in these slots from now on. Raises OverflowError for names that are none."""
+        words = self._words
+        words[Header.EPOCH], words[Header.K], words[Header.BEFORE] = epoch, k, self.pushes
+        covers = np.frombuffer(slots.to_bytes(BITMAP_BYTES, "little"), np.uint64)
+        words[Header.COVERS : Header.COVERS + _BITMAP_WORDS] = covers
+        self.journal.begin(0)
+        words[Header.UNDER_WAY] = 1
+
+    def push_under_way(self) -> tuple[int, int, int] | None:
+        """Epoch, number and slots of it."""
+        words = self._words
+        if not words[Header.UNDER_WAY]:
+            return None
+        covers = words[Header.COVERS : Header.COVERS + _BITMAP_WORDS].tobytes()
+        return int(words[Header.EPOCH]), int(words[Header.K]), int.from_bytes(covers, "little")
+
+    def end_push(self, *, applied: bool) -> None:
+        """Its marks are there. A process that is killed in between has another one do it again, with the same end."""
+        if applied:
+            self._words[Header.PUSHES] = self._words[Header.BEFORE] + np.uint64(1)
+        self._words[Header.UNDER_WAY] = 0
+
+
+def _check(words: NDArray[np.uint64]) -> None:
+    if int(words[Header.MAGIC]) != _MAGIC:
+        raise damaged("it doesn't begin as one does")
+    major, minor = divmod(int(words[Header.FORMAT]), 1 << 32)
+    if major not in (0, MAJOR):
+        raise JobError(
+            f"the memory of a parameter server has format {major}.{minor}, and this version reads {MAJOR}.{MINOR}",
+            hint="Run the job with the version of dlrover-lite that it was started with.",
+        )
+    if not major or int(words[Header.UNDER_WAY]) > 1 or int(words[Header.ENTRIES]) > MarkEntries.MOST:
+        raise damaged("its header makes no sense")
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -1,0 +1,28 @@
+"""Where everything is in the arena ``state``."""
+
+from __future__ import annotations
+
+from dlrover_lite.core.errors import JobError
+
+__all__ = ["Header", "damaged"]
+
+
+class Header:
+    """uint64 words by their positions: a page of single ones, then regions, most of which nobody ever touches."""
+
+    MAGIC, FORMAT, CONFIGURATION_BYTES, CONFIGURATION_DIGEST, PUSHES = range(5)
+    UNDER_WAY, EPOCH, K, BEFORE, PROGRESS = range(5, 10)
+    ENTRIES, PARTS = 10, 11
+    RESTORED = 12
+    COVERS = 16
+    """To 79."""
+    GROUPS = 512
+    CONFIGURATION = 1 << 17
+    MARKS = 1 << 22
+    HALVES = (1 << 26, 3 << 25)
+    """Of what is known of interrupted pushes: each has this much room up to the next."""
+    END = 1 << 27
+
+
+def damaged(why: str) -> JobError:
+    return JobError(f"the state of a parameter server that has ended is damaged: {why}")

@@ -1,0 +1,122 @@
+"""Memory for rows: contiguous, sparse, growing without a copy, costing memory only where touched (design, section 6)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from dlrover_lite.core.errors import JobError
+
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
+"""Of Linux 5.14 and later; Python's mmap doesn't name them yet."""
+
+
+class Arena:
+    """``reserve_bytes`` of address space. On Linux it is a memfd, which can outlive the process that writes it."""
+
+    def __init__(self, name: str, reserve_bytes: int | None = None, *, fd: int | None = None) -> None:
+        """``fd``: map this file, all of it, and keep it; else a file of its own is made."""
+        size = pages(reserve_bytes or psutil.virtual_memory().total)
+        self.fd: int | None = fd
+        """Of the file, for another process to map it; None where there is none. Open as long as the arena is there."""
+        try:
+            if fd is not None:
+                size = os.fstat(fd).st_size
+                if size % mmap.PAGESIZE:
+                    raise ValueError("not whole pages")
+                self._map = mmap.mmap(fd, size)
+                self._advise_hugepages()
+            elif sys.platform == "linux":
+                self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+                os.ftruncate(self.fd, size)
+                self._map = mmap.mmap(self.fd, size)
+                self._advise_hugepages()
+            else:
+                self._map = mmap.mmap(-1, size)
+        except (OSError, ValueError, OverflowError) as error:
+            self.close()
+            raise JobError(
+                f"can't reserve {size} bytes of address space for {name}: {error}",
+                hint="Raise the limit on virtual memory (ulimit -v).",
+            ) from error
+        self.size = size
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The file. What is mapped stays as it is."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def touch(self, start: int, stop: int) -> None:
+        """Have memory for bytes [start, stop) that were not touched yet, several times faster than by writing them."""
+        start, stop = pages(start), pages(min(stop, self.size))
+        if start < stop and sys.platform == "linux":
+            try:
+                self._map.madvise(_MADV_POPULATE_WRITE, start, stop - start)
+            except OSError:
+                return  # an older kernel: writing will do it
+
+    def map(self, stop: int) -> None:
+        """Map all that is in the memory below byte ``stop`` at once, which takes two thirds of what it does page by page."""
+        if sys.platform == "linux":
+            with suppress(OSError):  # an older kernel: reading will do it
+                self._map.madvise(_MADV_POPULATE_READ, 0, pages(min(stop, self.size)))
+
+    def put(self, start: int, data: NDArray[Any]) -> bool:
+        """Have ``data``, contiguous, from byte ``start`` on, where there may be no memory yet: cheaper than to ``touch`` and to write, as
+        nobody clears the memory before. False where that can't be done, or huge pages come cheaper: the caller has to touch and write."""
+        if self.fd is None or _gives_hugepages() or start + data.nbytes > self.size:
+            return False
+        left = data.reshape(-1).data.cast("B")
+        try:
+            at = start
+            while left:
+                written = os.pwrite(self.fd, left, at)
+                left, at = left[written:], at + written
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(_MADV_POPULATE_READ, first, pages(at) - first)
+        except OSError:
+            return False  # an older kernel, or a file that is only to be mapped
+        return True
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Return the memory of bytes [start, stop) to the system, but for the rest of the page that ``start`` is in; they read as zeros
+        then. ``stop``: no byte from there to the end of its page is in use."""
+        start, stop = pages(start), pages(min(stop, self.size))
+        if start < stop and sys.platform == "linux":
+            self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
+
+    def _advise_hugepages(self) -> None:
+        """Fewer TLB misses on random rows, where the kernel gives huge pages to shared memory (most don't unless told)."""
+        try:
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, AttributeError):
+            return
+
+
+@cache
+def _gives_hugepages() -> bool:
+    """To shared memory, when it is touched."""
+    try:
+        chosen = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return "[never]" not in chosen and "[deny]" not in chosen
+
+
+def pages(size: int) -> int:
+    """The next multiple of a page."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,371 @@
+"""Moving slots from one parameter server to another, without their sockets: what the source gives out, and what the target takes in.
+
+Slots go in batches. Round 1 of a batch are all its rows; each further one are those changed since the one before began. When few are left,
+the source freezes the batch's slots, and the rest follows with the marks; then comes the next batch, while the master commits this one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import UsageError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.protocol.messages import MoveOrder, ReadySlots
+from dlrover_lite.protocol.ps_messages import Copied, Copying, CopyNext
+from dlrover_lite.ps.journal.applied_minibatches import mask_of, to_bitmap
+from dlrover_lite.ps.migration import batches
+from dlrover_lite.ps.migration.batches import Batch, Listing
+from dlrover_lite.ps.migration.chunk_memory import ChunkMemory, offered_memory
+from dlrover_lite.ps.migration.convergence import Convergence
+from dlrover_lite.ps.migration.copy_pace import KeptSpeed
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.tables.table import TableGroup
+
+__all__ = ["Incoming", "Outgoing", "Training"]
+
+CHUNK_BYTES = 2 << 20
+"""Rows a reply: a millisecond of work for the source, two for the target. Smaller ones take more CPU for the same rows."""
+PLACES = 3
+"""For chunks, in memory that both sides map: two that are asked for ahead, and the one that is taken from. Few, so that they stay in a
+cache."""
+IDLE_SECONDS = 0.005
+"""Until the target asks a source again that has something else to do."""
+SLOWED_SECONDS = 1.0
+"""So long pushes are held back after the target has asked for it last: it may be gone."""
+PERIOD_SECONDS = 0.04
+"""Pushes are held back for a share of each."""
+
+BUSY_SECONDS = 0.5
+"""So long after a pull or a push training is taken to go on: several chunks may be copied between two requests."""
+
+
+class Training:
+    """Whether workers ask this server for anything."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._answered = engine.loads.answered
+        self._until = clock()
+
+    def goes_on(self) -> bool:
+        """A pull or a push was answered since the last call, or not long before it."""
+        now, answered = self._clock(), self._engine.loads.answered
+        if answered != self._answered:
+            self._answered, self._until = answered, now + BUSY_SECONDS
+        return now < self._until
+
+
+class Outgoing:
+    """The source's side of a move, from ``CopyBegin`` until the master has spoken. ``have``: slots that the target has all of already."""
+
+    def __init__(self, engine: Engine, order: MoveOrder, session: int, *, have: int = 0) -> None:
+        self.move = order.move
+        self.session = session
+        self.given = have & mask_of(order.slots)
+        """Slots of which all there is has been given out: they are frozen until the master has spoken."""
+        self._engine = engine
+        self._order = order
+        self._left = mask_of(order.slots) & ~have
+        self._next_number = 0
+        self._listing: Listing | None = None
+        self._upcoming: deque[int] = deque()
+        """Batches of the listing."""
+        self._batch: Batch | None = None
+        self._batches = 0
+        self._most_bytes = batches.BATCH_BYTES
+        """Of a batch that is cut from now on: less when one had to be halved."""
+        self._told_configuration = engine.configuration is not None
+        self._slowed, self._slowed_until = 0.0, 0.0
+        self._training = Training(engine, engine.clock)
+        self._kept_speed = KeptSpeed(engine.loads.requests_per_second, engine.loads.answered, engine.clock())
+        self._memory = offered_memory(PLACES, CHUNK_BYTES)
+        engine.track(0)  # a session before this one may have left a log
+
+    def began(self) -> Copying:
+        members = slot_sets.unpack(to_bitmap(self._left))
+        rows = [int(group.slot_rows[members].sum()) for group in self._engine.groups]
+        offer = self._memory.offer if self._memory is not None else None
+        return Copying(self.session, rows, self._engine.configuration, offer)
+
+    @property
+    def waits(self) -> bool:
+        """For the master's word: slots are frozen of which the target has everything."""
+        return bool(self.given & self._engine.frozen)
+
+    @property
+    def may_tidy(self) -> bool:
+        """No row number is known here, nor about to be: what a session before this one has left frozen isn't to wait."""
+        return self._batch is None and self._listing is None and not self._engine.frozen & self._left
+
+    @property
+    def heard(self) -> bool:
+        """The master has committed all that was given."""
+        return not self.given & self._engine.owned
+
+    @property
+    def slowed(self) -> float:
+        """Share of the time for which pushes for the batch's slots are held back."""
+        return self._slowed if self._batch is not None and self._engine.clock() < self._slowed_until else 0.0
+
+    def closed_seconds(self, covers: int) -> float:
+        """So long a push for these slots is to be held back."""
+        batch = self._batch
+        if batch is None or not batch.mask & covers or not (slowed := self.slowed):
+            return 0.0
+        return max(0.0, slowed * PERIOD_SECONDS - self._engine.clock() % PERIOD_SECONDS)
+
+    def end(self) -> None:
+        """Committed or cancelled: the master has spoken."""
+        self.close()
+        self._engine.track(0)
+        self._engine.frozen = 0
+        failpoint("ps.source.ended")
+
+    def close(self) -> None:
+        """The memory of this session. The engine stays as it is."""
+        if self._memory is not None:
+            self._memory.close()
+
+    def next(self, request: CopyNext, *, tidy: bool) -> tuple[Copied, list[Any]] | None:
+        """Some more rows, with the frames of ``Copied``; None when this isn't the chunk that follows the last one. ``tidy``: nothing is to
+        be removed or moved. Raises ValueError for a place that there is none of."""
+        if request.number != self._next_number:
+            return None
+        self._next_number += 1
+        began = self._engine.clock()
+        batch = self._batch or self._next_batch(tidy)
+        if batch is None:
+            return self._copied(-1, 0, pause_seconds=IDLE_SECONDS if self._listing is None else 0.0), []
+        if request.batch == batch.number:
+            batch = self._heed(request, batch)
+        found = self._rows(batch)
+        if found is None and not self._log_is_empty():
+            self._begin_round(batch)
+            found = self._rows(batch)
+        if found is None:
+            return self._all_given(batch) if not batch.mask & ~self._engine.frozen else (self._copied(-1, 0), [])
+        g, rows = found
+        if not len(rows):
+            return self._copied(-1, 0, looking=True), []
+        if request.place >= 0 and self._place(g, rows, request.place):
+            seconds = self._engine.clock() - began
+            failpoint("ps.source.placed")
+            return self._copied(g, len(rows), seconds=seconds, place=request.place), []
+        records = self._engine.groups[g].read_records(rows)
+        return self._copied(g, len(rows), seconds=self._engine.clock() - began), [records]
+
+    # --- batches ----------------------------------------------------------------------------------------------------------
+
+    def _next_batch(self, tidy: bool) -> Batch | None:
+        """It begins; None while its rows have to be found, or there is none."""
+        listing = self._listing
+        if listing is not None and not listing.complete:
+            listing.step()
+            return None
+        if listing is not None and self._upcoming:
+            return self._begin_batch(listing, self._upcoming.popleft())
+        self._listing = None
+        # what was given is tidied up before rows are looked for again, unless training waits for them
+        if self._left and ((tidy and self.heard) or self._engine.frozen & self._left):
+            self._listing = self._list()
+            self._upcoming.extend(range(len(self._listing.batches)))
+        return None
+
+    def _list(self) -> Listing:
+        """What an earlier session has left frozen goes first: training waits for it."""
+        engine = self._engine
+        size = engine.slot_bytes()
+        rows = np.sum([np.zeros(slot_sets.SLOTS, np.int64), *(group.slot_rows for group in engine.groups)], axis=0)
+        members = slot_sets.unpack(to_bitmap(engine.frozen & self._left or self._left))
+        order = batches.in_order(members, engine.loads.busy, coldest_first=self._order.coldest_first)
+        limits = {"most_bytes": self._most_bytes, "most_rows": batches.most_listed(int(rows.sum()))}
+        return Listing(engine.groups, batches.cut_batches(order, size, rows, **limits))
+
+    def _begin_batch(self, listing: Listing, i: int) -> Batch:
+        self._batches += 1
+        groups, slots = self._engine.groups, listing.batches[i]
+        self._engine.track(mask_of(slot_sets.pack(slot_sets.of(slots.tolist()))))
+        self._batch = Batch(self._batches, slots, groups, listing.rows(i), listing.stops)
+        if self._order.at_once:
+            self._freeze(self._batch)
+        return self._batch
+
+    def _heed(self, request: CopyNext, batch: Batch) -> Batch:
+        """What the target asks for; returns the batch that there is then."""
+        self._slowed, self._slowed_until = request.slowed, self._engine.clock() + SLOWED_SECONDS
+        if request.freeze:
+            self._freeze(batch)
+        elif request.split and len(batch.slots) > 1 and not batch.mask & self._engine.frozen:
+            return self._split(batch)
+        return batch
+
+    def _freeze(self, batch: Batch) -> None:
+        self._engine.frozen |= batch.mask
+        failpoint("ps.source.frozen")
+
+    def _split(self, batch: Batch) -> Batch:
+        """The other half is left for another listing."""
+        groups = self._engine.groups
+        batch.to_send.extend((g, group.take_log()) for g, group in enumerate(groups) if group.logged())
+        self._batches += 1
+        self._batch = batch.half(self._batches, groups)
+        self._engine.track(self._batch.mask)
+        self._most_bytes = max(1, int(self._engine.slot_bytes()[self._batch.members].sum()))
+        return self._batch
+
+    def _all_given(self, batch: Batch) -> tuple[Copied, list[Any]]:
+        """The last of a batch: its marks."""
+        marks = self._engine.marks.parcel(batch.mask)
+        reply = self._copied(-1, 0, complete=True)
+        self.given |= batch.mask
+        self._left &= ~batch.mask
+        self._batch, self._slowed = None, 0.0
+        self._engine.track(0)
+        failpoint("ps.source.complete")
+        return reply, [marks]
+
+    # --- rows ---------------------------------------------------------------------------------------------------------------
+
+    def _rows(self, batch: Batch) -> tuple[int, NDArray[np.uint64]] | None:
+        """Some that are to be sent in this round; empty where it had to be looked for them, and there is more to look at."""
+        if not batch.to_send:
+            if batch.round > 1 or (found := batch.first()) is None:
+                return None
+            batch.to_send.append(found)  # none, perhaps
+        g, rows = batch.to_send.popleft()
+        limit = _rows_a_chunk(self._engine.groups[g].row_bytes)
+        if len(rows) > limit:
+            batch.to_send.appendleft((g, rows[limit:]))
+        return g, rows[:limit]
+
+    def _place(self, g: int, rows: NDArray[np.uint64], place: int) -> bool:
+        """Put these rows there; False if they don't find room."""
+        if self._memory is None:
+            raise ValueError("a place in memory that was not offered")
+        group = self._engine.groups[g]
+        into = self._memory.records(place, len(rows), group.shape.words)
+        if into is None:
+            return False
+        group.read_records(rows, into)
+        return True
+
+    def _log_is_empty(self) -> bool:
+        return not any(group.logged() for group in self._engine.groups)
+
+    def _begin_round(self, batch: Batch) -> None:
+        batch.round += 1
+        failpoint("ps.source.round")
+        for g, group in enumerate(self._engine.groups):
+            if group.logged():
+                batch.to_send.append((g, group.take_log()))
+
+    def _left_bytes(self) -> int:
+        groups = self._engine.groups
+        to_send = self._batch.to_send if self._batch is not None else ()
+        waiting = sum(len(rows) * groups[g].row_bytes for g, rows in to_send)
+        return waiting + sum(group.logged() * group.row_bytes for group in groups)
+
+    def _copied(
+        self,
+        group: int,
+        rows: int,
+        *,
+        complete: bool = False,
+        seconds: float = 0.0,
+        place: int = -1,
+        pause_seconds: float = 0.0,
+        looking: bool = False,
+    ) -> Copied:
+        """``looking``: for rows of the batch."""
+        news, batch = None, None if looking else self._batch
+        if not self._told_configuration and self._engine.configuration is not None:
+            self._told_configuration = True
+            news = self._engine.configuration
+        return Copied(
+            self.session,
+            group,
+            rows,
+            batch.round if batch is not None else 1,
+            self._left_bytes(),
+            complete,
+            batch.number if batch is not None else 0,
+            to_bitmap(batch.mask) if batch is not None and complete else b"",
+            pause_seconds,
+            news,
+            seconds,
+            self._training.goes_on(),
+            place,
+            self._kept_speed.look(self._engine.loads.answered, self._engine.clock()),
+        )
+
+
+class Incoming:
+    """The target's side of a session. ``memory``: what the source has offered, where it can be had."""
+
+    def __init__(self, engine: Engine, move: int, copying: Copying, memory: ChunkMemory | None = None) -> None:
+        self.move = move
+        self.session = copying.session
+        self.rows = 0
+        """Of the present batch, some perhaps several times."""
+        self.convergence = Convergence()
+        self._engine = engine
+        self._memory = memory
+        if copying.configuration is not None:
+            engine.configure(copying.configuration)
+            for group, rows in zip(engine.groups, copying.rows, strict=False):
+                group.reserve(rows)
+
+    def take(self, copied: Copied, frames: list[memoryview]) -> tuple[int, ReadySlots | None]:
+        """Put the rows away, wherever they are; nothing of it is needed then. Returns how many bytes they were, and a batch that is
+        complete with them. Raises ValueError or UsageError for what doesn't fit."""
+        received = 0
+        if copied.configuration is not None:
+            self._engine.configure(copied.configuration)
+        if copied.complete:
+            return 0, self._complete(copied, frames)
+        if copied.rows:
+            if not 0 <= copied.group < len(self._engine.groups):
+                raise UsageError(f"rows of group {copied.group} where there are {len(self._engine.groups)}")
+            group = self._engine.groups[copied.group]
+            records = self._placed(copied, group) if copied.place >= 0 else _records(frames[0], group)
+            group.write_records(records)
+            self.rows += copied.rows
+            received = records.nbytes
+            failpoint("ps.target.written")
+        if copied.batch and (copied.round > 1 or not copied.rows):
+            self.convergence.look(copied.batch, copied.round, copied.left)
+        return received, None
+
+    def _complete(self, copied: Copied, frames: list[memoryview]) -> ReadySlots:
+        members = slot_sets.unpack(copied.slots)
+        self._engine.marks.unpack(frames[0])
+        self.convergence.done()
+        self.rows = 0
+        rows = sum(int(group.slot_rows[members].sum()) for group in self._engine.groups)
+        size = int(self._engine.slot_bytes()[members].sum())
+        failpoint("ps.target.complete")
+        return ReadySlots(self.move, copied.slots, rows, size)
+
+    def _placed(self, copied: Copied, group: TableGroup) -> NDArray[np.uint32]:
+        """The records in memory that the source has put there."""
+        records = None
+        if self._memory is not None:
+            records = self._memory.records(copied.place, copied.rows, group.shape.words)
+        if records is None:
+            raise ValueError(f"{copied.rows} rows in place {copied.place}, where they can't be")
+        return records
+
+
+def _rows_a_chunk(row_bytes: int) -> int:
+    return max(1, CHUNK_BYTES // row_bytes)
+
+
+def _records(frame: memoryview, group: TableGroup) -> NDArray[np.uint32]:
+    return np.frombuffer(frame, np.uint32).reshape(-1, group.shape.words)

@@ -1,0 +1,125 @@
+"""The parameter server's process: one loop that answers requests in the order they come, and works a little between them."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.protocol.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
+from dlrover_lite.protocol.nodes import NodeSpec
+from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests
+from dlrover_lite.ps.memory.node_memory_client import open_memory
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.server.service import PsService, Unrestorable
+from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
+from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.endpoints import listen_endpoint
+from dlrover_lite.transport.server import Server
+
+__all__ = ["main"]
+
+AT_ONCE = 16
+"""Requests that are answered before anything else is looked at."""
+
+
+class ParametersLost(JobError):
+    """Nobody has them any more."""
+
+    def __init__(self, follows: str, why: str, hint: str = "") -> None:
+        super().__init__(f"the parameters of {follows} are lost: {why}", hint=hint)
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)  # who has asked, the backend knows
+
+
+def main(spec: NodeSpec, _job_directory: Path) -> int:
+    """Serve until SIGTERM."""
+    persister = PersisterProcess.forked()  # before there are threads, and anything that it shouldn't have
+    signal.signal(signal.SIGTERM, _terminate)
+    context: zmq.Context[Any] = zmq.Context()
+    server = Server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests, context=context)
+    master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
+
+    def connect(endpoint: str, peer: str) -> Client:
+        return Client(endpoint, PsReplies, context=context, peer=peer)
+
+    try:
+        engine = _engine(spec)
+        with closing(PsService(spec.id, engine, server, connect, say=_log, persister=persister)) as service:
+            welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
+            if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
+                service.spare_persister()
+            if spec.follows:
+                failpoint("ps.attach.told")
+            while True:
+                _turn(service, server, master, spec)
+    except ParametersLost as error:
+        _log(f"{error}\n{traceback.format_exc()}")
+        master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because="lost"))
+        return 1
+    except Unrestorable as error:
+        _log(f"{error}\n{traceback.format_exc()}")
+        trace = traceback.format_exc()
+        master.call(NodeFailed(spec.id, False, str(error), trace, because="damaged" if error.damaged else ""))
+        return 1
+    finally:
+        server.close()
+        master.close()
+        context.term()
+
+
+def _engine(spec: NodeSpec) -> Engine:
+    """With all that the PS had which this one follows. Raises ParametersLost when that can't be taken up."""
+    began = time.monotonic()
+    if spec.follows:
+        failpoint("ps.attach.begun")
+    try:
+        engine = Engine(memory=open_memory(spec.id))
+    except JobError as error:
+        if not spec.follows:
+            raise
+        raise ParametersLost(spec.follows, error.message, error.hint) from error
+    if spec.follows:
+        failpoint("ps.attach.attached")
+    if spec.follows and engine.configuration is not None:
+        rows = sum(int(group.slot_rows.sum()) for group in engine.groups)
+        _log(f"has taken up {rows:,} rows of {spec.follows} in {time.monotonic() - began:.3f} s")
+    return engine
+
+
+def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) -> None:
+    while (reply := master.receive(0)) is not None:
+        if isinstance(reply.body, PsOrders):
+            empty = spec.follows and not service.engine.found and any(reply.body.owned)
+            if empty and reply.body.restore is None:  # else nothing was to be found yet that isn't in the cut
+                raise ParametersLost(spec.follows, "nothing of its memory is left")
+            service.follow(reply.body)
+            if spec.follows and reply.body.version:
+                failpoint("ps.attach.owning")
+    wait_seconds = service.work()
+    if not service.report_in:
+        # an answer isn't waited for: the next report says it all again
+        master.send(service.report())
+        wait_seconds = min(wait_seconds, service.report_in)
+    sockets = [server.socket, master.socket, *service.sockets]
+    if wait_seconds:
+        with service.meter.pausing():
+            zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], max(1, int(wait_seconds * 1000)))
+    requests = server.receive(0, limit=AT_ONCE)
+    service.meter.found(all_of_them=len(requests) < AT_ONCE)
+    service.serve(requests)
+
+
+def _log(line: str) -> None:
+    """A full disk must not end a parameter server."""
+    with suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)

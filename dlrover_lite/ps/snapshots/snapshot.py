@@ -1,0 +1,110 @@
+"""A snapshot of a parameter server: what it holds between two pushes, while it goes on (docs/checkpoints.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dlrover_lite.checkpoint.manifest import Applied, Consumed, Marks, PartEntry
+from dlrover_lite.core import slots as slot_sets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.ps.journal.applied_minibatches import to_bitmap
+from dlrover_lite.ps.server.engine import Engine
+from dlrover_lite.ps.snapshots.copy_on_write_log import ANSWERED, Spill, SpillMemory
+
+__all__ = ["Snapshot", "prepare_spill", "spill_limit"]
+
+LEAST_SPILL_BYTES = 16 << 20
+SPILL_SHARE = 4
+"""One byte of spill for so many of rows."""
+PREPARED_SHARE = 4
+MOST_PREPARED_BYTES = 64 << 20
+"""Of the spill, one byte of so many has its memory before the snapshot begins, and no more than this: until the persister takes what waits,
+training changes so much."""
+
+
+def spill_limit(engine: Engine, spill_bytes: int = 0) -> int:
+    """Bytes that entries of groups may take in which not all rows have room for one. ``spill_bytes``: as in SnapshotOrder."""
+    rows = sum(group.used * group.row_bytes for group in engine.groups if not group.complete)
+    usual = max(LEAST_SPILL_BYTES, rows // SPILL_SHARE)
+    return min(spill_bytes, usual) if spill_bytes else usual
+
+
+def prepare_spill(engine: Engine, spill_bytes: int = 0) -> SpillMemory:
+    """What a snapshot that begins soon will need at first. Raises JobError when there is none."""
+    return SpillMemory(min(MOST_PREPARED_BYTES, spill_limit(engine, spill_bytes) // PREPARED_SHARE))
+
+
+class Snapshot:
+    """From now until ``end``. Raises JobError when there is no memory for it, or ``since`` doesn't fit.
+
+    ``since``: by group, the epoch after which changed rows are wanted; empty: all are. ``spill_bytes``: as in SnapshotOrder.
+    ``prepared``: of ``prepare_spill``, whose file it takes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        since: Sequence[int] = (),
+        spill_bytes: int = 0,
+        prepared: SpillMemory | None = None,
+    ) -> None:
+        self._engine = engine
+        groups = [group.cut() for group in engine.groups]
+        if since and len(since) != len(groups):
+            raise JobError(
+                f"changes since a cut of {len(since)} groups of tables are asked for, where there are {len(groups)}"
+            )
+        self.spill_bytes = spill_limit(engine, spill_bytes)
+        owned = slot_sets.unpack(to_bitmap(engine.owned))
+        self.groups = [
+            msgspec.structs.replace(
+                cut,
+                rows=int(group.slot_rows[owned].sum()),
+                capacity=cut.used if group.complete else min(cut.used, self.spill_bytes // cut.entry_bytes),
+                since=since[g] if since else 0,
+            )
+            for g, (cut, group) in enumerate(zip(groups, engine.groups, strict=True))
+        ]
+        self.owned = engine.owned
+        self._marks = _marks(engine)
+        self.spill = Spill(self.groups, prepared=prepared)
+        for group, area in zip(engine.groups, self.spill.areas, strict=True):
+            group.spill(area)
+
+    @property
+    def files(self) -> list[int]:
+        """Of each group's records, then the spill. Raises JobError where there are none."""
+        found = [group.file.fd for group in self._engine.groups[: len(self.groups)]]
+        files = [fd for fd in found if fd is not None]
+        if len(files) < len(found):
+            raise JobError("checkpoints can be taken on Linux only", hint="Write checkpoint: off.")
+        return [*files, self.spill.fd]
+
+    @property
+    def overflown(self) -> bool:
+        """It isn't whole any more: more has changed than may be kept."""
+        return self.spill.overflown or self.spill.limited_bytes > self.spill_bytes
+
+    def note_training(self) -> None:
+        """For the persister to see."""
+        self.spill.header[ANSWERED] = self._engine.loads.answered
+
+    def entry(self, part: str) -> PartEntry:
+        """What the manifest is to say of the part, from what the persister has said."""
+        entry = msgspec.json.decode(part, type=PartEntry)
+        epochs = [group.epoch for group in self.groups]
+        return msgspec.structs.replace(entry, clocks=epochs, marks=self._marks)
+
+    def end(self) -> Spill:
+        """Rows may change as they like again. What is left is to be freed little by little, and closed."""
+        for group in self._engine.groups:
+            group.spill(None)
+        self.spill.stop()
+        return self.spill
+
+
+def _marks(engine: Engine) -> Marks:
+    below, ranges, applied = engine.marks.noted(engine.owned)
+    return Marks(Consumed(below, ranges), [Applied(epoch, k, to_bitmap(slots)) for epoch, k, slots in applied])

@@ -1,0 +1,177 @@
+"""The rows of a snapshot, read by another process while they change: from the arena, or from the spill if they were faster.
+
+Needs nothing but numpy, and is a generator of steps: who drives it may sleep, or stop, between any two. Of each piece of a group:
+
+1. Its records are copied.
+2. Those that had changed by then are left out, they are *late*: rows whose epoch is later than the snapshot, and rows in the spill. The
+   parameter server puts each row there, exactly once, before it sets the epoch, and sets that before it changes anything else of the row;
+   so whatever was copied of a row while it changed, the row is in the spill by now.
+3. ``PASSED`` is published: the server needn't spill these rows any more.
+4. What waits in the spill is taken, and late rows, as they were, are among it. Entries are taken all the time, of all groups, so that
+   their room can be used again.
+
+An increment has only rows of epochs after the cut that it builds on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrover_lite.checkpoint.buckets import Buckets
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.records import epochs_of, positions_of, slots_of
+from dlrover_lite.core.slots import SlotSet
+from dlrover_lite.ps.memory.memory_fence import barrier
+from dlrover_lite.ps.snapshots.changed_rows import LateRows
+from dlrover_lite.ps.snapshots.copy_on_write_log import ENTRY_RECORD, PASSED, GroupCut, Spill
+from dlrover_lite.ps.snapshots.record_source import RecordSource
+
+__all__ = ["CutReader", "Overflown", "Part"]
+
+PIECE_BYTES = 1 << 20
+"""Records copied in one step, at least one: they stay in a cache until they are where they are written from."""
+
+
+class Overflown(JobError):
+    """The spill had no room for a row."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "more rows changed while the snapshot was written than may be kept meanwhile",
+            hint="It is tried again. A faster destination helps, and so does more memory for parameter servers.",
+        )
+
+
+class Part(Protocol):
+    """What takes the rows: ``checkpoint.part_writer.PartWriter``."""
+
+    def buckets(self, group: int) -> Buckets: ...
+
+    def flush_full(self) -> None: ...
+
+    def add(self, group: int, records: NDArray[np.uint32]) -> None: ...
+
+    def set_aside(self, group: int, records: NDArray[np.uint32]) -> None: ...
+
+
+class CutReader:
+    """``files``: descriptors of the groups' arenas. ``owned``: slots whose rows are wanted; ``whole``: those of them in which an increment
+    has all rows. ``kernels``: whether numba is to be used, which should be there then."""
+
+    def __init__(
+        self,
+        groups: Sequence[GroupCut],
+        files: Sequence[int],
+        spill: Spill,
+        owned: SlotSet,
+        whole: SlotSet,
+        *,
+        kernels: bool = False,
+    ) -> None:
+        self._kernels = kernels
+        self._groups, self._files = list(groups), list(files)
+        self._spill = spill
+        self._owned, self._whole = owned.copy(), whole.copy()
+        self._tables = [len(group.salts) // 8 for group in groups]
+        self._late = [LateRows(group.dim) for group in groups]
+        self._now = 0
+        """The group whose turn it is."""
+        self.rows = 0
+        """Taken so far."""
+
+    @property
+    def part_read(self) -> float:
+        """How much of the rows has been looked at, of 1."""
+        pairs = list(zip(self._groups, self._late, strict=True))
+        total = sum(cut.used * cut.row_bytes for cut, _ in pairs)
+        return sum(late.at * cut.row_bytes for cut, late in pairs) / total if total else 1.0
+
+    def steps(self, part: Part) -> Iterator[str]:
+        """Everything into ``part``, little by little: yields ``block`` or ``spill`` after each step. Raises Overflown, JobError, and what
+        ``part`` raises."""
+        for g, cut in enumerate(self._groups):
+            self._now = g
+            if cut.used:
+                for passed in self._pieces(g, part):
+                    barrier()
+                    self._spill.areas[g].words[PASSED] = passed
+                    yield "block"
+                    for _ in self.drain(part):
+                        yield "spill"
+                while not self._late[g].taken(self._spill.taken(g)):
+                    for _ in self.drain(part):  # the server may be about to say that they have changed
+                        pass
+                    yield "spill"
+                self._late[g].check()
+        self._now = len(self._groups)
+
+    def _pieces(self, g: int, part: Part) -> Iterator[int]:
+        """Yields how far rows are passed."""
+        cut, late = self._groups[g], self._late[g]
+        most = max(1, PIECE_BYTES // cut.row_bytes)
+        source = RecordSource(self._files[g], cut.shape.words, min(most, cut.used))
+        for start in range(0, cut.used, most):
+            stop = min(cut.used, start + most)
+            found = source.read(start, stop - start)
+            barrier()
+            entries, waiting = self._spill.count(g), self._spill.waiting_rows(g)
+            if self._spill.overflown:
+                raise Overflown
+            is_late = epochs_of(found) > cut.epoch
+            is_late[waiting[(waiting >= start) & (waiting < stop)] - start] = True
+            late.looked_at(stop, start + np.flatnonzero(is_late), entries)
+            self._put(g, found, 0, ~is_late, part)
+            yield stop
+
+    # --- from the spill -------------------------------------------------------------------------------------------------
+
+    def drain(self, part: Part) -> Iterator[None]:
+        """Take what waits in the spill, little by little. Raises Overflown."""
+        for g in range(self._now, len(self._groups)):
+            cut, late = self._groups[g], self._late[g]
+            most = max(1, PIECE_BYTES // cut.entry_bytes)
+            while len(entries := self._spill.waiting(g, most)):
+                self._take(g, entries, part)
+                self._spill.take(g, len(entries))
+                late.taken(self._spill.taken(g))
+                yield
+        if self._spill.overflown:
+            raise Overflown
+
+    def _take(self, g: int, entries: NDArray[np.uint32], part: Part) -> None:
+        numbers = entries[:, 0].astype(np.uint64) | entries[:, 1].astype(np.uint64) << np.uint64(32)
+        was_free = numbers >> np.uint64(63) != 0
+        chosen = self._late[g].chosen((numbers & np.uint64((1 << 63) - 1)).astype(np.int64)) & ~was_free
+        self._put(g, entries, ENTRY_RECORD, chosen, part)
+
+    # --- to the part ------------------------------------------------------------------------------------------------------
+
+    def _put(self, g: int, found: NDArray[np.uint32], first: int, chosen: NDArray[np.bool_], part: Part) -> None:
+        """Those of the records [n, stride], from the word ``first`` on, that are ``chosen``, live and wanted."""
+        cut, records = self._groups[g], found[:, first:]
+        positions = positions_of(records)
+        if (odd := chosen & (positions > self._tables[g])).any():
+            raise JobError(f"rows of dim {cut.dim} are damaged: one is of table {int(positions[odd][0])}")
+        if self._kernels and g == self._now:
+            self._scatter(g, found, first, chosen, part)
+            return
+        slots = slots_of(records)
+        wanted = (epochs_of(records) > cut.since) | self._whole.take(slots)
+        which = np.flatnonzero(chosen & (positions != 0) & wanted & self._owned.take(slots))
+        if len(which):
+            (part.add if g == self._now else part.set_aside)(g, records[which])
+            self.rows += len(which)
+
+    def _scatter(self, g: int, found: NDArray[np.uint32], first: int, chosen: NDArray[np.bool_], part: Part) -> None:
+        from dlrover_lite.ps.snapshots.snapshot_kernels import scatter
+
+        cut, at = self._groups[g], 0
+        buckets = part.buckets(g)
+        while at < len(found):
+            at, put = scatter(found, first, at, chosen, cut.since, self._owned, self._whole, buckets)
+            self.rows += put
+            part.flush_full()

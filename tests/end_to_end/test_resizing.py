@@ -1,0 +1,142 @@
+"""Nodes of a real job that are given more and less, and what is measured of its slots."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlrover_lite.backends.local.limits.mounts import hierarchies, unified, with_controller
+from dlrover_lite.client.handle import JobHandle, this_machine
+from dlrover_lite.core import slots
+from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.units import GIB, MIB
+from dlrover_lite.protocol.messages import SlotsReport
+from dlrover_lite.protocol.profiles import Profile
+from tests.backends.support import until
+from tests.end_to_end.support import end, pid_of, until_trained
+from tests.end_to_end.test_nodes import census, kill_master, until_at_work
+
+
+def limits_in_force(handle: JobHandle, node: str) -> tuple[float, int]:
+    """Cores and bytes, as the node's control groups say."""
+    found = hierarchies(Path(f"/proc/{pid_of(handle, node)}"))
+    both, cpu, memory = unified(found), with_controller(found, "cpu"), with_controller(found, "memory")
+    if handle.status().enforcement == "cgroup v2":
+        assert both is not None
+        quota, period = (both.own / "cpu.max").read_text().split()
+        return int(quota) / int(period), int((both.own / "memory.max").read_text())
+    assert cpu is not None and memory is not None
+    quota, period = ((cpu.own / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(quota) / int(period), int((memory.own / "memory.limit_in_bytes").read_text())
+
+
+def limits_shown(handle: JobHandle, node: str) -> tuple[float, int]:
+    (found,) = [each for each in handle.status().nodes if each.id == node]
+    return found.cores, found.memory
+
+
+def measured(handle: JobHandle) -> SlotsReport | None:
+    report = handle.slots(hottest=3)
+    return report if report.hottest else None
+
+
+def check_measurements(report: SlotsReport) -> None:
+    assert len(report.hottest) == 3
+    assert {server.node: server.slots for server in report.servers} == {"ps-0": 2048, "ps-1": 2048}
+    servers = {server.node: server for server in report.servers}
+    for hot in report.hottest:
+        server = servers[hot.node]
+        assert server.busy is not None and server.requests_per_second is not None and server.bytes
+        assert 0 < hot.busy <= server.busy < 2
+        assert 0 < hot.requests_per_second <= server.requests_per_second * 1.001
+
+
+@pytest.mark.skipif(this_machine().cores < 2, reason="there are no cores to give")
+def test_a_server_and_a_worker_are_resized_while_training(tmp_path: Path) -> None:
+    handle = census(tmp_path, ps=2, workers=1)
+    until_trained(handle, 500)
+    until_at_work(handle, "worker-0")
+    check_measurements(until(lambda: measured(handle), "measurements of slots"))
+    wanted = {"ps-0": (0.5, 3 * GIB // 2), "ps-1": (1.0, 512 * MIB), "worker-0": (2.0, 3 * GIB // 2)}
+    handle.resize("ps-0", cores=0.5, memory="1.5GiB")
+    handle.resize("worker-0", cores=2, memory="1.5GiB")
+    handle.move(slots.parse("2048-3000"), "ps-0")
+    handle.resize("ps-1", memory="512MiB")  # once it has given those slots away
+    until(lambda: {node: limits_shown(handle, node) for node in wanted} == wanted, "the new limits")
+    if handle.status().enforcement.startswith("cgroup"):
+        assert {node: limits_in_force(handle, node) for node in wanted} == wanted
+    with pytest.raises(JobError, match="ps-0 can't be lowered to 16 MiB: "):
+        handle.resize("ps-0", memory="16MiB")
+    log = handle.job.log("worker-0")
+    until(lambda: "worker-0 has 2 cores now and computes with 2 threads" in log.read_text(), "two threads")
+    kill_master(handle)
+    assert {node: limits_shown(handle, node) for node in wanted} == wanted
+    handle.stop()
+    assert end(handle).state == "stopped"
+    with pytest.raises(JobError, match="has been stopped"):
+        handle.slots()
+    told = [entry.text for entry in handle.story("ps-1").entries]
+    assert "is resized from 1 core and 1 GiB to 1 core and 512 MiB" in told
+
+
+class Account:
+    """CPU seconds of nodes as their control groups have them, and samples as the master has, again and again."""
+
+    def __init__(self, handle: JobHandle, nodes: list[str]) -> None:
+        self._handle = handle
+        self._times: list[float] = []
+        self._totals: dict[str, list[float]] = {name: [] for name in (*nodes, "samples")}
+        self._files = {}
+        for node in nodes:
+            found = hierarchies(Path(f"/proc/{pid_of(handle, node)}"))
+            both, account = unified(found), with_controller(found, "cpuacct")
+            if handle.status().enforcement == "cgroup v2" and both is not None:
+                self._files[node] = both.own / "cpu.stat"
+            elif account is not None:
+                self._files[node] = account.own / "cpuacct.usage"
+
+    def look(self) -> None:
+        samples = self._handle.status().samples
+        self._times.append(time.time())
+        self._totals["samples"].append(samples)
+        for node, file in self._files.items():
+            words = file.read_text().split()
+            self._totals[node].append(int(words[1]) / 1e6 if words[0] == "usage_usec" else int(words[0]) / 1e9)
+
+    def risen(self, name: str, profile: Profile) -> float:
+        """In the interval that the profile is of."""
+        began, ended = np.interp([profile.at - profile.seconds, profile.at], self._times, self._totals[name])
+        return float(ended - began)
+
+
+def test_a_profile_of_a_running_job(tmp_path: Path) -> None:
+    handle = census(tmp_path, workers=1)
+    until_trained(handle, 500)
+    account = Account(handle, ["ps-0", "worker-0"])
+
+    def profiles() -> list[Profile]:
+        account.look()
+        return [each for each in handle.profiles() if isinstance(each, Profile)]
+
+    profile = until(profiles, "an interval", 40.0)[0]
+    rows = handle.status().rows
+    if handle.status().enforcement.startswith("cgroup"):
+        for use in (*profile.ps, *profile.workers):
+            assert use.cpu_seconds == pytest.approx(account.risen(use.node, profile), rel=0.1, abs=0.3)
+    assert profile.samples == pytest.approx(account.risen("samples", profile), rel=0.1)
+    (server,), (worker,), (host,) = profile.ps, profile.workers, profile.hosts
+    assert 0 < server.busy_seconds < profile.seconds
+    assert server.requests == pytest.approx(2 * server.minibatches, rel=0.1)  # a pull and a push each
+    assert set(worker.phase_seconds) == {"read", "pull", "compute", "push", "wait"}
+    assert 0 < sum(worker.phase_cpu_seconds.values()) <= worker.cpu_seconds * 1.1
+    assert host.other_cores >= 0
+    tables = {table.table: table.rows["ps-0"] for table in profile.tables}
+    assert server.rows == sum(tables.values()) <= rows
+    assert tables["everywhere"] == 1
+    assert server.row_bytes > 0
+    assert server.used_bytes > 0
+    handle.stop()
+    assert end(handle).state == "stopped"

@@ -1,0 +1,123 @@
+"""What importing costs, and that everything can be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.repository.sources import ROOT, files, imported_at_once, module_name
+
+HEAVY = ("torch", "numpy", "numba", "zmq", "pyarrow", "scipy", "pandas")
+
+IMPORT_ALL = """
+import importlib, json, os, sys, traceback
+
+# What takes long is imported once; torch, with which a fork takes long too, only for those that need it.
+import numba, numpy, pyarrow, safetensors, zmq
+
+needed, after = json.load(sys.stdin)
+
+
+def visit(name):
+    # In a process of its own, in which nothing of ours has been imported but what it needs.
+    try:
+        importlib.import_module(name)
+        loaded = {other for other in sys.modules if other.partition(".")[0] == "dlrover_lite"}
+        difference = sorted(loaded ^ {name, *needed[name]})
+        os.write(1, f"{name} {json.dumps(difference)}\\n".encode())
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    go_on(name)
+
+
+def go_on(name):
+    for following in after.get(name, ()):
+        child = os.fork()
+        if child == 0:
+            try:
+                visit(following)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+
+go_on("")
+import torch
+go_on("torch")
+"""
+
+
+def _needed() -> dict[str, set[str]]:
+    """Of each module of ours, those that importing it imports."""
+    paths = {module_name(path): path for path in files("dlrover_lite")}
+
+    def with_packages(name: str) -> set[str]:
+        parts = name.split(".")
+        return {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & paths.keys()
+
+    direct = {
+        name: set().union(*map(with_packages, [name, *imported_at_once(path)])) - {name} for name, path in paths.items()
+    }
+    needed: dict[str, set[str]] = {}
+    for name in paths:
+        found, left = set[str](), [name]
+        while left:
+            new = direct[left.pop()] - found
+            found |= new
+            left += new
+        needed[name] = found - {name}
+    return needed
+
+
+def _order(needed: dict[str, set[str]]) -> dict[str, list[str]]:
+    """For each module those that are imported after it: the largest part of what they need is there then, and nothing else. Modules that
+    need each other, and those that lean on what they don't import, get no more than by themselves. What comes first is under "", or
+    under "torch"."""
+    with_torch = {module_name(path) for path in files("dlrover_lite") if "torch" in imported_at_once(path)}
+    root = {name: "torch" if with_torch & {name, *needs} else "" for name, needs in needed.items()}
+    after: dict[str, list[str]] = {}
+    for name, needs in needed.items():
+        before = [
+            other
+            for other in needs
+            if name not in needed[other] and needed[other] <= needs and root[other] == root[name]
+        ]
+        after.setdefault(max(before, key=lambda other: len(needed[other]), default=root[name]), []).append(name)
+    return after
+
+
+def test_a_master_is_there_without_compiling_anything() -> None:
+    """It is started again when it was killed, and training waits for it."""
+    code = "import sys, dlrover_lite.master_process.__main__\nprint([name for name in ('numba', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("code", ["import dlrover_lite", "from dlrover_lite.cli.main import main; main(['--help'])"])
+def test_what_everyone_waits_for_is_cheap(code: str) -> None:
+    code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_module_can_be_imported_by_itself() -> None:
+    needed = _needed()
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL],
+        cwd=ROOT,
+        input=json.dumps([{name: sorted(needs) for name, needs in needed.items()}, _order(needed)]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    differences = {
+        name: json.loads(rest) for name, _, rest in (line.partition(" ") for line in done.stdout.splitlines())
+    }
+    assert differences.keys() == needed.keys(), done.stderr
+    assert not {name: difference for name, difference in differences.items() if difference}, (
+        "needs others than it seems"
+    )
