@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,8 +44,9 @@ IDLE = "import signal\nsignal.sigwait([signal.SIGTERM])"
 class Job:
     """A job without a master: this process asks for its nodes."""
 
-    def __init__(self, backend: LocalBackend, directory: Path) -> None:
+    def __init__(self, backend: LocalBackend, directory: Path, log: Callable[[str], Path]) -> None:
         self.backend = backend
+        self._log = log
         self._directory = directory
         self._launched = 0
 
@@ -68,7 +69,7 @@ class Job:
     def cpu_seconds(self, node: str) -> float:
         usage = self.backend.usage(node)
         if usage is None:
-            raise SystemExit(f"{node} has ended: {Path(self.backend.logs(node)).read_text()}")
+            raise SystemExit(f"{node} has ended: {self._log(node).read_text()}")
         return usage.cpu_seconds
 
     def _event(self, node: str, kind: str) -> NodeEvent:
@@ -97,7 +98,7 @@ def running_job(home: Path) -> Iterator[Job]:
     with zmq.Context() as context:
         backend = LocalBackend(handle.job.record().keeper_endpoint, context=context)
         try:
-            yield Job(backend, home)
+            yield Job(backend, home, handle.job.log)
         finally:
             backend.close()
             handle.stop(kill=True)

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from dlrover_lite.core.errors import BrainError, DlroverLiteError, JobError
+from dlrover_lite.core.process_log import log
 from dlrover_lite.core.version import __version__
 
 __all__ = ["DaemonOptions", "DaemonReady", "look_at", "serve", "stopped_by_signals"]
@@ -161,11 +162,11 @@ def stopped_by_signals() -> Callable[[], bool]:
 
 
 def _say(line: str) -> None:
-    """To brain.log. A full disk must not end the brain."""
+    """Write to brain.log, which begins anew when it has become too long. A full disk must not end the brain."""
     with suppress(OSError):
         if os.fstat(1).st_size > _MOST_LOG:
             os.ftruncate(1, 0)
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+    log(line)
 
 
 def main(arguments: list[str]) -> int:

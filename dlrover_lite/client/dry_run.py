@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +17,7 @@ from dlrover_lite.brain_server.daemon import look_at
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.client.handle import JobHandle, Recipes, resolve, this_machine
 from dlrover_lite.core.errors import DlroverLiteError
+from dlrover_lite.core.users import user_name
 from dlrover_lite.core.words import at_time, cleaned
 from dlrover_lite.data.open import index_data
 from dlrover_lite.jobs.store import Job
@@ -110,7 +109,7 @@ def foresee(recipe: Recipe, samples: int) -> Foreseen:
         adviser.arrived(
             Arrival(
                 job=name,
-                features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=_user())),
+                features=msgspec.to_builtins(features_of(recipe, rows=samples, owner=user_name())),
                 demand=demand_of(recipe, this_machine(), samples=samples),
                 priority=recipe.priority,
                 began=at,
@@ -132,10 +131,3 @@ def _standing(directory: Path, plan: Plan) -> Standing | None:
     except DlroverLiteError:
         return None
     return None if told.paused or told.decision is not None else Standing(plan=plan)
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # as in a container that runs with any number
-        return str(os.geteuid())

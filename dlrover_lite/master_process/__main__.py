@@ -21,6 +21,7 @@ from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
+from dlrover_lite.core.process_log import log
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
@@ -84,14 +85,14 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
     plan = data.plan
     cuts = destination(recipe, job.id, job.directory) if isinstance(recipe.checkpoint, Checkpoint) else ""
     before = stories.read(job.directory, on_damage=print).entries
-    story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=_say)
+    story = StoryLog(lambda entries: stories.append(job.directory, entries), time.time, before, say=log)
     mode = brain_mode() if os.environ.get(BRAIN_VARIABLE) else "off"
 
     def tell(line: str) -> None:
         story.node("master", line)
 
     demand = demand_of(recipe, capacity, samples=plan.samples)
-    with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=_say) as brain:
+    with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=log) as brain:
         began = job.ledger().exists()
         status = blank(job.id, epochs=recipe.training.epochs, total_samples=plan.samples * recipe.training.epochs)
         room = WaitingRoom(
@@ -282,12 +283,6 @@ def _write_result(job: Job, master: Master, outcome: Outcome) -> Result:
     )
     written = job.write_result(result)
     return result if written else job.result() or result
-
-
-def _say(line: str) -> None:
-    """To master.log. A full disk must not end the master."""
-    with suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
 
 def _show(job: Job, status: Status) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ import zmq
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.processes import is_foreign
+from dlrover_lite.core.users import user_name
 from dlrover_lite.jobs.store import Job, Result
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.nodes.fleet import Fleet
@@ -71,7 +70,7 @@ def find_daemon(files: BrainFiles | None = None) -> str:
 
 def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJob:
     record = job.record()
-    features = features_of(job.recipe, rows=rows, owner=_user())
+    features = features_of(job.recipe, rows=rows, owner=user_name())
     return RegisterJob(
         job=job.id,
         name=features.name,
@@ -84,13 +83,6 @@ def registration(job: Job, rows: int, demand: Demand | None = None) -> RegisterJ
         demand=demand,
         priority=job.recipe.priority,
     )
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # as in a container that runs with any number
-        return str(os.geteuid())
 
 
 def tell_end(link: BrainLink, job: Job, result: Result, fleet: Fleet | None) -> None:

@@ -118,6 +118,3 @@ class Backend(Protocol):
 
     def enforcement(self) -> Enforcement:
         """How the limits of this job's nodes are enforced."""
-
-    def logs(self, node: str) -> str:
-        """Where this node's output is: a path or URL to read it from."""

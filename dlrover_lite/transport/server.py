@@ -10,13 +10,14 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 import zmq
 
 from dlrover_lite.core.errors import DlroverLiteError, WireError
+from dlrover_lite.core.process_log import log
 from dlrover_lite.transport.curve import Gate, JobKey, is_guarded
 from dlrover_lite.transport.frames import (
     INTERNAL,
@@ -40,12 +41,6 @@ _REMEMBERED_SESSIONS = 4096
 T = TypeVar("T")
 
 
-def _print(line: str) -> None:
-    """Write to the log of the process. A full disk must not end a server."""
-    with suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
-
-
 class Server:
     """Binds ``endpoint`` (``ipc://…`` or ``tcp://host:port``, port ``*`` for any); ``requests`` is the protocol's union of structs.
 
@@ -60,7 +55,7 @@ class Server:
         context: zmq.Context[Any],
         remember_replies: bool = False,
         key: JobKey | None = None,
-        say: Callable[[str], None] = _print,
+        say: Callable[[str], None] = log,
     ) -> None:
         """``say`` is given lines for the log."""
         self._codec = RequestCodec(requests)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from dlrover_lite.core.errors import JobError
+from dlrover_lite.core.users import user_name
 from dlrover_lite.tui.model import Autoscaling, JobDetail, JobRow, NodeRow, RoleNow, Room
 
 if TYPE_CHECKING:
@@ -255,9 +255,4 @@ def _of(role: str, nodes: Sequence[NodeStatus]) -> RoleNow:
 
 def _user() -> str:
     """Empty for root, who may do all of it."""
-    if os.geteuid() == 0:
-        return ""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # as in a container that runs with any number
-        return str(os.geteuid())
+    return "" if os.geteuid() == 0 else user_name()

@@ -22,6 +22,7 @@ from dlrover_lite.core.errors import (
     ModelError,
     RecipeError,
 )
+from dlrover_lite.core.process_log import log
 from dlrover_lite.data.base import Dataset, Schema
 from dlrover_lite.data.open import open_data
 from dlrover_lite.models.check import fields_of_model
@@ -85,7 +86,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Train; the exit code says how it ended."""
     stop = _Stop()
     if use_onednn():
-        _log("matrices are multiplied by oneDNN, in float32")
+        log("matrices are multiplied by oneDNN, in float32")
     context: zmq.Context[Any] = zmq.Context()
     try:
         return _run(spec, context, stop)
@@ -95,7 +96,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 
 def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
     master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
-    journal = Journal(spec.id, _log)
+    journal = Journal(spec.id, log)
     try:
         welcome = master.call(Hello(spec.id, "worker")).body
         if not isinstance(welcome, Welcome):
@@ -122,12 +123,6 @@ def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
         master.close()
     journal.leaves("nothing is left to do" if finished else "asked to end")
     return 0 if finished else LEFT_EARLY
-
-
-def _log(line: str) -> None:
-    """A full disk must not end a worker."""
-    with suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
 
 def _train(
@@ -194,10 +189,10 @@ def _exported(
     except (JobError, ModelError) as error:
         full = isinstance(error, DiskFull)
         master.call(ExportFailed(spec.id, error.message, error.hint, full))
-        _log(f"The model couldn't be exported: {error.message}")
+        log(f"The model couldn't be exported: {error.message}")
         return False
     master.call(exported, deadline_seconds=60)
-    _log(f"The model is in {task.destination}")
+    log(f"The model is in {task.destination}")
     return True
 
 

@@ -35,13 +35,16 @@ def scripted_backend(handle: JobHandle, context: zmq.Context[Any]) -> Scripted:
     def wait_for_output(node: str, text: str) -> None:
         until(lambda: (log := handle.job.log(node)).exists() and text in log.read_text(), f"{text!r} of {node}")
 
+    def output(node: str) -> str:
+        return handle.job.log(node).read_text()
+
     others: list[LocalBackend] = []
 
     def another() -> LocalBackend:
         others.append(LocalBackend(handle.job.record().keeper_endpoint, context=context))
         return others[-1]
 
-    return Scripted(another(), wait_for_output, another, close=lambda: [other.close() for other in others])
+    return Scripted(another(), wait_for_output, output, another, close=lambda: [other.close() for other in others])
 
 
 @contextmanager
@@ -94,7 +97,7 @@ def test_nodes_are_forked_with_everything_imported(context: zmq.Context[Any]) ->
         scripted.backend.launch(NodeSpec(node, "worker", Resources(cores, 1 << 28), "torch"))
     for node, threads in (("worker-0", "2 2 2 2"), ("worker-1", "1 1 1 1")):
         assert scripted.event(node, "exited").reason == "Succeeded"
-        _, imported, *shown, session, descriptors = Path(scripted.backend.logs(node)).read_text().split("\n")[:5]
+        _, imported, *shown, session, descriptors = scripted.output(node).split("\n")[:5]
         assert (imported, shown, session) == ("True", [threads], "True")
         assert set(descriptors.split()) <= {"0", "1", "2", "3"}  # the last is the listing's own
     scripted.close()
@@ -170,7 +173,7 @@ def test_what_a_node_has_started_ends_with_it(context: zmq.Context[Any], limits:
         scripted.wait_for_output(node, " started")
         scripted.backend.terminate(node, grace_seconds=grace_seconds)
         scripted.event(node, "exited")
-        children = Path(scripted.backend.logs(node)).read_text().split("children ")[1].split()[:3]
+        children = scripted.output(node).split("children ")[1].split()[:3]
         until(
             lambda: not any(Path(f"/proc/{child}").exists() for child in children), "end of what the node had started"
         )

@@ -16,7 +16,7 @@ from dlrover_lite.brain.explain.explanation_text import costs, likes, limits, me
 from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
 from dlrover_lite.brain.explain.model_fit import model_shown
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeEnd, Replace, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Replace, Treatment
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.throughput_forms import FORMS
@@ -230,10 +230,8 @@ def _facts_of_nodes() -> Iterator[str]:
         done_at=slow.at - 50.0,
     )
     used = tuple(msgspec.structs.replace(node, used_bytes=300 * MIB) for node in slow.nodes)
-    end = NodeEnd(node="worker-7", role="worker", host="a", resources=Resources(1.0, GIB), reason="OOMKilled")
-    ended = (msgspec.structs.replace(end, peak_bytes=900 * MIB), end)
     levels = {"levels": tuple(map(Level.of, slow.profiles))}
-    for fields in ({}, levels, {"past": (before,)}, {"past": (before, before)}, {"nodes": used}, {"ended": ended}):
+    for fields in ({}, levels, {"past": (before,)}, {"past": (before, before)}, {"nodes": used}):
         inputs = msgspec.structs.replace(slow, **fields)
         yield from (f"{fact.name}: {fact.text}" for fact in facts_of_treatment(inputs, decision))
         yield from _said(decision, inputs)

@@ -4,7 +4,7 @@
     python -m tests.brain.recording --accept     keep the inputs, store the choices as they come out now
     python -m tests.brain.recording --record     simulate the jobs again: new inputs and new choices
 
-Names of histories may follow, without ``.json``. ``histories/README.md`` says when to use which.
+Names of histories may follow, without ``.jsonl``. ``histories/README.md`` says when to use which.
 """
 
 from __future__ import annotations
@@ -118,11 +118,13 @@ def _words(value: Any) -> str:
 
 
 def load(path: Path) -> History:
-    return msgspec.json.decode(path.read_bytes(), type=History)
+    about, *steps = path.read_bytes().splitlines()
+    return History(msgspec.json.decode(about, type=str), [msgspec.json.decode(step, type=Step) for step in steps])
 
 
 def save(path: Path, history: History) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(history), indent=1) + b"\n")
+    """Write a line that says what it is about, and one for each step."""
+    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (history.about, *history.steps)))
 
 
 def changes(path: Path) -> list[str]:
@@ -136,13 +138,13 @@ def changes(path: Path) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     names = [one for one in arguments if not one.startswith("--")]
-    paths = sorted(DIRECTORY.glob("*.json"))
+    paths = sorted(DIRECTORY.glob("*.jsonl"))
     if "--record" in arguments:
         from tests.brain.scenarios import SCENARIOS
 
         for name in names or SCENARIOS:
             scenario = SCENARIOS[name]
-            save(DIRECTORY / f"{name}.json", History((scenario.__doc__ or "").strip(), list(scenario())))
+            save(DIRECTORY / f"{name}.jsonl", History((scenario.__doc__ or "").strip(), list(scenario())))
             print(f"recorded {name}")
         return 0
     found = []

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dlrover_lite.brain.healing.mitigation import Comeback, HealInputs, HealthPolicy, NodeEnd, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.models.similarity import JobFeatures
 from dlrover_lite.brain.models.throughput import fit
 from dlrover_lite.brain.planning.decision import Decision
@@ -36,13 +36,6 @@ FEATURES = JobFeatures(
     owner="ann",
     name="ads-ctr",
 )
-COMEBACKS = {
-    "Killed": Comeback(10),
-    "OOMKilled": Comeback(4, 1.5),
-    "Preempted": Comeback(100),
-    "Unknown": Comeback(3),
-    "UserError": Comeback(0),
-}
 
 
 def scenario(steps: Callable[[], Iterator[Step]]) -> Callable[[], Iterator[Step]]:
@@ -246,7 +239,6 @@ def ill(job: Job, profiles: Sequence[Profile], **fields: Any) -> HealInputs:
         "nodes": job.nodes(),
         "total_samples": 1e8,
         "free": {"a": Resources(0.0, 2 * GIB), "b": Resources(4.0, 8 * GIB)},
-        "policy": HealthPolicy(comebacks=COMEBACKS),
     }
     return HealInputs(**(known | fields))
 
@@ -336,44 +328,6 @@ def memory_to_spare() -> Iterator[Step]:
     recorder.decide(Heal(ill(job, profiles, **known, least={"worker": 400 * MIB})))
     known["total_samples"] = 10 * job.samples
     recorder.decide(Heal(ill(job, profiles, **known, most=Resources(8.0, 900 * MIB))))
-    yield from recorder.steps
-
-
-@scenario
-def real_oom() -> Iterator[Step]:
-    """A PS and a worker were killed for their memory: they come back with more, as forecast; not where there is none."""
-    job, recorder = Job(Candidate(2, 1, 1.0, 1.0), seed=9, progress=40, rows_per_sample=12.0), Recorder()
-    profiles = job.windows(8)
-    ends = [
-        NodeEnd(node=node, role=role, host="a", reason="OOMKilled", resources=Resources(1.0, size), peak_bytes=size)
-        for node, role, size in (("ps-0", "ps", 300 * MIB), ("worker-1", "worker", 500 * MIB))
-    ]
-    left = tuple(node for node in job.nodes() if node.node == "worker-0")
-    known: dict[str, Any] = {"ended": tuple(ends), "nodes": left, "total_samples": 3 * job.samples}
-    recorder.decide(Heal(ill(job, profiles, **known)))
-    recorder.decide(Heal(ill(job, profiles, **known, comebacks={"ps": {"OOMKilled": 4}})))
-    recorder.decide(Heal(ill(job, profiles, **(known | {"ended": tuple(ends[:1])}), free={})))
-    yield from recorder.steps
-
-
-@scenario
-def dead_node() -> Iterator[Step]:
-    """Nodes killed, preempted, ended by an error of the user's or for no known reason; a budget that is used up; a host they keep
-    ending on."""
-    job, recorder = Job(Candidate(4, 2, 1.0, 1.0), seed=10), Recorder()
-    profiles = job.windows(2)
-
-    def end(node: str, reason: str) -> NodeEnd:
-        role = "ps" if node.startswith("ps") else "worker"
-        return NodeEnd(node=node, role=role, host="a", reason=reason, resources=Resources(1.0, GIB))  # type: ignore[arg-type]
-
-    reasons = {"ps-0": "Killed", "worker-0": "Preempted", "worker-1": "UserError", "worker-2": "Stolen"}
-    ended = tuple(end(node, reason) for node, reason in reasons.items())
-    left = tuple(node for node in job.nodes() if node.node not in reasons)
-    found = recorder.decide(Heal(ill(job, profiles, ended=ended, nodes=left)))
-    again = (end("worker-3", "Killed"),)
-    recorder.decide(Heal(ill(job, profiles, ended=again, past=effective(found, job.at + 5), at=job.at + 60)))
-    recorder.decide(Heal(ill(job, profiles, ended=again, comebacks={"worker": {"Killed": 10}})))
     yield from recorder.steps
 
 

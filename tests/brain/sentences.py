@@ -34,7 +34,7 @@ ROOMY = MemoryNeed(worker=100 * MIB, ps=100 * MIB)
 
 def examples() -> Iterator[str]:
     """Reasons, effects and explanations, in whatever order."""
-    for path in sorted(DIRECTORY.glob("*.json")):
+    for path in sorted(DIRECTORY.glob("*.jsonl")):
         for step in load(path).steps:
             yield from (one.reason for one in decided(step))
             yield from _of_nodes(step)

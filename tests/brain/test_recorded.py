@@ -11,7 +11,7 @@ from dlrover_lite.brain.planning.job_view import Policy
 from tests.brain.recording import DIRECTORY, Scale, changes, differences, load, main, save
 from tests.brain.scenarios import SCENARIOS
 
-HISTORIES = sorted(DIRECTORY.glob("*.json"))
+HISTORIES = sorted(DIRECTORY.glob("*.jsonl"))
 
 
 def test_every_scenario_is_recorded() -> None:
@@ -27,11 +27,11 @@ def test_no_choice_has_changed(path: Path) -> None:
 @pytest.fixture
 def altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A history that was decided under another policy."""
-    history = load(DIRECTORY / "ageing-queue.json")
+    history = load(DIRECTORY / "ageing-queue.jsonl")
     first = history.steps[2]
     assert isinstance(first, Scale)
     inputs = msgspec.structs.replace(first.inputs, policy=Policy(reserve_after_seconds=1e6))
-    path = tmp_path / "altered.json"
+    path = tmp_path / "altered.jsonl"
     save(path, msgspec.structs.replace(history, steps=[Scale(inputs, first.choices), *history.steps[3:]]))
     monkeypatch.setattr("tests.brain.recording.DIRECTORY", tmp_path)
     return path
@@ -39,7 +39,7 @@ def altered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_has_changed_is_named(altered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = changes(altered)
-    assert 'altered.json, step 1 (scale): decided[small-1].action was "queue", and is now "start"' in found
+    assert 'altered.jsonl, step 1 (scale): decided[small-1].action was "queue", and is now "start"' in found
     assert not any("step 2" in text for text in found)
     assert main([]) == 1
     assert "small-1" in capsys.readouterr().out

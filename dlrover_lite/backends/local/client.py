@@ -15,12 +15,10 @@ from dlrover_lite.backends.local.protocol import (
     EventList,
     KeeperReplies,
     Launch,
-    LogsAnswer,
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
     ReadEvents,
-    ReadLogs,
     ReadUsage,
     Resize,
     Terminate,
@@ -69,9 +67,6 @@ class LocalBackend:
 
     def enforcement(self) -> Enforcement:
         return self._ask(ReadEnforcement(), EnforcementAnswer).enforcement
-
-    def logs(self, node: str) -> str:
-        return self._ask(ReadLogs(node), LogsAnswer).path
 
     def close(self) -> None:
         self._client.close()

@@ -41,6 +41,7 @@ from dlrover_lite.backends.local.service import KeeperService
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
+from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
@@ -218,11 +219,11 @@ class Keeper:
         """One that a signal has killed is started again, and adopts the nodes; any other has had its say."""
         self.master = None
         self._write_record(master_exit_code=exit_code)
-        say(f"The master has ended ({describe(exit_code)})")
+        log(f"The master has ended ({describe(exit_code)})")
         if self.phase != "running" or exit_code >= 0 or self.job.result() is not None:
             return
         if not self._master_restarts.after_death(self._clock()):
-            say(f"It has been started again {self._master_restarts.most} times: that is enough")
+            log(f"It has been started again {self._master_restarts.most} times: that is enough")
 
     def _restart_master(self) -> None:
         try:
@@ -230,7 +231,7 @@ class Keeper:
         except OSError as error:
             self._fail(f"Can't start the job's master again: {error}", f"Its log: {self.job.log('master')}")
             return
-        say(f"The master is started again, as process {self.master}")
+        log(f"The master is started again, as process {self.master}")
         self._write_record(master=identify(self.master))
 
     # --- ends -------------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Keeper:
         """Ask the master to end the job; it is killed after its grace period."""
         if self.phase != "running":
             return
-        say(f"Stopping: {reason}")
+        log(f"Stopping: {reason}")
         self._stop_reason = reason
         self._enter("stopping", self.options.master_grace_seconds)
         self._write_record(stop_reason=reason)  # before the master is told: it reads it then
@@ -248,7 +249,7 @@ class Keeper:
 
     def kill(self, reason: str) -> None:
         """End everything now."""
-        say(f"Killing: {reason}")
+        log(f"Killing: {reason}")
         self._stop_reason = self._stop_reason or reason
         for pid in (self.master, self.template):
             if pid is not None:
@@ -274,7 +275,7 @@ class Keeper:
     def _advance(self) -> None:
         late = self._deadline is not None and self._clock() >= self._deadline
         if self.phase == "stopping" and late and self.master is not None:
-            say(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
+            log(f"The master did not end within {self.options.master_grace_seconds:g} s: killing it")
             os.kill(self.master, signal.SIGKILL)
             self._deadline = None
         if self.phase == "running":
@@ -312,7 +313,7 @@ class Keeper:
         if self.phase in ("running", "stopping"):
             lines = self.job.last_log_lines("template")
             what = "while the job ran" if self._template_ready else "before it was ready"
-            say(f"The template has ended {what} ({describe(exit_code)})")
+            log(f"The template has ended {what} ({describe(exit_code)})")
             again = exit_code < 0 and self.phase == "running" and self._template_restarts.after_death(self._clock())
             if self.phase == "running" and not again:
                 self._fail(
@@ -340,7 +341,7 @@ class Keeper:
         except OSError as error:
             self._fail(f"Can't start the job's template again: {error}", f"Its log: {self.job.log('template')}")
             return
-        say(f"The template is started again, as process {self.template}")
+        log(f"The template is started again, as process {self.template}")
 
     # --- what remains -----------------------------------------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class Keeper:
         try:
             self.job.write_result(result)
         except JobError as error:
-            say(f"{error.message} ({result.state}: {result.message})")
+            log(f"{error.message} ({result.state}: {result.message})")
 
     def _write_record(self, **changes: Any) -> None:
         """Going on matters more than a current job.json: the processes are what has to be looked after."""
@@ -389,17 +390,11 @@ class Keeper:
         try:
             self.job.write_record(self.record)
         except JobError as error:
-            say(error.message)
+            log(error.message)
 
 
 def describe(exit_code: int) -> str:
     return f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
-
-
-def say(line: str) -> None:
-    """To keeper.log. A full disk must not end the keeper."""
-    with suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=sys.stderr, flush=True)
 
 
 def _signals_as_bytes() -> socket.socket:
@@ -421,6 +416,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ready", type=int, help="descriptor to write KeeperReady to")
     parsed = parser.parse_args(arguments)
     pass_over_full_disk()
+    log_to("stderr")
     linux.adopt_orphans()
     linux.set_process_name("dl:keeper")
     for descriptor in (parsed.tie, parsed.ready):
@@ -434,7 +430,7 @@ def main(arguments: list[str]) -> int:
         runtime = create_runtime_directory(job.directory, job.short_id, identity)
         keeper = Keeper(job, msgspec.json.decode(parsed.options, type=KeeperOptions), runtime, parsed.tie)
     except DlroverLiteError as error:
-        say(str(error))
+        log(str(error))
         children.kill_all()
         with suppress(JobError):
             job.write_result(Result("failed", time.time(), error.message, error.hint))

@@ -50,10 +50,6 @@ class ReadAll(Message, frozen=True):
     pass
 
 
-class ReadLogs(Message, frozen=True):
-    node: Name
-
-
 class ReadCapacity(Message, frozen=True):
     pass
 
@@ -78,10 +74,6 @@ class AllAnswer(Message, frozen=True):
     readings: Readings
 
 
-class LogsAnswer(Message, frozen=True):
-    path: Url
-
-
 class CapacityAnswer(Message, frozen=True):
     resources: Resources
 
@@ -90,10 +82,8 @@ class EnforcementAnswer(Message, frozen=True):
     enforcement: Enforcement
 
 
-KeeperRequests = (
-    Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadAll | ReadLogs | ReadCapacity | ReadEnforcement
-)
-KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | LogsAnswer | CapacityAnswer | EnforcementAnswer
+KeeperRequests = Launch | Resize | Terminate | ReadEvents | ReadUsage | ReadAll | ReadCapacity | ReadEnforcement
+KeeperReplies = Done | EventList | UsageAnswer | AllAnswer | CapacityAnswer | EnforcementAnswer
 
 
 # --- keeper and template, over a socket pair -------------------------------------------------------------------------

@@ -24,17 +24,14 @@ from dlrover_lite.backends.local.protocol import (
     Fork,
     KeeperRequests,
     Launch,
-    LogsAnswer,
     ReadAll,
     ReadCapacity,
     ReadEnforcement,
     ReadEvents,
-    ReadLogs,
     ReadUsage,
     Resize,
     Terminate,
     UsageAnswer,
-    node_log,
 )
 from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
@@ -127,8 +124,6 @@ class KeeperService:
                 return UsageAnswer(self._keeper.fences.usage(node))
             case ReadAll():
                 return AllAnswer(self._readings())
-            case ReadLogs(node):
-                return LogsAnswer(str(node_log(self._keeper.job.directory, node)))
             case ReadCapacity():
                 return CapacityAnswer(self._capacity())
             case ReadEnforcement():

@@ -22,7 +22,7 @@ from dlrover_lite.brain.explain.memory_outlook import curves_of, forecast_for, n
 from dlrover_lite.brain.explain.model_fit import NEWEST, model_shown
 from dlrover_lite.brain.explain.peers import peers_of
 from dlrover_lite.brain.healing.memory_relief import forecast_of
-from dlrover_lite.brain.healing.mitigation import HealInputs, Resize
+from dlrover_lite.brain.healing.mitigation import MEMORY_CAUSES, HealInputs, Resize
 from dlrover_lite.brain.job_history import past_jobs
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.similarity import neighbours, weights_of
@@ -40,7 +40,6 @@ __all__ = ["demand_in", "explained", "limits_of", "read"]
 
 _KEPT = 256
 """Profiles before a decision that are looked at."""
-_MEMORY_CAUSES = ("memory ahead", "memory to spare", "ceiling", "out of memory")
 _NO_INPUTS = "What it was decided from isn't kept any more, or can't be read by this version."
 _NO_PROFILES = "What was measured until then isn't kept any more: the model is shown without it."
 _NO_PAST = "The past jobs that it was made from aren't kept any more."
@@ -113,7 +112,7 @@ def _of_treatment(decision: Decision, inputs: HealInputs, limits: dict[str, tupl
     if treatment is None:
         return Explained(facts=facts_of_treatment(inputs, decision))
     memory: tuple[MemoryCurve, ...] = ()
-    if treatment.cause in _MEMORY_CAUSES and inputs.held:
+    if treatment.cause in MEMORY_CAUSES and inputs.held:
         memory = _memory_of_treatment(decision, inputs, limits)
     return Explained(
         facts=facts_of_treatment(inputs, decision),

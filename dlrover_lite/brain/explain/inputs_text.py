@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dlrover_lite.brain.explain.explanation_data import Fact
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeEnd, NodeNow
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.brain.planning.job_view import JobView, RoundInputs
 from dlrover_lite.brain.planning.plan_grid import Bounds, Candidate
@@ -165,14 +165,8 @@ def facts_of_treatment(inputs: HealInputs, decision: Decision) -> tuple[Fact, ..
         ("to act", _to_act(inputs)),
         ("room", _room(inputs)),
         ("before", _before(inputs, name)),
-        *((f"ended {end.node}", _end(end)) for end in inputs.ended),
     ]
     return tuple(Fact(name, text) for name, text in pairs if text)
-
-
-def _end(end: NodeEnd) -> str:
-    used = f"; it had used {format_bytes(end.peak_bytes)} at most" if end.peak_bytes else ""
-    return f"{end.reason}{used}"
 
 
 def _node(node: NodeNow | None) -> str:

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from statistics import median
 
 from dlrover_lite.brain.explain.explanation_data import Peer
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.mitigation import MEMORY_CAUSES, HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.slow_nodes import against_peers
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 __all__ = ["peers_of"]
 
-_MEMORY_CAUSES = ("memory ahead", "memory to spare", "ceiling", "out of memory")
-
 
 def peers_of(inputs: HealInputs, treatment: Treatment) -> tuple[Peer, ...]:
     """Of the role of the node that is treated, that node first; () where nothing was measured of them."""
-    if treatment.cause in _MEMORY_CAUSES:
+    if treatment.cause in MEMORY_CAUSES:
         return _by_memory(inputs, treatment)
     windows = _windows(inputs)
     if not windows:

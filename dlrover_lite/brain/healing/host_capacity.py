@@ -46,7 +46,3 @@ class Room:
             raise ValueError(f"{host} has {self.left(host)} left, not {wanted}")
         left = self.left(host)
         self._free[host] = Resources(max(0.0, left.cores - wanted.cores), left.memory - wanted.memory)
-
-    def give_back(self, host: str, freed: Resources) -> None:
-        left = self.left(host)
-        self._free[host] = Resources(left.cores + freed.cores, left.memory + freed.memory)

@@ -13,16 +13,13 @@ from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Level, Profile
 
 __all__ = [
+    "MEMORY_CAUSES",
     "AddPs",
     "Cause",
-    "Comeback",
-    "GiveUp",
     "HealInputs",
     "HealthPolicy",
     "MoveSlots",
-    "NodeEnd",
     "NodeNow",
-    "Relaunch",
     "Replace",
     "Resize",
     "SmallerShards",
@@ -32,7 +29,11 @@ __all__ = [
 ]
 
 WorkRole = Literal["ps", "worker"]
-Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling", "out of memory", "ended"]
+Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling"]
+
+
+MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling")
+"""Causes of treatments that are about memory."""
 
 
 # --- what is done ---------------------------------------------------------------------------------------------------
@@ -75,22 +76,11 @@ class AddPs(msgspec.Struct, frozen=True, tag="add ps"):
     host: str = ""
 
 
-class Relaunch(msgspec.Struct, frozen=True, tag="relaunch"):
-    """A node takes the place of one that ended."""
-
-    resources: Resources
-    host: str = ""
-
-
-class GiveUp(msgspec.Struct, frozen=True, tag="give up"):
-    """Nothing takes the place of a node that ended: the job fails if it can't do without."""
-
-
 class Tell(msgspec.Struct, frozen=True, tag="tell"):
     """Nothing can be done but to say so."""
 
 
-Act = SmallerShards | Replace | Resize | MoveSlots | AddPs | Relaunch | GiveUp | Tell
+Act = SmallerShards | Replace | Resize | MoveSlots | AddPs | Tell
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,28 +114,6 @@ class NodeNow(msgspec.Struct, frozen=True):
     """Its limits."""
     used_bytes: int = 0
     """Memory that it has used at most; 0: not known."""
-
-
-class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that has ended, and hasn't been answered yet."""
-
-    node: str
-    role: WorkRole
-    host: str
-    reason: str
-    """As backends call it: OOMKilled, Killed, Preempted, UserError, …"""
-    resources: Resources
-    """That it had, and that are free again (``HealInputs.free`` doesn't count them)."""
-    peak_bytes: int = 0
-
-
-class Comeback(msgspec.Struct, frozen=True):
-    """Of nodes that ended for one reason."""
-
-    budget: int
-    """So many in the role may come back in one job."""
-    memory_factor: float = 1.0
-    """What a node gets at least of the memory it had."""
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,13 +155,8 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """and if none was given to it or taken from it for so long."""
     most_replacements: int = 3
     """Of slow nodes of a role in one job."""
-    most_ends_on_host: int = 2
-    """After so many ends on a host within ``host_memory_seconds``, nodes come back elsewhere, if there is room."""
-    host_memory_seconds: float = 900.0
     horizon_seconds: float = 3600.0
     """Remaining time of a job that doesn't say how much work is left."""
-    comebacks: dict[str, Comeback] = {}
-    """By reason of the end; those that aren't there count as "Unknown", and don't come back if that isn't there either."""
 
 
 class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,9 +168,6 @@ class HealInputs(msgspec.Struct, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...]
     """By time, the newest last; the last ones are of the nodes that run now."""
     nodes: tuple[NodeNow, ...]
-    ended: tuple[NodeEnd, ...] = ()
-    comebacks: dict[str, dict[str, int]] = {}
-    """How many nodes have come back so far, by role and reason."""
     free: dict[str, Resources] = {}
     """By host: what nodes of this job could be given there beside what they have."""
     resizable: bool = True

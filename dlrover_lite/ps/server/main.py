@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import zmq
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
+from dlrover_lite.core.process_log import log
 from dlrover_lite.protocol.messages import Hello, MasterReplies, NodeFailed, PsOrders, Welcome
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.protocol.ps_messages import PsReplies, PsRequests
@@ -54,7 +55,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
 
     try:
         engine = _engine(spec)
-        with closing(PsService(spec.id, engine, server, connect, say=_log, persister=persister)) as service:
+        with closing(PsService(spec.id, engine, server, connect, say=log, persister=persister)) as service:
             welcome = master.call(Hello(spec.id, "ps", server.endpoint)).body
             if isinstance(welcome, Welcome) and welcome.recipe.checkpoint == "off":
                 service.spare_persister()
@@ -63,11 +64,11 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
             while True:
                 _turn(service, server, master, spec)
     except ParametersLost as error:
-        _log(f"{error}\n{traceback.format_exc()}")
+        log(f"{error}\n{traceback.format_exc()}")
         master.call(NodeFailed(spec.id, False, str(error), traceback.format_exc(), because="lost"))
         return 1
     except Unrestorable as error:
-        _log(f"{error}\n{traceback.format_exc()}")
+        log(f"{error}\n{traceback.format_exc()}")
         trace = traceback.format_exc()
         master.call(NodeFailed(spec.id, False, str(error), trace, because="damaged" if error.damaged else ""))
         return 1
@@ -92,7 +93,7 @@ def _engine(spec: NodeSpec) -> Engine:
         failpoint("ps.attach.attached")
     if spec.follows and engine.configuration is not None:
         rows = sum(int(group.slot_rows.sum()) for group in engine.groups)
-        _log(f"has taken up {rows:,} rows of {spec.follows} in {time.monotonic() - began:.3f} s")
+        log(f"has taken up {rows:,} rows of {spec.follows} in {time.monotonic() - began:.3f} s")
     return engine
 
 
@@ -117,9 +118,3 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
     requests = server.receive(0, limit=AT_ONCE)
     service.meter.found(all_of_them=len(requests) < AT_ONCE)
     service.serve(requests)
-
-
-def _log(line: str) -> None:
-    """A full disk must not end a parameter server."""
-    with suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
