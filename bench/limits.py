@@ -29,6 +29,7 @@ from dlrover_lite.client.handle import launch
 from dlrover_lite.core.units import MIB, Resources
 from dlrover_lite.protocol.nodes import NodeEvent, NodeSpec
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.transport.connector import Connector
 
 CORES = (0.25, 0.5, 1.0)
 LOW, HIGH = 0.25, 0.75
@@ -96,7 +97,7 @@ def running_job(home: Path) -> Iterator[Job]:
     )
     handle = launch(recipe, resolved_yaml(recipe), options=options)
     with zmq.Context() as context:
-        backend = LocalBackend(handle.job.record().keeper_endpoint, context=context)
+        backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         try:
             yield Job(backend, home, handle.job.log)
         finally:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -215,14 +215,12 @@ def _wait(record: BrainRecord) -> None:
 
 
 def _ask(record: BrainRecord, question: msgspec.Struct, answer: type[A]) -> A:
-    import zmq
-
     from dlrover_lite.protocol.brain_messages import BrainReplies
-    from dlrover_lite.transport.client import Client
+    from dlrover_lite.transport.connector import Connector
 
-    context: zmq.Context[Any] = zmq.Context()
+    connector = Connector()
     try:
-        client = Client(record.endpoint, BrainReplies, context=context, peer="the brain")
+        client = connector.client(record.endpoint, BrainReplies, peer="the brain")
         try:
             body = client.call(question, deadline_seconds=_ANSWER_SECONDS).body
         finally:
@@ -235,7 +233,7 @@ def _ask(record: BrainRecord, question: msgspec.Struct, answer: type[A]) -> A:
             hint="If that goes on: dlrover-lite brain stop --kill",
         ) from error
     finally:
-        context.destroy(linger=0)
+        connector.close()
     if not isinstance(body, answer):
         raise BrainError(f"The brain answered with {type(body).__name__}")
     return body

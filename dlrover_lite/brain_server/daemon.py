@@ -61,8 +61,6 @@ def serve(
 
     Raises BrainError when there is one already, HistoryError when its database can't be used, JobError when there is no place for sockets.
     """
-    import zmq
-
     from dlrover_lite.backends.local.runtime_directories import create_runtime_directory, remove_runtime_directory
     from dlrover_lite.brain.store import preferences
     from dlrover_lite.brain.store.database import ConfigStore
@@ -71,7 +69,7 @@ def serve(
     from dlrover_lite.brain_server.service import Service
     from dlrover_lite.core.processes import identify
     from dlrover_lite.protocol.brain_messages import BrainRequests
-    from dlrover_lite.transport.server import Server
+    from dlrover_lite.transport.connector import Connector
 
     files = BrainFiles()
     files.make()
@@ -93,10 +91,10 @@ def serve(
         idle = liked if options.idle_seconds is None else options.idle_seconds or None
         runtime = create_runtime_directory(files.directory, "brain", process)
         stack.callback(remove_runtime_directory, runtime)
-        context: zmq.Context[Any] = zmq.Context()
-        stack.callback(context.destroy, linger=1000)
+        connector = Connector()
+        stack.callback(connector.close, linger_seconds=1.0)
         endpoint = f"ipc://{runtime / _SOCKET}"
-        server = Server(endpoint, BrainRequests, context=context, remember_replies=True)
+        server = connector.server(endpoint, BrainRequests, remember_replies=True)
         thinking = Thinking(files.database, say=say, runs=lambda directory: look_at(directory) is None)
         stack.callback(thinking.close)
         if options.job_comes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from signal import SIGHUP
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
@@ -13,12 +14,14 @@ from dlrover_lite.cli.options import MOST_NUMBER, overrides, recipe_changes
 from dlrover_lite.core.errors import DlroverLiteError, JobError
 
 if TYPE_CHECKING:
+    from dlrover_lite.backends.local.options import KeeperOptions
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.client.handle import JobHandle
     from dlrover_lite.client.resuming import Chosen
     from dlrover_lite.jobs.store import Result
     from dlrover_lite.protocol.brain_mode import BrainMode
     from dlrover_lite.recipe.schema import Recipe
+    from dlrover_lite.transport.endpoints import TransportKind
 
 __all__ = ["prepare_data", "run"]
 
@@ -46,6 +49,12 @@ EXIT_FAILED = 1
 )
 @click.option("--check-index", metavar="INDEX", help="Refuse if `plan` would show another plan by now than that one.")
 @click.option("--no-daemon", is_flag=True, help="Have the brain in the job's own process, not in one for all jobs.")
+@click.option(
+    "--transport",
+    type=click.Choice(["unix", "tcp"]),
+    default="unix",
+    help="How the job's processes reach each other: unix sockets, or TCP on this machine, encrypted with a key of the job's own.",
+)
 @click.option("--detach", is_flag=True, help="Start the job, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def run(
@@ -59,6 +68,7 @@ def run(
     autoscale: str | None,
     check_index: str | None,
     no_daemon: bool,
+    transport: TransportKind,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -85,6 +95,7 @@ def run(
     from dlrover_lite.cli.follow import Signals
     from dlrover_lite.cli.output import note
     from dlrover_lite.cli.summary import what_runs
+    from dlrover_lite.client.handle import default_options
     from dlrover_lite.client.validation import warnings
 
     if autoscale is not None:
@@ -93,12 +104,13 @@ def run(
         raise click.UsageError("--check-index is for a RECIPE, without --resume and --from.")
     _check_options(recipe, settings, data, resume=resume, origin=origin, cut=cut, only_parameters=only_parameters)
     brain: BrainMode | None = "embedded" if no_daemon else None
+    options_for = partial(default_options, brain=brain, transport=transport)
     if resume:
-        start = _to_resume(recipe or "last", cut, brain)
+        start = _to_resume(recipe or "last", cut, options_for)
     elif origin is not None:
-        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, brain)
+        start = _to_begin_with(origin, cut, recipe, overrides(settings, data), only_parameters, options_for)
     else:
-        start = _to_run(recipe or "", overrides(settings, data), brain)
+        start = _to_run(recipe or "", overrides(settings, data), options_for)
     for warning in warnings(start.recipe):
         note(f"Warning: {warning}")
     for line in start.said:
@@ -120,6 +132,10 @@ def run(
     again += [word for path in data for word in ("--data", path)]
     again += [word for setting in settings for word in ("--set", setting)]
     return _report(handle, result, again, as_json, signals.first)
+
+
+_OptionsFor: TypeAlias = "Callable[[Recipe], KeeperOptions]"
+"""How a keeper runs a job of a recipe, by what was chosen on the command line."""
 
 
 class _Start(NamedTuple):
@@ -155,26 +171,26 @@ def _check_options(
         raise click.UsageError("Missing argument 'RECIPE'.")
 
 
-def _to_run(recipe: str, changes: dict[str, Any], brain: BrainMode | None) -> _Start:
+def _to_run(recipe: str, changes: dict[str, Any], options_for: _OptionsFor) -> _Start:
     from dlrover_lite.cli.output import note
-    from dlrover_lite.client.handle import default_options, launch, this_machine
+    from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
     loaded = load_recipe(recipe, changes, machine=this_machine())
-    options, text = default_options(loaded, brain), resolved_yaml(loaded)
+    options, text = options_for(loaded), resolved_yaml(loaded)
     return _Start(loaded, [], lambda detach: launch(loaded, text, detach=detach, options=options, say=note))
 
 
-def _to_resume(reference: str, cut: int | None, brain: BrainMode | None) -> _Start:
+def _to_resume(reference: str, cut: int | None, options_for: _OptionsFor) -> _Start:
     """Raises JobError when it can't go on."""
     from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
-    from dlrover_lite.client.handle import default_options, go_on
+    from dlrover_lite.client.handle import go_on
     from dlrover_lite.jobs.store import find_job
 
     job = find_job(reference)
     chosen = resuming.chosen_for(job, cut)
-    options = default_options(job.recipe, brain)
+    options = options_for(job.recipe)
     said = _said(chosen, f"{job.id} goes on from")
     return _Start(job.recipe, said, lambda detach: go_on(job, chosen, detach=detach, options=options, say=note))
 
@@ -185,12 +201,12 @@ def _to_begin_with(
     recipe: str | None,
     changes: dict[str, Any],
     only_parameters: bool,
-    brain: BrainMode | None,
+    options_for: _OptionsFor,
 ) -> _Start:
     """Raises JobError when the recipe doesn't fit."""
     from dlrover_lite.cli.output import note
     from dlrover_lite.client import resuming
-    from dlrover_lite.client.handle import default_options, launch, this_machine
+    from dlrover_lite.client.handle import launch, this_machine
     from dlrover_lite.jobs.checkpoint_location import locate
     from dlrover_lite.recipe.load import load_recipe, resolved_yaml
 
@@ -203,7 +219,7 @@ def _to_begin_with(
     resuming.check_fits(chosen, loaded, only_parameters=only_parameters)
     beginning = resuming.beginning_of(chosen, only_parameters=only_parameters)
 
-    options, text = default_options(loaded, brain), resolved_yaml(loaded)
+    options, text = options_for(loaded), resolved_yaml(loaded)
 
     def go(detach: bool) -> JobHandle:
         return launch(loaded, text, detach=detach, beginning=beginning, options=options, say=note)

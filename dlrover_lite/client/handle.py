@@ -22,7 +22,7 @@ from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result, State, fi
 from dlrover_lite.jobs.store import list_jobs as stored_jobs
 from dlrover_lite.protocol.brain_mode import BrainMode, brain_mode
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.endpoints import MASTER_SOCKET
+from dlrover_lite.transport.endpoints import TransportKind
 
 if TYPE_CHECKING:
     from dlrover_lite.client.resuming import Chosen
@@ -424,7 +424,7 @@ class JobHandle:
     def _has_master(self, record: JobRecord) -> bool:
         """Raises JobError where only somebody else may know."""
         try:
-            return Path(record.runtime_directory, MASTER_SOCKET).exists()
+            return record.has_master
         except PermissionError as error:
             raise JobError(
                 f"The master of {self.id} belongs to another user", hint="Ask whoever started it."
@@ -432,15 +432,13 @@ class JobHandle:
 
     def _ask_master(self, record: JobRecord, question: msgspec.Struct, answer: type[A]) -> A:
         """Raises JobError when the master doesn't answer, or can't do it; UsageError when what it was asked for can't be."""
-        import zmq
-
         from dlrover_lite.protocol.messages import MasterReplies
-        from dlrover_lite.transport.client import Client
+        from dlrover_lite.transport.connector import Connector, read_key
         from dlrover_lite.transport.frames import UNUSABLE
 
         try:
-            with zmq.Context() as context:
-                client = Client(record.master_endpoint, MasterReplies, context=context, peer="the master")
+            with Connector(read_key(self.job.key_file) if record.transport == "tcp" else None) as connector:
+                client = connector.client(record.master_endpoint, MasterReplies, peer="the master")
                 try:
                     body = client.call(
                         question, deadline_seconds=_ANSWER_DEADLINE_SECONDS, has_ended=self._has_ended
@@ -489,12 +487,12 @@ def launch(
     return JobHandle(*start(recipe, recipe_text, detach=detach, options=options, beginning=beginning))
 
 
-def default_options(recipe: Recipe, brain: BrainMode | None = None) -> KeeperOptions:
-    """How a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
+def default_options(recipe: Recipe, brain: BrainMode | None = None, transport: TransportKind = "unix") -> KeeperOptions:
+    """Choose how a keeper runs a job of this recipe. ``brain``: None: what the environment says, or else the user's daemon."""
     mode = brain_mode(brain)
     if recipe.checkpoint == "off":
-        return KeeperOptions(brain=mode)
-    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS, brain=mode)
+        return KeeperOptions(brain=mode, transport=transport)
+    return KeeperOptions(master_grace_seconds=_GRACE_WITH_CHECKPOINT_SECONDS, brain=mode, transport=transport)
 
 
 def resume(

@@ -54,7 +54,7 @@ from dlrover_lite.core.processes import ProcessIdentity, identify, is_alive
 from dlrover_lite.core.units import MIB
 from dlrover_lite.core.version import __version__
 from dlrover_lite.recipe.schema import Recipe
-from dlrover_lite.transport.endpoints import KEEPER_SOCKET, MASTER_SOCKET
+from dlrover_lite.transport.endpoints import KEEPER_SOCKET, MASTER_ENDPOINT_FILE, MASTER_SOCKET, TransportKind
 
 __all__ = [
     "Beginning",
@@ -104,6 +104,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     """Minus the signal's number when a signal ended it."""
     stop_reason: str = ""
     """Why the keeper has asked the master to end; the master puts it into the result."""
+    transport: TransportKind = "unix"
 
     @property
     def keeper_endpoint(self) -> str:
@@ -111,7 +112,17 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def master_endpoint(self) -> str:
-        return f"ipc://{self.runtime_directory}/{MASTER_SOCKET}"
+        """Where the master listens. Over TCP it says so itself: raises FileNotFoundError before it has."""
+        if self.transport == "unix":
+            return f"ipc://{self.runtime_directory}/{MASTER_SOCKET}"
+        return Path(self.runtime_directory, MASTER_ENDPOINT_FILE).read_text(encoding="ascii")
+
+    @property
+    def has_master(self) -> bool:
+        """Whether a master has begun to listen. Raises PermissionError where only somebody else may know."""
+        return Path(
+            self.runtime_directory, MASTER_SOCKET if self.transport == "unix" else MASTER_ENDPOINT_FILE
+        ).exists()
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -235,6 +246,15 @@ class Job:
             return self.logs / checked_name(f"{process}.log")
         except UnsafeName as error:
             raise JobError(f"{self.id} has no log of {process!r}: {error}") from error
+
+    @property
+    def key_file(self) -> Path:
+        """The key of a job whose processes talk over TCP: its owner's alone."""
+        return self.directory / "key"
+
+    def write_key(self, text: str) -> None:
+        """Give the job a new key: no process of before can take part any more."""
+        _write(self.key_file, text.encode("ascii"))
 
     @cached_property
     def recipe(self) -> Recipe:

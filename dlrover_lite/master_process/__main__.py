@@ -12,13 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import zmq
 
 from dlrover_lite.backends.local.client import LocalBackend
 from dlrover_lite.core.errors import DlroverLiteError, JobError
+from dlrover_lite.core.files.durable import write_whole
 from dlrover_lite.core.files.log_stream import pass_over_full_disk
 from dlrover_lite.core.process_limits import exhausted
 from dlrover_lite.core.process_log import log
@@ -26,7 +25,7 @@ from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs import events as stories
 from dlrover_lite.jobs.checkpoint_location import destination
 from dlrover_lite.jobs.profiles import ProfileLog
-from dlrover_lite.jobs.store import Beginning, Job, Result
+from dlrover_lite.jobs.store import Beginning, Job, JobRecord, Result
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.autoscale.first_plan import FirstPlan, first_plan, next_plan
@@ -46,6 +45,8 @@ from dlrover_lite.protocol.messages import MasterRequests, Status, StatusRequest
 from dlrover_lite.protocol.nodes import Backend
 from dlrover_lite.protocol.questions import status_of
 from dlrover_lite.recipe.schema import Checkpoint
+from dlrover_lite.transport.connector import Connector
+from dlrover_lite.transport.endpoints import ANY_PORT, MASTER_ENDPOINT_FILE
 from dlrover_lite.transport.frames import Request
 from dlrover_lite.transport.server import Server
 
@@ -66,19 +67,29 @@ class _Stop:
 def run(job: Job) -> Outcome:
     """Run the job to its end and write its result."""
     stop = _Stop()
-    context: zmq.Context[Any] = zmq.Context()
+    connector = Connector.of_this_process()
     record = job.record()
-    server = Server(record.master_endpoint, MasterRequests, context=context, remember_replies=True)
-    backend = LocalBackend(record.keeper_endpoint, context=context)
+    server = _listen(record, connector)
+    backend = LocalBackend(record.keeper_endpoint, connector=connector)
     try:
-        return _run(job, server, backend, stop, context)
+        return _run(job, server, backend, stop, connector)
     finally:
         server.close()
         backend.close()
-        context.destroy(linger=1000)
+        connector.close(linger_seconds=1.0)
 
 
-def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.Context[Any]) -> Outcome:
+def _listen(record: JobRecord, connector: Connector) -> Server:
+    """Listen where the job's nodes and clients look for its master: over TCP, where the master before this one did."""
+    if record.transport == "unix":
+        return connector.server(record.master_endpoint, MasterRequests, remember_replies=True)
+    known = record.master_endpoint if record.has_master else ANY_PORT
+    server = connector.server(known, MasterRequests, remember_replies=True)
+    write_whole(Path(record.runtime_directory, MASTER_ENDPOINT_FILE), server.endpoint.encode("ascii"))
+    return server
+
+
+def _run(job: Job, server: Server, backend: Backend, stop: _Stop, connector: Connector) -> Outcome:
     recipe = job.recipe
     capacity = backend.capacity()
     data = look_at_data(recipe)
@@ -92,7 +103,7 @@ def _run(job: Job, server: Server, backend: Backend, stop: _Stop, context: zmq.C
         story.node("master", line)
 
     demand = demand_of(recipe, capacity, samples=plan.samples)
-    with linked(job, mode, rows=plan.samples, demand=demand, context=context, say=tell, log=log) as brain:
+    with linked(job, mode, rows=plan.samples, demand=demand, connector=connector, say=tell, log=log) as brain:
         began = job.ledger().exists()
         status = blank(job.id, epochs=recipe.training.epochs, total_samples=plan.samples * recipe.training.epochs)
         room = WaitingRoom(

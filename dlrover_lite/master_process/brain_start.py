@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
-import zmq
 
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import BrainError
@@ -24,6 +22,7 @@ from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.features import features_of
 from dlrover_lite.protocol.outcomes import outcome_of
+from dlrover_lite.transport.connector import Connector
 
 __all__ = ["find_daemon", "linked", "tell_end"]
 
@@ -35,7 +34,7 @@ def linked(
     *,
     rows: int,
     demand: Demand | None = None,
-    context: zmq.Context[Any],
+    connector: Connector,
     say: Callable[[str], None],
     log: Callable[[str], None],
 ) -> Iterator[BrainLink | None]:
@@ -44,10 +43,10 @@ def linked(
     if mode == "off":
         yield None
         return
-    embedded = EmbeddedBrain(context, say=log) if mode == "embedded" else None
+    embedded = EmbeddedBrain(connector, say=log) if mode == "embedded" else None
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=say, clock=time.monotonic)
     link = BrainLink(
-        registration(job, rows, demand), embedded.find if embedded else restart.find, context=context, say=say
+        registration(job, rows, demand), embedded.find if embedded else restart.find, connector=connector, say=say
     )
     try:
         yield link

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
-
-import zmq
 
 from dlrover_lite.brain_server.files import BrainFiles
 from dlrover_lite.core.errors import BrainError, DlroverLiteError
+from dlrover_lite.transport.connector import Connector
 
 __all__ = ["EmbeddedBrain"]
 
@@ -20,10 +18,8 @@ _ENDPOINT = "inproc://brain"
 class EmbeddedBrain:
     """Begins at once, and ends with ``close``. Several jobs' brains, and a daemon, share the database."""
 
-    def __init__(
-        self, context: zmq.Context[Any], *, say: Callable[[str], None], files: BrainFiles | None = None
-    ) -> None:
-        self._context = context
+    def __init__(self, connector: Connector, *, say: Callable[[str], None], files: BrainFiles | None = None) -> None:
+        self._connector = connector
         self._say = say
         self._files = files or BrainFiles()
         self._stop = threading.Event()
@@ -48,14 +44,13 @@ class EmbeddedBrain:
         from dlrover_lite.brain_server.decision_thread import Thinking
         from dlrover_lite.brain_server.service import Service
         from dlrover_lite.protocol.brain_messages import BrainRequests
-        from dlrover_lite.transport.server import Server
 
         try:
             with ExitStack() as stack:
                 self._files.make()
                 store = ConfigStore(self._files.database)
                 stack.callback(store.close)
-                server = Server(_ENDPOINT, BrainRequests, context=self._context, remember_replies=True)
+                server = self._connector.server(_ENDPOINT, BrainRequests, remember_replies=True)
                 stack.callback(server.close)
                 thinking = Thinking(self._files.database, say=self._say)
                 stack.callback(thinking.close)

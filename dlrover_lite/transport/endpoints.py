@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
+
+__all__ = [
+    "ANY_PORT",
+    "KEEPER_SOCKET",
+    "MASTER_ENDPOINT_FILE",
+    "MASTER_SOCKET",
+    "MAX_SOCKET_PATH_BYTES",
+    "TransportKind",
+    "listen_endpoint",
+]
 
 MAX_SOCKET_PATH_BYTES = 107
 KEEPER_SOCKET = "keeper.sock"
 MASTER_SOCKET = "master.sock"
+MASTER_ENDPOINT_FILE = "master.endpoint"
+"""In a job's runtime directory: where its master listens, if that is over TCP."""
+ANY_PORT = "tcp://127.0.0.1:*"
+
+TransportKind = Literal["unix", "tcp"]
+"""Unix sockets in a directory of the user's own; TCP on this machine, with the job's key."""
 
 
 def listen_endpoint(master_endpoint: str, node: str) -> str:

@@ -44,7 +44,7 @@ T = TypeVar("T")
 class Server:
     """Binds ``endpoint`` (``ipc://…`` or ``tcp://host:port``, port ``*`` for any); ``requests`` is the protocol's union of structs.
 
-    Over TCP, with a ``key``, only peers that hold it are let in, during ``receive``: whoever polls ``socket`` must call that now and then.
+    Over TCP, with a ``key``, only peers that hold it are let in, during ``receive``: whoever waits elsewhere waits for ``sockets``.
     """
 
     def __init__(
@@ -85,6 +85,11 @@ class Server:
         if self._gate is not None:
             self._poller.register(self._gate.socket, zmq.POLLIN)
         self._watched: set[int] = set()
+
+    @property
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """Sockets that have something to be read when ``receive`` has something to do."""
+        return [self.socket] if self._gate is None else [self.socket, self._gate.socket]
 
     def watch(self, descriptor: int) -> None:
         """While there is something to be read from it, ``receive`` doesn't wait."""

@@ -9,12 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import Any
-
-import zmq
 
 from dlrover_lite.protocol.messages import Heartbeat, MasterReplies
-from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 
 __all__ = ["HEARTBEAT_SECONDS", "Pulse"]
 
@@ -24,8 +21,8 @@ HEARTBEAT_SECONDS = 1.0
 class Pulse:
     """Within ``with``, heartbeats are sent. ``mark`` says that something has got done."""
 
-    def __init__(self, node: str, endpoint: str, *, context: zmq.Context[Any]) -> None:
-        self._node, self._endpoint, self._context = node, endpoint, context
+    def __init__(self, node: str, endpoint: str, *, connector: Connector) -> None:
+        self._node, self._endpoint, self._connector = node, endpoint, connector
         self._mark = ("starting", time.monotonic(), 0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
@@ -50,7 +47,7 @@ class Pulse:
         self._thread.join()
 
     def _run(self) -> None:
-        master = Client(self._endpoint, MasterReplies, context=self._context, peer="the master")
+        master = self._connector.client(self._endpoint, MasterReplies, peer="the master")
         try:
             while not self._ended.wait(HEARTBEAT_SECONDS):
                 doing, since, rows = self._mark

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
@@ -27,8 +25,9 @@ from dlrover_lite.protocol.messages import (
     Wait,
     WorkReport,
 )
-from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure, Later, Reply
+from dlrover_lite.transport.polling import Source
 
 __all__ = ["HeldLease", "LeaseBook", "Work"]
 
@@ -135,11 +134,11 @@ class LeaseBook:
     """Asks for the next lease when the last minibatch of the present one is handed out, so that no worker waits for the master."""
 
     def __init__(
-        self, node: str, endpoint: str, *, context: zmq.Context[Any], clock: Callable[[], float] = time.monotonic
+        self, node: str, endpoint: str, *, connector: Connector, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._node = node
         self._clock = clock
-        self._client = Client(endpoint, MasterReplies, context=context, peer="the master", clock=clock)
+        self._client = connector.client(endpoint, MasterReplies, peer="the master", clock=clock)
         self._held: list[HeldLease] = []
         self._current: HeldLease | None = None
         self._under_way: tuple[int, LeaseRequest, float, float] | None = None
@@ -150,9 +149,9 @@ class LeaseBook:
         self.export: Export | None = None
 
     @property
-    def socket(self) -> zmq.Socket[Any]:
+    def socket(self) -> Source:
         """Readable when an answer of the master is there."""
-        socket: zmq.Socket[Any] = self._client.socket
+        socket: Source = self._client.socket
         return socket
 
     def next(self) -> tuple[HeldLease, int] | None:

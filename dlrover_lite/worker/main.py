@@ -7,10 +7,8 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
-import zmq
 
 from dlrover_lite.core.bounds import clipped
 from dlrover_lite.core.errors import (
@@ -43,6 +41,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.schema import Recipe
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.worker.export.export_model import export
 from dlrover_lite.worker.heartbeat import Pulse
 from dlrover_lite.worker.leases import LeaseBook
@@ -87,24 +86,21 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     stop = _Stop()
     if use_onednn():
         log("matrices are multiplied by oneDNN, in float32")
-    context: zmq.Context[Any] = zmq.Context()
-    try:
-        return _run(spec, context, stop)
-    finally:
-        context.destroy(linger=0)
+    with Connector.of_this_process() as connector:
+        return _run(spec, connector, stop)
 
 
-def _run(spec: NodeSpec, context: zmq.Context[Any], stop: _Stop) -> int:
-    master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
+def _run(spec: NodeSpec, connector: Connector, stop: _Stop) -> int:
+    master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
     journal = Journal(spec.id, log)
     try:
         welcome = master.call(Hello(spec.id, "worker")).body
         if not isinstance(welcome, Welcome):
             raise DlroverLiteError(f"the master answered Hello with {type(welcome).__name__}")
         try:
-            pulse = Pulse(spec.id, spec.master_endpoint, context=context)
+            pulse = Pulse(spec.id, spec.master_endpoint, connector=connector)
             with pulse, exits_as_errors(lambda: pulse.doing, Path(welcome.recipe.directory)):
-                finished = _train(spec, welcome.recipe, master, context, stop, pulse, journal)
+                finished = _train(spec, welcome.recipe, master, connector, stop, pulse, journal)
         except (ModelError, DataError, RecipeError) as error:
             own = getattr(error, "user_traceback", "") or ""
             master.call(NodeFailed(spec.id, True, clipped(str(error)), clipped(own)))
@@ -129,7 +125,7 @@ def _train(
     spec: NodeSpec,
     recipe: Recipe,
     master: Client,
-    context: zmq.Context[Any],
+    connector: Connector,
     stop: _Stop,
     pulse: Pulse,
     journal: Journal,
@@ -143,7 +139,7 @@ def _train(
     book: LeaseBook | None = None
     ps: PsClient | None = None
     try:
-        trainer = _meet_parameter_servers(spec, recipe, train.schema, master, context, stop)
+        trainer = _meet_parameter_servers(spec, recipe, train.schema, master, connector, stop)
         if trainer is None:
             return False
         ps = trainer.ps
@@ -153,7 +149,7 @@ def _train(
             tables=len(trainer.layout.tables),
             parameters=trainer.flat.count,
         )
-        book = LeaseBook(spec.id, spec.master_endpoint, context=context)
+        book = LeaseBook(spec.id, spec.master_endpoint, connector=connector)
         while True:
             loop = TrainingLoop(
                 recipe,
@@ -203,14 +199,14 @@ def _close(*things: Dataset | LeaseBook | PsClient | None) -> None:
 
 
 def _meet_parameter_servers(
-    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, context: zmq.Context[Any], stop: _Stop
+    spec: NodeSpec, recipe: Recipe, schema: Schema, master: Client, connector: Connector, stop: _Stop
 ) -> Trainer | None:
     """Build the model and tell every PS its part of it; None when asked to stop meanwhile."""
     module = build_model(recipe.model, schema, directory=Path(recipe.directory), seed=recipe.training.seed)
     topology = _topology(spec, master, stop)
     if topology is None:
         return None
-    ps = PsClient(topology, node=spec.id, master_endpoint=spec.master_endpoint, context=context)
+    ps = PsClient(topology, node=spec.id, master_endpoint=spec.master_endpoint, connector=connector)
     trainer = Trainer(module, EmbeddingLayout(fields_of_model(module), schema), ps)
     training = recipe.training
     embedding_optimizer = training.embedding_optimizer or training.optimizer

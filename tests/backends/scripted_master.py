@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from dlrover_lite.jobs.store import Job, Result
+from dlrover_lite.transport.connector import Connector
 
 
 def main(what: str, *arguments: str) -> int:
@@ -40,7 +41,7 @@ def _launch(job: Job, count: int) -> None:
     from dlrover_lite.protocol.nodes import NodeSpec
 
     with zmq.Context() as context:
-        backend = LocalBackend(job.record().keeper_endpoint, context=context)
+        backend = LocalBackend(job.record().keeper_endpoint, connector=Connector(context=context))
         for i in range(count):
             backend.launch(NodeSpec(f"worker-{i}", "worker", Resources(1, 1 << 28), "children" if i == 0 else "stay"))
         backend.close()

@@ -21,6 +21,7 @@ from dlrover_lite.core.errors import BackendError, JobError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import NodeSpec
 from dlrover_lite.recipe.schema import JobCeiling, ResourceLimits
+from dlrover_lite.transport.connector import Connector
 from tests.backends.contract import BackendContract, Scripted
 from tests.backends.support import PATIENCE_SECONDS, assert_nothing_runs, cgroups_of, start, until
 
@@ -41,7 +42,7 @@ def scripted_backend(handle: JobHandle, context: zmq.Context[Any]) -> Scripted:
     others: list[LocalBackend] = []
 
     def another() -> LocalBackend:
-        others.append(LocalBackend(handle.job.record().keeper_endpoint, context=context))
+        others.append(LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context)))
         return others[-1]
 
     return Scripted(another(), wait_for_output, output, another, close=lambda: [other.close() for other in others])

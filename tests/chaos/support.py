@@ -21,6 +21,7 @@ from dlrover_lite.client.handle import JobHandle, launch, this_machine
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Result
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.transport.endpoints import TransportKind
 from tests.backends.support import assert_nothing_runs
 from tests.repository.sources import ROOT
 
@@ -144,6 +145,7 @@ def start(
     pause_seconds: float = 0.0,
     servers: str = "dlrover_lite.ps.server.main:main",
     slowed: Mapping[str, float] | None = None,
+    transport: TransportKind = "unix",
 ) -> ChaosJob:
     """``points``: where a process is to be killed, or with ``pause_seconds`` stopped for so long, once each. Workers take ``slow_seconds``
     longer for each minibatch until the gate is opened, and so does whoever comes to a point of ``slowed``. ``hasty``: whoever is killed
@@ -164,6 +166,7 @@ def start(
         entries={**KeeperOptions().entries, "ps": servers},
         restarts=restarts,
         longest_restart_delay_seconds=0.05 if hasty else 30.0,
+        transport=transport,
     )
     resolved = parse_recipe({**plain, "directory": str(directory)}, machine=_roomy())
     with pytest.MonkeyPatch.context() as patch:

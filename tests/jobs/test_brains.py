@@ -36,6 +36,7 @@ from dlrover_lite.master_process.brain_start import find_daemon
 from dlrover_lite.protocol.brain_messages import BrainStatus
 from dlrover_lite.protocol.brain_mode import brain_mode
 from dlrover_lite.recipe.load import parse_recipe, resolved_yaml
+from dlrover_lite.transport.connector import Connector
 from tests.brain.service_rig import PATIENCE, profile, registration
 from tests.limits.support import own_v1, own_v2
 
@@ -102,7 +103,7 @@ def test_a_job_whose_brain_is_killed_starts_another_one() -> None:
     said: list[str] = []
     first = brain_process.ensure()
     restart = BrainRestart(BrainFiles(), find_daemon, start=start_process, say=said.append, clock=time.monotonic)
-    link = BrainLink(registration(), restart.find, context=context, say=said.append)
+    link = BrainLink(registration(), restart.find, connector=Connector(context=context), say=said.append)
 
     def until_open() -> None:
         end = time.monotonic() + 3 * PATIENCE
@@ -247,7 +248,7 @@ def test_a_job_outlives_its_brain_and_tells_the_next() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     said: list[str] = []
     first = brain_process.ensure()
-    link = BrainLink(registration(), find_daemon, context=context, say=said.append)
+    link = BrainLink(registration(), find_daemon, connector=Connector(context=context), say=said.append)
 
     def until_told() -> None:
         end = time.monotonic() + PATIENCE

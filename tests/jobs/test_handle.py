@@ -19,6 +19,7 @@ from dlrover_lite.backends.local.options import KeeperOptions
 from dlrover_lite.client.handle import JobHandle, launch
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.jobs.store import Job, list_jobs
+from dlrover_lite.transport.connector import Connector
 from tests.backends.support import (
     PATIENCE_SECONDS,
     assert_nothing_runs,
@@ -233,7 +234,7 @@ def test_how_limits_would_be_enforced_is_what_a_job_has() -> None:
     expected = enforcement()
     handle = start("idle")
     with zmq.Context() as context:
-        backend = LocalBackend(handle.job.record().keeper_endpoint, context=context)
+        backend = LocalBackend(handle.job.record().keeper_endpoint, connector=Connector(context=context))
         assert backend.enforcement() == expected
         backend.close()
     handle.stop(kill=True)

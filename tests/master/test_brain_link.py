@@ -24,6 +24,7 @@ from dlrover_lite.protocol.nodes import NodeEvent as Reported
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, Profile, PsLevel
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, event, profile, registration
 
@@ -50,7 +51,7 @@ class Line:
         return BrainLink(
             registration(),
             self._find,
-            context=self.rig.context,
+            connector=Connector(context=self.rig.context),
             say=self.said.append,
             advised=self.advice.append,
             clock=lambda: self.now,

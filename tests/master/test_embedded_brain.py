@@ -16,6 +16,7 @@ from dlrover_lite.core.errors import BrainError
 from dlrover_lite.master_process.embedded_brain import EmbeddedBrain
 from dlrover_lite.protocol.brain_messages import BrainAck, BrainReplies, BrainStatus, BrainStatusRequest, Report
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from tests.backends.support import until
 from tests.brain.service_rig import profile, registration
 
@@ -31,7 +32,7 @@ def test_jobs_with_brains_of_their_own_share_the_history(tmp_path: Path) -> None
     files = BrainFiles(tmp_path / "brain")
     for job in ("ads-1", "ads-2"):
         with zmq.Context() as context:
-            brain = EmbeddedBrain(context, say=lambda _: None, files=files)
+            brain = EmbeddedBrain(Connector(context=context), say=lambda _: None, files=files)
             client = Client(brain.find(), BrainReplies, context=context)
             try:
                 assert client.call(registration(job)).body == BrainAck()
@@ -55,7 +56,7 @@ def test_one_that_can_not_begin_says_why(tmp_path: Path, context: zmq.Context[An
     files.make()
     files.database.write_bytes(b"no database at all" * 100)
     said: list[str] = []
-    brain = EmbeddedBrain(context, say=said.append, files=files)
+    brain = EmbeddedBrain(Connector(context=context), say=said.append, files=files)
     until(lambda: said, "why it ended")
     brain.close()
     with pytest.raises(BrainError, match="damaged or no database"):

@@ -30,6 +30,7 @@ from dlrover_lite.protocol.messages import (
     StoryRequest,
 )
 from dlrover_lite.protocol.plans import Plan, RolePlan
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.server import Server
 from tests.backends.support import until
 from tests.brain.service_rig import registration
@@ -55,7 +56,9 @@ class Brain:
 
     def link(self) -> BrainLink:
         self.start()
-        return BrainLink(registration("rig-1"), self._find, context=self._context, say=self.said.append)
+        return BrainLink(
+            registration("rig-1"), self._find, connector=Connector(context=self._context), say=self.said.append
+        )
 
     def start(self) -> None:
         self._end.clear()

@@ -30,6 +30,7 @@ from dlrover_lite.protocol.messages import (
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.recipe import schema
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure
 from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import PATIENCE, Rig, registration
@@ -53,7 +54,11 @@ class Waiting:
         self.turns = 0
         self.told: list[str] = []
         self.link = BrainLink(
-            registration(), self._find, context=self.brain.context, say=self.told.append, clock=lambda: self.now
+            registration(),
+            self._find,
+            connector=Connector(context=self.brain.context),
+            say=self.told.append,
+            clock=lambda: self.now,
         )
         endpoint = f"inproc://waiting-{next(_numbers)}"
         self.server = Server(endpoint, MasterRequests, context=self.brain.context, remember_replies=True)

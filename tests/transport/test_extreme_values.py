@@ -43,6 +43,7 @@ from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import PsService
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure
 from dlrover_lite.transport.server import Server
 from tests.brain.service_rig import Rig as BrainRig
@@ -211,14 +212,14 @@ def test_the_keeper(bodies: list[Any]) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with tempfile.TemporaryDirectory() as directory:
         supervisor = Supervisor(Path(directory))
-        service = keeper_service.KeeperService(supervisor, "inproc://keeper", context)
+        service = keeper_service.KeeperService(supervisor, "inproc://keeper", Connector(context=context))
         client = Client("inproc://keeper", KeeperReplies, context=context)
         try:
             known = NodeSpec("worker-0", "worker", Resources(1.0, GIB), "inproc://master")
             supervisor.nodes.launch(known)
             supervisor.fences.create(known)
             supervisor.nodes.started("worker-0", 2**22 + 1, now=0.0, at=0.0)
-            with sender("inproc://keeper", context) as send:
+            with sender("inproc://keeper", Connector(context=context)) as send:
                 for now, body in enumerate(bodies):
                     send(body)
                     client.send(ReadCapacity())

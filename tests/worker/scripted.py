@@ -31,6 +31,7 @@ from dlrover_lite.protocol.ps_messages import (
 from dlrover_lite.recipe.schema import Optimizer
 from dlrover_lite.tables.hashing import initial_rows
 from dlrover_lite.tables.layout import BLOCK, BUFFERS, dense_groups, group_tables, groups_of, slots_of
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Request
 from dlrover_lite.transport.server import Server
 from dlrover_lite.worker.parameters.client import PsClient
@@ -317,7 +318,7 @@ class ScriptedJob:
             self.topology(),
             node="worker-0",
             master_endpoint=self.master.endpoint,
-            context=self.context,
+            connector=Connector(context=self.context),
             clock=lambda: self.now,
         )
         client.job = self

@@ -22,6 +22,7 @@ from dlrover_lite.protocol.messages import (
     UnknownIds,
     Wait,
 )
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Request
 from dlrover_lite.transport.server import Server
 from dlrover_lite.worker.leases import HeldLease, LeaseBook
@@ -37,7 +38,7 @@ class Script:
         self.endpoint = f"inproc://master-{next(_names)}"
         self.server = Server(self.endpoint, MasterRequests, context=context, remember_replies=True)
         self.now = 0.0
-        self.book = LeaseBook("worker-0", self.endpoint, context=context, clock=lambda: self.now)
+        self.book = LeaseBook("worker-0", self.endpoint, connector=Connector(context=context), clock=lambda: self.now)
         self.request: Request | None = None
 
     def asked(self) -> LeaseRequest:

@@ -14,6 +14,7 @@ from dlrover_lite.core import slots
 from dlrover_lite.core.errors import DeadlineExceeded, JobError
 from dlrover_lite.protocol.messages import Topology
 from dlrover_lite.tables.layout import BLOCK, slots_of
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.worker.parameters.client import PsClient
 from dlrover_lite.worker.parameters.dense import DensePlacement
 from dlrover_lite.worker.parameters.requests import MinibatchKeys, PullTicket, PushTicket
@@ -294,7 +295,9 @@ def test_wait_wakes_for_what_is_to_be_sent_again(
 ) -> None:
     monkeypatch.setattr("dlrover_lite.worker.parameters.client.CHECK_SECONDS", 600.0)
     # on a real clock: who sleeps longer is stopped by the mark
-    ps = PsClient(job.topology(), node="w", master_endpoint=job.master.endpoint, context=job.context)
+    ps = PsClient(
+        job.topology(), node="w", master_endpoint=job.master.endpoint, connector=Connector(context=job.context)
+    )
     ps.pull(worker.keys(0))
     for one in job.all:
         one.owned = slots.none()  # it has yet to hear of its slots

@@ -52,7 +52,7 @@ def spawn(
     return process.pid
 
 
-def spawn_template(job: Job, channel: int, imports: list[str]) -> int:
+def spawn_template(job: Job, channel: int, imports: list[str], variables: dict[str, str]) -> int:
     options = TemplateOptions(channel, str(job.directory), list(dict.fromkeys(imports)))
     command = [
         sys.executable,
@@ -61,7 +61,7 @@ def spawn_template(job: Job, channel: int, imports: list[str]) -> int:
         "dlrover_lite.backends.local.template",
         msgspec.json.encode(options).decode(),
     ]
-    return spawn(job, "template", command, keep=channel, variables=SINGLE_THREADED)
+    return spawn(job, "template", command, keep=channel, variables={**SINGLE_THREADED, **variables})
 
 
 def reap() -> list[tuple[int, int]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-import zmq
 
 from dlrover_lite.backends.local.protocol import (
     AllAnswer,
@@ -27,7 +26,7 @@ from dlrover_lite.backends.local.protocol import (
 from dlrover_lite.core.errors import BackendError, DeadlineExceeded, RemoteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.protocol.nodes import Enforcement, NodeEvent, NodeSpec, Readings, Usage
-from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 
 __all__ = ["LocalBackend"]
 
@@ -40,8 +39,8 @@ class LocalBackend:
     Every call may be repeated; all but ``events`` answer within ``deadline_seconds`` or raise BackendError.
     """
 
-    def __init__(self, endpoint: str, *, context: zmq.Context[Any], deadline_seconds: float = 10.0) -> None:
-        self._client = Client(endpoint, KeeperReplies, context=context, peer="the keeper")
+    def __init__(self, endpoint: str, *, connector: Connector, deadline_seconds: float = 10.0) -> None:
+        self._client = connector.client(endpoint, KeeperReplies, peer="the keeper")
         self._deadline_seconds = deadline_seconds
 
     def capacity(self) -> Resources:

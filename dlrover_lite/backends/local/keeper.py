@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import zmq
 
 from dlrover_lite.backends.local import children, linux
 from dlrover_lite.backends.local.limits.choose import choose
@@ -45,12 +44,14 @@ from dlrover_lite.core.process_log import log, log_to
 from dlrover_lite.core.processes import identify
 from dlrover_lite.jobs.store import Job, JobRecord, Result
 from dlrover_lite.protocol.brain_mode import BRAIN_VARIABLE
+from dlrover_lite.transport.connector import KEY_FILE_VARIABLE, Connector
+from dlrover_lite.transport.polling import Poller
 
 __all__ = ["Keeper", "main"]
 
 _TO_SEE_NODES_END_SECONDS = 2.0
 _LONGEST_POLL_SECONDS = 3600.0
-_LAST_WORDS_MILLISECONDS = 500
+_LAST_WORDS_SECONDS = 0.5
 """At most, for answers that are on their way when the keeper ends."""
 _REASONS: dict[int, str] = {signal.SIGHUP: "the terminal of the command that started the job was closed"}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -86,10 +87,16 @@ class Keeper:
         self.memory = HeldMemory(runtime, self.nodes)
         identity = identify(os.getpid())
         self.record: JobRecord = msgspec.structs.replace(
-            job.record(), state="running", keeper=identity, runtime_directory=str(runtime), started_at=time.time()
+            job.record(),
+            state="running",
+            keeper=identity,
+            runtime_directory=str(runtime),
+            transport=options.transport,
+            started_at=time.time(),
         )
+        self._variables = {KEY_FILE_VARIABLE: str(job.key_file)} if options.transport == "tcp" else {}
         job.write_record(self.record)
-        self._poller = zmq.Poller()
+        self._poller = Poller()
         try:
             self.master: int | None = self._spawn_master()
             self.template, self._channel = self._spawn_template()
@@ -97,22 +104,22 @@ class Keeper:
             why, hint = exhausted(error) or (error, "")
             raise JobError(f"Can't start the job's processes: {why}", hint=hint) from error
         self._write_record(master=identify(self.master))
-        self._context: zmq.Context[Any] = zmq.Context()
-        self.service = KeeperService(self, self.record.keeper_endpoint, self._context)
+        self._connector = Connector()
+        self.service = KeeperService(self, self.record.keeper_endpoint, self._connector)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         poller = self._poller
-        poller.register(self.service.socket, zmq.POLLIN)
-        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        poller.register(self.service.socket)
+        poller.register(self._wakeup.fileno())
         tie = self._tie
         if tie is not None:
-            poller.register(tie, zmq.POLLIN)
+            poller.register(tie)
         if (memory := self.memory.fileno()) is not None:
-            poller.register(memory, zmq.POLLIN)
+            poller.register(memory)
         while self.phase != "done":
-            ready = dict(poller.poll(self._timeout_milliseconds()))
+            ready = poller.poll(self._timeout_milliseconds())
             if self._wakeup.fileno() in ready:
                 self._take_signals()
             if tie is not None and tie in ready and not os.read(tie, 4096):
@@ -205,15 +212,17 @@ class Keeper:
         imports = [*options.imports, *(entry.partition(":")[0] for entry in options.entries.values())]
         channel, template_end = socket.socketpair()
         with template_end:
-            pid = children.spawn_template(self.job, template_end.fileno(), imports)
-        self._poller.register(channel.fileno(), zmq.POLLIN)
+            pid = children.spawn_template(self.job, template_end.fileno(), imports, self._variables)
+        self._poller.register(channel.fileno())
         return pid, Channel(channel, FromTemplate)
 
     # --- the master -------------------------------------------------------------------------------------------------
 
     def _spawn_master(self) -> int:
         command = [*self.options.master, str(self.job.directory)]
-        return children.spawn(self.job, "master", command, variables={BRAIN_VARIABLE: self.options.brain})
+        return children.spawn(
+            self.job, "master", command, variables={BRAIN_VARIABLE: self.options.brain, **self._variables}
+        )
 
     def _master_ended(self, exit_code: int) -> None:
         """One that a signal has killed is started again, and adopts the nodes; any other has had its say."""
@@ -356,7 +365,7 @@ class Keeper:
                 self._write_record(master_exit_code=exit_code)
         self.fences.close()
         self.memory.close()
-        self._context.destroy(linger=_LAST_WORDS_MILLISECONDS)
+        self._connector.close(linger_seconds=_LAST_WORDS_SECONDS)
         self._record_result(self._own_result())
         self._write_record(state="ended", ended_at=time.time())
         remove_runtime_directory(self._runtime)

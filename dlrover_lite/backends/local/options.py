@@ -9,6 +9,7 @@ import msgspec
 from dlrover_lite.backends.local.limits.base import Limits
 from dlrover_lite.protocol.brain_mode import BrainMode
 from dlrover_lite.protocol.nodes import Role
+from dlrover_lite.transport.endpoints import TransportKind
 
 __all__ = ["KeeperOptions", "KeeperReady"]
 
@@ -37,6 +38,8 @@ class KeeperOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spared: str = "dlrover_lite.brain_server.files:running_brain"
     """``module:function`` that returns the id of a process to be left alone when the job ends, or None: a brain that this job's master
     has started is adopted by the keeper, and serves other jobs too."""
+    transport: TransportKind = "unix"
+    """How the processes of the job reach each other."""
     brain: BrainMode = "off"
     """Whom the master asks for advice, and tells what happens: the user's daemon, if there is one, or one in its own process."""
 

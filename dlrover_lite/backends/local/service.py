@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-import zmq
 
 from dlrover_lite.backends.local.host import HostMeter
 from dlrover_lite.backends.local.limits.node_limits import Fences
@@ -37,8 +36,8 @@ from dlrover_lite.core.errors import BackendError, DlroverLiteError
 from dlrover_lite.core.units import Resources
 from dlrover_lite.jobs.store import Job
 from dlrover_lite.protocol.nodes import NodeSpec, Readings
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Request
-from dlrover_lite.transport.server import Server
 
 __all__ = ["KeeperService"]
 
@@ -69,11 +68,11 @@ class _Waiter:
 
 
 class KeeperService:
-    def __init__(self, keeper: Supervisor, endpoint: str, context: zmq.Context[Any]) -> None:
+    def __init__(self, keeper: Supervisor, endpoint: str, connector: Connector) -> None:
         self._keeper = keeper
-        self._server = Server(endpoint, KeeperRequests, context=context)
+        self._server = connector.server(endpoint, KeeperRequests)
         self._host = HostMeter()
-        self.socket: zmq.Socket[Any] = self._server.socket
+        self.socket = self._server.socket
         self._waiters: dict[int, _Waiter] = {}
         """By session: a client waits for one answer at a time, and a retry takes the place of what it repeats."""
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-import zmq
 
 from dlrover_lite.core.errors import BrainError
 from dlrover_lite.core.version import __version__
@@ -36,6 +35,7 @@ from dlrover_lite.protocol.plans import Plan
 from dlrover_lite.protocol.profiles import Level, Profile
 from dlrover_lite.protocol.records import NodeRecord, PlanRecord
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import INTERNAL, NOT_UNDERSTOOD, Failure, Reply
 
 __all__ = ["BrainLink", "Unsent"]
@@ -132,7 +132,7 @@ class BrainLink:
         job: RegisterJob,
         find: Callable[[], str],
         *,
-        context: zmq.Context[Any],
+        connector: Connector,
         say: Callable[[str], None],
         advised: Callable[[Advice], None] = lambda _: None,
         version: str = __version__,
@@ -145,7 +145,7 @@ class BrainLink:
         self.samples = job.samples
         self._job = job
         self._find = find
-        self._context = context
+        self._connector = connector
         self._say = say
         self.advised = advised
         self._version = version
@@ -306,7 +306,7 @@ class BrainLink:
             self._lose(error.message, now)
             return
         self._endpoint = endpoint
-        self._client = Client(endpoint, BrainReplies, context=self._context, peer="the brain")
+        self._client = self._connector.client(endpoint, BrainReplies, peer="the brain")
         self.state, self._asked, self._next_at, self._again_at = "greeting", None, now, now + AGAIN_SECONDS
 
     def _next(self, now: float) -> tuple[msgspec.Struct, int] | None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import zmq
+from typing import NamedTuple
 
 from dlrover_lite.core.errors import DlroverLiteError
 from dlrover_lite.core.failpoints import failpoint
@@ -25,6 +23,7 @@ from dlrover_lite.ps.migration.migration import Incoming, Training
 from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Reply
+from dlrover_lite.transport.polling import Source
 
 __all__ = ["Copier"]
 
@@ -86,8 +85,8 @@ class Copier:
         self._pace = CopyPace()
 
     @property
-    def socket(self) -> zmq.Socket[Any]:
-        socket: zmq.Socket[Any] = self._client.socket
+    def socket(self) -> Source:
+        socket: Source = self._client.socket
         return socket
 
     @property

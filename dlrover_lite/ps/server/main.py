@@ -7,9 +7,6 @@ import time
 import traceback
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-
-import zmq
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.core.failpoints import failpoint
@@ -22,7 +19,9 @@ from dlrover_lite.ps.server.engine import Engine
 from dlrover_lite.ps.server.service import PsService, Unrestorable
 from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
 from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.endpoints import listen_endpoint
+from dlrover_lite.transport.polling import wait_for_messages
 from dlrover_lite.transport.server import Server
 
 __all__ = ["main"]
@@ -46,12 +45,12 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     """Serve until SIGTERM."""
     persister = PersisterProcess.forked()  # before there are threads, and anything that it shouldn't have
     signal.signal(signal.SIGTERM, _terminate)
-    context: zmq.Context[Any] = zmq.Context()
-    server = Server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests, context=context)
-    master = Client(spec.master_endpoint, MasterReplies, context=context, peer="the master")
+    connector = Connector.of_this_process()
+    server = connector.server(listen_endpoint(spec.master_endpoint, spec.id), PsRequests)
+    master = connector.client(spec.master_endpoint, MasterReplies, peer="the master")
 
     def connect(endpoint: str, peer: str) -> Client:
-        return Client(endpoint, PsReplies, context=context, peer=peer)
+        return connector.client(endpoint, PsReplies, peer=peer)
 
     try:
         engine = _engine(spec)
@@ -75,7 +74,7 @@ def main(spec: NodeSpec, _job_directory: Path) -> int:
     finally:
         server.close()
         master.close()
-        context.term()
+        connector.close()
 
 
 def _engine(spec: NodeSpec) -> Engine:
@@ -111,10 +110,10 @@ def _turn(service: PsService, server: Server, master: Client, spec: NodeSpec) ->
         # an answer isn't waited for: the next report says it all again
         master.send(service.report())
         wait_seconds = min(wait_seconds, service.report_in)
-    sockets = [server.socket, master.socket, *service.sockets]
+    sockets = [*server.sockets, master.socket, *service.sockets]
     if wait_seconds:
         with service.meter.pausing():
-            zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], max(1, int(wait_seconds * 1000)))
+            wait_for_messages(sockets, wait_seconds)
     requests = server.receive(0, limit=AT_ONCE)
     service.meter.found(all_of_them=len(requests) < AT_ONCE)
     service.serve(requests)

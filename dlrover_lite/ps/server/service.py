@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.core.errors import CheckpointDamaged, CheckpointForeign, DlroverLiteError, JobError, UsageError
@@ -41,6 +40,7 @@ from dlrover_lite.ps.snapshots.writer_process import PersisterProcess
 from dlrover_lite.tables.layout import dense_groups
 from dlrover_lite.transport.client import Client
 from dlrover_lite.transport.frames import Failure, Request
+from dlrover_lite.transport.polling import Source
 from dlrover_lite.transport.server import Server
 
 __all__ = ["PsService", "Unrestorable"]
@@ -385,7 +385,7 @@ class PsService:
         return may and not self._tidying.done and not self._cuts.active
 
     @property
-    def sockets(self) -> list[zmq.Socket[Any] | int]:
+    def sockets(self) -> list[Source]:
         """Beside the server's: readable when ``work`` has something to do."""
         copiers = [self.copier.socket] if self.copier is not None else []
         return [*copiers, *self._cuts.sockets]

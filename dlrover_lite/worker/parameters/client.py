@@ -12,10 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import zmq
 from numpy.typing import NDArray
 
 from dlrover_lite.core import slots
@@ -31,7 +29,9 @@ from dlrover_lite.protocol.ps_messages import (
     Scan,
 )
 from dlrover_lite.transport.client import RETRY_SECONDS, Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure
+from dlrover_lite.transport.polling import Poller, Source
 from dlrover_lite.worker.parameters.requests import (
     ConfigureTicket,
     MinibatchKeys,
@@ -75,23 +75,23 @@ class PsClient:
         *,
         node: str,
         master_endpoint: str,
-        context: zmq.Context[Any],
+        connector: Connector,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Newer maps than ``topology`` are asked of the master, in the name of ``node``."""
         self.map = SlotMap.of(topology)
         """The newest one known."""
-        self._context = context
+        self._connector = connector
         self._clock = clock
         self._links: dict[str, _Link] = {}
-        self._link_of: dict[zmq.Socket[Any], _Link] = {}
+        self._link_of: dict[Source, _Link] = {}
         self._homeless: list[Piece] = []
         """Turned away by a PS that knows a newer map."""
         self._later: deque[tuple[float, Piece]] = deque()
         """To be sent again, with when."""
-        self._asker = MapAsker(node, master_endpoint, context=context, clock=clock)
-        self._poller = zmq.Poller()
-        self._poller.register(self._asker.socket, zmq.POLLIN)
+        self._asker = MapAsker(node, master_endpoint, connector=connector, clock=clock)
+        self._poller = Poller()
+        self._poller.register(self._asker.socket)
         self._next_check = clock() + CHECK_SECONDS
         self._connect()
 
@@ -151,7 +151,7 @@ class PsClient:
 
     def wait(self, timeout_seconds: float = RETRY_SECONDS) -> None:
         """Handle the replies that are here, after waiting for the first one or until something is to be sent again."""
-        for socket, _ in self._poller.poll(self._poll_milliseconds(timeout_seconds)):
+        for socket in self._poller.poll(self._poll_milliseconds(timeout_seconds)):
             if socket is self._asker.socket:
                 self._hear_master()
             elif (link := self._link_of.get(socket)) is not None:  # else something that the caller watches
@@ -165,9 +165,9 @@ class PsClient:
             self._check(now)
 
     @contextmanager
-    def watching(self, other: int | zmq.Socket[Any]) -> Iterator[None]:
+    def watching(self, other: Source) -> Iterator[None]:
         """Within, ``wait`` returns too when this file descriptor or socket is readable."""
-        self._poller.register(other, zmq.POLLIN)
+        self._poller.register(other)
         try:
             yield
         finally:
@@ -284,9 +284,9 @@ class PsClient:
     def _connect(self) -> None:
         for name, endpoint in zip(self.map.names, self.map.endpoints, strict=True):
             if name not in self._links:
-                client = Client(endpoint, PsReplies, context=self._context, peer=name, clock=self._clock)
+                client = self._connector.client(endpoint, PsReplies, peer=name, clock=self._clock)
                 link = self._links[name] = self._link_of[client.socket] = _Link(name, endpoint, client)
-                self._poller.register(link.client.socket, zmq.POLLIN)
+                self._poller.register(link.client.socket)
 
     def _disconnect(self, link: _Link) -> None:
         self._poller.unregister(link.client.socket)

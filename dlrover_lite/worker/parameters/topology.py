@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
-
-import zmq
 
 from dlrover_lite.core.errors import JobError
 from dlrover_lite.protocol.messages import MasterReplies, Topology, TopologyRequest
-from dlrover_lite.transport.client import Client
+from dlrover_lite.transport.connector import Connector
 from dlrover_lite.transport.frames import Failure
 
 __all__ = ["MapAsker"]
@@ -23,11 +20,11 @@ class MapAsker:
     """One request at a time, whose answer nobody waits for. Not for several threads."""
 
     def __init__(
-        self, node: str, endpoint: str, *, context: zmq.Context[Any], clock: Callable[[], float] = time.monotonic
+        self, node: str, endpoint: str, *, connector: Connector, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._node = node
         self._clock = clock
-        self._client = Client(endpoint, MasterReplies, context=context, peer="the master", clock=clock)
+        self._client = connector.client(endpoint, MasterReplies, peer="the master", clock=clock)
         self.socket = self._client.socket
         """Readable when an answer may be there."""
         self._sequence: int | None = None
