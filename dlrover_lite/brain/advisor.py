@@ -14,7 +14,7 @@ import msgspec
 
 from dlrover_lite.brain.effect import cost_of_change, judge
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, Resize, Tell
+from dlrover_lite.brain.healing.mitigation import HealInputs
 from dlrover_lite.brain.job_history import past_jobs, remember
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob, candidate, heal_inputs, smallest_cores
 from dlrover_lite.brain.planning.decision import Decision, Round, decide
@@ -25,6 +25,7 @@ from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import profile_of
 from dlrover_lite.core.errors import HistoryError
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.acts import Resize, Tell
 from dlrover_lite.protocol.demands import Demand, Done, Standing
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.outcomes import JobOutcome

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dlrover_lite.brain.effect import Effect, doubt_after
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Replace, Resize, Treatment, WorkRole
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.models.memory_model import LEAST_PS, LEAST_WORKER, SPILL_PART, worker_limit
 from dlrover_lite.brain.models.similarity import neighbours, pooled_prior
 from dlrover_lite.brain.models.throughput import Prior
@@ -18,6 +18,7 @@ from dlrover_lite.brain.planning.observed_job import candidate_of, observed_view
 from dlrover_lite.brain.planning.plan_grid import MILLI, Bounds, Candidate, MemoryNeed, to_milli
 from dlrover_lite.brain.planning.prescale import PastJob, StartInputs, initial_view
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.acts import Replace, Resize, WorkRole
 from dlrover_lite.protocol.demands import Demand, Done, Standing, within
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.plans import Plan, RolePlan

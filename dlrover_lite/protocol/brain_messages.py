@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from dlrover_lite.core.bounds import ByKey, Count, Items, Name, Pid, Rate, Seconds, Text, Timestamp, Url
+from dlrover_lite.protocol.acts import Act, Cause
 from dlrover_lite.protocol.demands import Demand, Done, Standing
 from dlrover_lite.protocol.outcomes import JobOutcome
 from dlrover_lite.protocol.plans import Plan
@@ -25,6 +28,8 @@ __all__ = [
     "UNKNOWN_JOB",
     "UNWRITTEN",
     "Advice",
+    "AdvisedDecision",
+    "AdvisedTreatment",
     "BrainAck",
     "BrainHello",
     "BrainJob",
@@ -40,6 +45,7 @@ __all__ = [
     "StopBrain",
     "is_newer",
     "understand_each_other",
+    "understood",
 ]
 
 PROTOCOL = 1
@@ -137,7 +143,31 @@ class Advice(Message, frozen=True):
     number: Count
     """Of the decision, within its job."""
     decision: ByKey[Name, Any]
-    """A ``brain.planning.decision.Decision``, by field names: ``msgspec.convert(advice.decision, Decision)``."""
+    """A ``brain.planning.decision.Decision``, by field names: ``understood`` makes of it what a master needs."""
+
+
+class AdvisedTreatment(msgspec.Struct, frozen=True):
+    """What is to be done about a node."""
+
+    node: Name
+    cause: Cause
+    act: Act
+
+
+class AdvisedDecision(msgspec.Struct, frozen=True):
+    """A decision of the brain, as far as a master carries it out."""
+
+    action: Name
+    """As ``brain.planning.decision`` has them. One that a master doesn't know is left alone."""
+    reason: Text = ""
+    plan: Plan | None = None
+    predicted: dict[str, Any] | None = None
+    treatment: AdvisedTreatment | None = None
+
+
+def understood(advice: Advice) -> AdvisedDecision:
+    """Read a decision. Raises msgspec.ValidationError for what makes no sense to this version, such as an act that it doesn't know."""
+    return msgspec.convert(advice.decision, AdvisedDecision)
 
 
 class BrainStatusRequest(Message, frozen=True):

@@ -16,7 +16,7 @@ from dlrover_lite.brain.explain.explanation_text import costs, likes, limits, me
 from dlrover_lite.brain.explain.inputs_text import facts_of_round, facts_of_treatment
 from dlrover_lite.brain.explain.model_fit import model_shown
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, Replace, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.job_tracker import Numbered, RegisteredJob
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.throughput_forms import FORMS
@@ -27,6 +27,7 @@ from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.prescale import initial_view
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Replace
 from dlrover_lite.protocol.demands import Standing
 from dlrover_lite.protocol.profiles import Level, Profile, TableUse
 from tests.brain.advised import FEATURES, MACHINE, demand, nodes_of, plan_of

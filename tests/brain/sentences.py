@@ -10,7 +10,7 @@ import msgspec
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.explain.reasons import Reasons
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, Replace, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.planning.change_policy import Settled, Verdict
 from dlrover_lite.brain.planning.decision import decide
 from dlrover_lite.brain.planning.job_view import JobView, LastChange, Policy, RoundInputs
@@ -18,6 +18,7 @@ from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryNeed
 from dlrover_lite.brain.planning.plan_values import options_of
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Replace
 from tests.brain.explaining import explanations, of_step
 from tests.brain.models import data
 from tests.brain.models import load as load_sides

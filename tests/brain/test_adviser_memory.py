@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.advisor import Adviser, Arrival
-from dlrover_lite.brain.healing.mitigation import Act, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.brain.job_tracker import Numbered
 from dlrover_lite.brain.models.memory_model import index_bytes, row_bytes
 from dlrover_lite.brain.models.similarity import JobFeatures
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import JobEntry
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Act, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.demands import Demand, Done, Standing, StandingNode, TableFacts
 from dlrover_lite.protocol.plans import Plan, RolePlan
 from dlrover_lite.protocol.profiles import Level, PsLevel, TableUse

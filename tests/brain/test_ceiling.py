@@ -9,9 +9,10 @@ import pytest
 
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, Tell
+from dlrover_lite.brain.healing.mitigation import HealInputs
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Tell
 from tests.brain.simulated import Job
 from tests.brain.test_spare_rules import inputs_of, job_of
 

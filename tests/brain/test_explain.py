@@ -10,12 +10,13 @@ import pytest
 
 from dlrover_lite.brain.effect import judge
 from dlrover_lite.brain.explain.decision_text import explain, lines_of
-from dlrover_lite.brain.healing.mitigation import Resize, Treatment
+from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.brain.planning.decision import Decision, decide
 from dlrover_lite.brain.planning.job_view import RoundInputs
 from dlrover_lite.brain.planning.pareto import Band
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryBand, MemoryNeed
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Resize
 from tests.brain.models import data, load, view
 
 NOW = Candidate(1, 1, 0.5, 0.25)

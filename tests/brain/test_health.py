@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import (
-    AddPs,
-    HealInputs,
-    MoveSlots,
-    NodeNow,
-    Replace,
-    Resize,
-    SmallerShards,
-    Tell,
-)
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow
 from dlrover_lite.brain.planning.decision import Decision
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import AddPs, MoveSlots, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.profiles import HostUse, Profile, PsUse, WorkerUse
 
 ROWS = 1_000_000

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from dlrover_lite.brain.healing.mitigation import Cause
+from dlrover_lite.protocol.acts import Cause
 from tests.brain.sentences import examples
 
 BRAIN = Path(__file__).parents[2] / "dlrover_lite" / "brain"

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Replace, Resize, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.core.units import GIB, Resources
+from dlrover_lite.protocol.acts import Replace, Resize
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 

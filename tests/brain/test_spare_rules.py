@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dlrover_lite.brain.explain.decision_text import explain
 from dlrover_lite.brain.healing.health import heal
-from dlrover_lite.brain.healing.mitigation import HealInputs, HealthPolicy, NodeNow, Resize, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, HealthPolicy, NodeNow, Treatment
 from dlrover_lite.brain.models.memory_model import worker_limit
 from dlrover_lite.brain.planning.plan_grid import Candidate
 from dlrover_lite.core.units import GIB, MIB, Resources
+from dlrover_lite.protocol.acts import Resize
 from dlrover_lite.protocol.profiles import Level
 from tests.brain.simulated import Job
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.planning.decision import Decision, Round
 from dlrover_lite.brain.planning.plan_grid import Candidate, MemoryBand
 from dlrover_lite.brain.store import queries
@@ -21,6 +21,7 @@ from dlrover_lite.client.handle import JobHandle
 from dlrover_lite.core.expected_end import ExpectedEnd
 from dlrover_lite.core.units import GIB, Resources
 from dlrover_lite.core.words import at_time
+from dlrover_lite.protocol.acts import Resize
 from dlrover_lite.protocol.messages import Ack, AutoscaleRequest, AutoscaleStatus
 from dlrover_lite.transport.frames import Failure
 from tests.brain.advised import Office, done

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import dlrover_lite
-from dlrover_lite.brain.healing.mitigation import Resize
 from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain_server.files import BrainFiles
+from dlrover_lite.protocol.acts import Resize
 from tests.end_to_end.support import succeeded
 
 LIMIT = 96 << 20

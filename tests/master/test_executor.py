@@ -281,6 +281,7 @@ def test_what_asks_for_nothing_that_is_known_is_heard_and_left_alone(decision: d
         {"action": "heal", "treatment": {"node": "ps-0", "act": {"type": "smaller shards", "factor": "small"}}},
         {"action": "heal", "treatment": {"node": "ps-0", "act": ["resize"]}},
         {"action": "heal", "treatment": "resize"},
+        {"action": "heal", "treatment": {"node": "ps-0", "cause": "hot ps", "act": {"type": "teleport"}}},
     ],
 )
 def test_advice_of_another_version_is_refused_and_does_no_harm(decision: dict[str, Any]) -> None:

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dlrover_lite.brain.healing.mitigation import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards, Treatment
+from dlrover_lite.brain.healing.mitigation import Treatment
 from dlrover_lite.core.units import Resources
 from dlrover_lite.master.autoscale.autoscaler import Autoscaler
+from dlrover_lite.protocol.acts import Act, AddPs, MoveSlots, Replace, Resize, SmallerShards
 from dlrover_lite.protocol.brain_messages import Advice
 from dlrover_lite.protocol.demands import Done
 from dlrover_lite.protocol.messages import Export

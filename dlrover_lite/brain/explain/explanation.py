@@ -22,7 +22,7 @@ from dlrover_lite.brain.explain.memory_outlook import curves_of, forecast_for, n
 from dlrover_lite.brain.explain.model_fit import NEWEST, model_shown
 from dlrover_lite.brain.explain.peers import peers_of
 from dlrover_lite.brain.healing.memory_relief import forecast_of
-from dlrover_lite.brain.healing.mitigation import MEMORY_CAUSES, HealInputs, Resize
+from dlrover_lite.brain.healing.mitigation import HealInputs
 from dlrover_lite.brain.job_history import past_jobs
 from dlrover_lite.brain.models.fitted_model import load_model
 from dlrover_lite.brain.models.similarity import neighbours, weights_of
@@ -32,6 +32,7 @@ from dlrover_lite.brain.store import queries
 from dlrover_lite.brain.store.database import ConfigStore
 from dlrover_lite.brain.store.records import StoredDecision, profile_of
 from dlrover_lite.core.errors import HistoryError
+from dlrover_lite.protocol.acts import MEMORY_CAUSES, Resize
 from dlrover_lite.protocol.demands import Demand
 from dlrover_lite.protocol.features import JobFeatures
 from dlrover_lite.protocol.profiles import Level, Profile

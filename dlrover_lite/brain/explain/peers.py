@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from dlrover_lite.brain.explain.explanation_data import Peer
-from dlrover_lite.brain.healing.mitigation import MEMORY_CAUSES, HealInputs, NodeNow, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.slow_nodes import against_peers
+from dlrover_lite.protocol.acts import MEMORY_CAUSES
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 __all__ = ["peers_of"]

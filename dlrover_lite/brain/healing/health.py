@@ -14,9 +14,10 @@ from dlrover_lite.brain.healing.host_capacity import Room
 from dlrover_lite.brain.healing.memory_ceiling import treat_ceiling
 from dlrover_lite.brain.healing.memory_reclaim import treat_spare
 from dlrover_lite.brain.healing.memory_relief import treat_memory
-from dlrover_lite.brain.healing.mitigation import HealInputs, Resize, Tell, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.healing.slow_nodes import treat_servers, treat_workers
 from dlrover_lite.brain.planning.decision import Decision
+from dlrover_lite.protocol.acts import Resize, Tell
 
 __all__ = ["heal"]
 

@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dlrover_lite.brain.healing.memory_relief import forecast_of
-from dlrover_lite.brain.healing.mitigation import HealInputs, Tell, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, Treatment
 from dlrover_lite.brain.models.memory_forecast import Forecast
 from dlrover_lite.brain.models.memory_model import at_most_bytes, peak_bytes, worker_limit
 from dlrover_lite.brain.models.throughput_forms import Floats
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import format_bytes
 from dlrover_lite.core.words import duration
+from dlrover_lite.protocol.acts import Tell
 from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["treat_ceiling"]

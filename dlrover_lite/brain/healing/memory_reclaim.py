@@ -9,12 +9,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.memory_relief import forecast_of
-from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Resize, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.slow_nodes import remaining_seconds
 from dlrover_lite.brain.models.memory_forecast import Forecast, memory_band
 from dlrover_lite.brain.models.memory_model import LEAST_PS, peak_bytes, worker_limit
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
+from dlrover_lite.protocol.acts import Resize
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 __all__ = ["treat_spare"]

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from dlrover_lite.brain.healing.host_capacity import Room
-from dlrover_lite.brain.healing.mitigation import AddPs, HealInputs, MoveSlots, NodeNow, Resize, Tell, Treatment
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.models.memory_forecast import Forecast, forecast, memory_band
 from dlrover_lite.brain.models.memory_model import ACT_TIMES, LEAST_PS, OomRisk, at_most_bytes, limit_for, oom_risk
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import MIB, Resources, format_bytes
 from dlrover_lite.core.words import duration
+from dlrover_lite.protocol.acts import AddPs, MoveSlots, Resize, Tell
 from dlrover_lite.protocol.profiles import Level
 
 __all__ = ["forecast_of", "samples_ahead", "treat_memory"]

@@ -2,85 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from dlrover_lite.brain.models.memory_forecast import TableCurve
 from dlrover_lite.brain.planning.plan_grid import MemoryBand
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.acts import Act, Cause, WorkRole
 from dlrover_lite.protocol.demands import TableFacts
 from dlrover_lite.protocol.profiles import Level, Profile
 
 __all__ = [
-    "MEMORY_CAUSES",
-    "AddPs",
-    "Cause",
     "HealInputs",
     "HealthPolicy",
-    "MoveSlots",
     "NodeNow",
-    "Replace",
-    "Resize",
-    "SmallerShards",
-    "Tell",
     "Treatment",
-    "WorkRole",
 ]
-
-WorkRole = Literal["ps", "worker"]
-Cause = Literal["slow worker", "hot ps", "memory ahead", "memory to spare", "ceiling"]
-
-
-MEMORY_CAUSES: tuple[Cause, ...] = ("memory ahead", "memory to spare", "ceiling")
-"""Causes of treatments that are about memory."""
-
-
-# --- what is done ---------------------------------------------------------------------------------------------------
-
-
-class SmallerShards(msgspec.Struct, frozen=True, tag="smaller shards"):
-    """Lease it ``factor`` times as many minibatches at once as its peers get."""
-
-    factor: float
-
-
-class Replace(msgspec.Struct, frozen=True, tag="replace"):
-    """Start another one, and let this one go when that is there (a PS: when its slots have moved)."""
-
-    resources: Resources
-    host: str = ""
-    """Where the other is to start; "": wherever there is room."""
-
-
-class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """In place, while it runs."""
-
-    resources: Resources
-    others: dict[str, Resources] = {}
-    """Nodes that are resized with it: parameter servers grow alike, and run out of memory together."""
-
-
-class MoveSlots(msgspec.Struct, frozen=True, tag="move slots"):
-    """Slots with ``share`` of its load, the hottest first, to the PS named: each with its part of them (they add up to 1)."""
-
-    share: float
-    to: dict[str, float]
-
-
-class AddPs(msgspec.Struct, frozen=True, tag="add ps"):
-    """Start a PS, and move slots with ``share`` of the memory of this one's rows there."""
-
-    resources: Resources
-    share: float
-    host: str = ""
-
-
-class Tell(msgspec.Struct, frozen=True, tag="tell"):
-    """Nothing can be done but to say so."""
-
-
-Act = SmallerShards | Replace | Resize | MoveSlots | AddPs | Tell
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):

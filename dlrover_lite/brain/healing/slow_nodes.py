@@ -12,18 +12,10 @@ from statistics import median
 from typing import NamedTuple
 
 from dlrover_lite.brain.healing.host_capacity import Room
-from dlrover_lite.brain.healing.mitigation import (
-    HealInputs,
-    MoveSlots,
-    NodeNow,
-    Replace,
-    Resize,
-    SmallerShards,
-    Tell,
-    Treatment,
-)
+from dlrover_lite.brain.healing.mitigation import HealInputs, NodeNow, Treatment
 from dlrover_lite.brain.healing.slowdown import Slowing, slower_than_peers, slowing, work_times
 from dlrover_lite.core.units import Resources
+from dlrover_lite.protocol.acts import MoveSlots, Replace, Resize, SmallerShards, Tell
 from dlrover_lite.protocol.profiles import Profile, PsUse, WorkerUse
 
 __all__ = ["against_peers", "remaining_seconds", "treat_servers", "treat_workers"]

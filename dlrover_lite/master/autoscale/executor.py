@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -36,7 +36,8 @@ from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.slots.parameter_servers import ParameterServers
 from dlrover_lite.master.slots.slot_control import SlotControl
 from dlrover_lite.master.work.shards import ShardService
-from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol import acts
+from dlrover_lite.protocol.brain_messages import Advice, AdvisedTreatment, understood
 from dlrover_lite.protocol.demands import Done, Standing, StandingNode
 from dlrover_lite.protocol.messages import (
     AutoscaleRequest,
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["Executor", "executor_of"]
 
 BY_HAND = "nodes were changed by hand"
-_SPARE = "memory to spare"
-"""Why nodes are given less (``brain.healing.mitigation.Cause``)."""
 
 
 class Executor:
@@ -103,7 +102,7 @@ class Executor:
             return
         try:
             goal = self._goal(advice)
-        except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except msgspec.ValidationError as error:
             self._say(
                 f"decision {advice.number} can't be understood, as by another version, and is left alone: {error}"
             )
@@ -147,41 +146,42 @@ class Executor:
         )
 
     def _goal(self, advice: Advice) -> Goal | None:
-        decision = advice.decision
-        what = str(decision.get("reason", ""))
-        if decision.get("action") in ("change", "explore") and decision.get("plan") is not None:
-            target = self._no_less(msgspec.convert(decision["plan"], Plan))
-            return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision))
-        if decision.get("action") == "preempt":
+        decision = understood(advice)
+        what, treatment = decision.reason, decision.treatment
+        if decision.action in ("change", "explore") and decision.plan is not None:
+            target = self._no_less(decision.plan)
+            return Goal(number=advice.number, target=target, what=what, predicted=predicted_rate(decision.predicted))
+        if decision.action == "preempt":
             steps: tuple[Step, ...] = (TakeCut(self._shards.consumed_samples), LetGo())
             return Goal(number=advice.number, steps=steps, what=what)
-        treatment = decision.get("treatment") or {}
-        if decision.get("action") == "tell":
-            self._say(f"decision {advice.number}: {treatment.get('node')}: {what}")
+        if treatment is None:
             return None
-        steps = self._steps(str(treatment.get("node", "")), treatment.get("act") or {}, str(treatment.get("cause")))
-        return Goal(number=advice.number, steps=steps, what=f"{treatment.get('node')}: {what}") if steps else None
+        if decision.action == "tell":
+            self._say(f"decision {advice.number}: {treatment.node}: {what}")
+            return None
+        steps = self._steps(treatment)
+        return Goal(number=advice.number, steps=steps, what=f"{treatment.node}: {what}") if steps else None
 
-    def _steps(self, node: str, act: dict[str, Any], cause: str) -> tuple[Step, ...]:
-        """List the steps of a treatment (``brain.healing.mitigation.Act``, as plain data); empty for what this version doesn't know, or
-        only is told. Its host isn't asked for: no backend has several yet."""
-        match act.get("type"):
-            case "resize":
-                wanted = {node: _each(act), **msgspec.convert(act.get("others", {}), dict[str, Resources])}
-                if cause == _SPARE:
+    def _steps(self, treatment: AdvisedTreatment) -> tuple[Step, ...]:
+        """List the steps of a treatment; none for what is only told. Its host isn't asked for: no backend has several yet."""
+        node, cause = treatment.node, treatment.cause
+        match treatment.act:
+            case acts.Resize(resources, others):
+                wanted = {node: resources, **others}
+                if cause == "memory to spare":
                     return (*(Resize(name, its) for name, its in wanted.items()), *self._new_sizes(wanted))
                 return tuple(Resize(name, self._no_less_now(name, its)) for name, its in wanted.items())
-            case "replace":
-                return (Replace(node, _each(act)),)
-            case "move slots":
-                share, to = float(act["share"]), dict(act["to"])
+            case acts.Replace(resources):
+                return (Replace(node, resources),)
+            case acts.MoveSlots(share, to):
                 return (MoveHot(node, share, to, "memory" if cause == "memory ahead" else "load"),)
-            case "add ps":
+            case acts.AddPs(resources, share):
                 count = self._reconciler.fleet.plan.ps.count + 1
-                return (Join(_each(act), count), MoveHot(node, float(act["share"]), {}, "memory"))
-            case "smaller shards":
-                return (SmallShards(node, float(act["factor"])),)
-        return ()
+                return (Join(resources, count), MoveHot(node, share, {}, "memory"))
+            case acts.SmallerShards(factor):
+                return (SmallShards(node, factor),)
+            case acts.Tell():
+                return ()
 
     def _no_less_now(self, node: str, each: Resources) -> Resources:
         """It may have been given more since the brain looked, and what is to help it takes nothing away."""
@@ -381,10 +381,6 @@ class Executor:
 
     def _say(self, what: str) -> None:
         self._story.node("master", what)
-
-
-def _each(act: dict[str, Any]) -> Resources:
-    return msgspec.convert(act["resources"], Resources)
 
 
 def _why_not(answer: Scaled | Failure) -> str:

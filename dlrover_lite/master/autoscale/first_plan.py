@@ -13,7 +13,7 @@ from dlrover_lite.master.autoscale.autoscaler import PlanPrediction
 from dlrover_lite.master.autoscale.brain_link import BrainLink
 from dlrover_lite.master.profiling.job_end import predicted_rate
 from dlrover_lite.master.queued_job import WaitingRoom
-from dlrover_lite.protocol.brain_messages import Advice
+from dlrover_lite.protocol.brain_messages import Advice, understood
 from dlrover_lite.protocol.demands import autoscale_of, fixed
 from dlrover_lite.protocol.plans import Plan, initial_plan
 from dlrover_lite.recipe.schema import Recipe, RoleResources
@@ -99,23 +99,22 @@ def _advised(
     ):
         advice = heard.pop()
         heard.clear()
-        action, why = advice.decision.get("action"), str(advice.decision.get("reason", ""))
-        if action == "queue":
-            room.waits(why)
-            continue
-        if action not in ("start", "refuse"):
-            continue  # of when it ran: a brain that has just come decided it before it heard that the job has given way
-        if action != "start" or advice.decision.get("plan") is None:
-            say(f"{ours.words}, since the brain has no plan for it: {why}")
-            return ours
         try:
-            plan = msgspec.convert(advice.decision["plan"], Plan)
+            decision = understood(advice)
         except msgspec.ValidationError as error:
             say(f"{ours.words}, since the brain's plan can't be understood, as by another version: {error}")
             return ours
+        if decision.action == "queue":
+            room.waits(decision.reason)
+            continue
+        if decision.action not in ("start", "refuse"):
+            continue  # of when it ran: a brain that has just come decided it before it heard that the job has given way
+        if decision.action != "start" or decision.plan is None:
+            say(f"{ours.words}, since the brain has no plan for it: {decision.reason}")
+            return ours
         limits = recipe.resources
-        plan = _memory_fixed(plan, limits.ps, limits.worker)
-        return FirstPlan(plan, advice.number, why, ours.begun, predicted_rate(advice.decision))
+        plan = _memory_fixed(decision.plan, limits.ps, limits.worker)
+        return FirstPlan(plan, advice.number, decision.reason, ours.begun, predicted_rate(decision.predicted))
     if room.status.state == "queued" and not room.is_over():
         say("there is no brain any more that it could wait for")
     return ours

@@ -136,9 +136,8 @@ def _rate_of(intervals: list[TrainedInterval]) -> float:
     return sum(one.samples for one in intervals) / seconds if seconds else 0.0
 
 
-def predicted_rate(decision: Mapping[str, Any]) -> PredictedRate | None:
-    """Read what a decision, as plain data, predicts for its plan; None where it says nothing that can be understood."""
-    predicted = decision.get("predicted")
+def predicted_rate(predicted: Mapping[str, Any] | None) -> PredictedRate | None:
+    """Read the throughput that a decision predicts for its plan; None where it says nothing that can be understood."""
     try:
         band = predicted["throughput"] if isinstance(predicted, Mapping) else None
         found = None if band is None else PredictedRate(*msgspec.convert(band, tuple[float, float, float]))
